@@ -1,0 +1,13 @@
+//! The ground floor: time, chance, tasks, bounds, files, secrets. Everything stands on it.
+//!
+//! In: nothing. Out: small values and handles. It never knows what Kubernetes is.
+
+pub mod backoff;
+pub mod chain;
+pub mod files;
+pub mod limits;
+pub mod rng;
+pub mod secret;
+pub mod sys;
+pub mod task;
+pub mod time;

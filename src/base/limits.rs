@@ -1,0 +1,19 @@
+//! Every bound of the process in one place, each with what happens when it is reached.
+
+/// Reports of ended tasks that wait for the role; one is enough, more are dropped.
+pub const FATAL_REPORTS: usize = 4;
+
+/// Bytes of a request body, as upstream's `MaxRequestBodyBytes` (3 MiB); a longer one is refused with 413.
+pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Levels of nesting in a decoded document; a deeper one is refused with 400.
+pub const NESTING_DEPTH_MAX: usize = 128;
+
+/// Batches of events that wait for one store watcher; a slower one is closed and must list again.
+pub const STORE_WATCH_BACKLOG_BATCHES: usize = 1024;
+
+/// Events that wait for one API watcher; a slower one is closed with 410 Gone.
+pub const API_WATCH_BACKLOG_EVENTS: usize = 1024;
+
+/// Writes that wait for the store's next batch; more wait in their callers.
+pub const STORE_WRITE_QUEUE: usize = 4096;

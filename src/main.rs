@@ -1,0 +1,3 @@
+//! The front door: argv[0] or the subcommand decides the role; nothing else happens here.
+
+fn main() {}
