@@ -1,0 +1,1 @@
+//! Object metadata read and written in place.

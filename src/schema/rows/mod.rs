@@ -1,0 +1,1 @@
+//! Per-group facts that no schema tells.

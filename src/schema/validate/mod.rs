@@ -1,0 +1,1 @@
+//! Validation with upstream's texts.
