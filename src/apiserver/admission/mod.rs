@@ -1,0 +1,65 @@
+//! Admission: changing and judging an object between authorization and the store. One file per plugin.
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use crate::attributes::Attributes;
+use crate::lookup::Lookup;
+use crate::status::Status;
+
+/// What happens to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A new object (or a create of a subresource such as `pods/binding`, `pods/eviction`, `serviceaccounts/token`).
+    Create,
+    /// A change: update, patch or apply, of the object or of a subresource such as `status`.
+    Update,
+    /// A removal: `object` is `Null`, `old` is what goes.
+    Delete,
+    /// `exec`, `attach`, `portforward`, `proxy`: `object` is the options, `Null` if there are none.
+    Connect,
+}
+
+/// One object on its way to the store.
+pub struct Review<'a> {
+    /// What happens.
+    pub operation: Operation,
+    /// Of the request. `namespace` and `name` are those of the object (a generated name is filled in already).
+    pub attributes: &'a Attributes,
+    /// Kind of `object`, e.g. `Pod` (for a subresource, of what was sent, e.g. `Binding`).
+    pub kind: &'a str,
+    /// The new object in the storage version; `Null` when deleting. Only [`Plugin::admit`] may change it.
+    pub object: &'a mut Value,
+    /// The stored object, for update and delete.
+    pub old: Option<&'a Value>,
+    /// Nothing will be stored: a plugin must have no effect of its own.
+    pub dry_run: bool,
+    /// Other objects.
+    pub lookup: &'a dyn Lookup,
+    /// Texts for `Warning` headers.
+    pub warnings: &'a mut Vec<String>,
+}
+
+/// One admission plugin.
+#[async_trait]
+pub trait Plugin: Send + Sync + 'static {
+    /// As upstream's flag names it, e.g. `NamespaceLifecycle`.
+    fn name(&self) -> &'static str;
+    /// Whether it looks at such requests at all.
+    fn handles(&self, operation: Operation, attributes: &Attributes) -> bool;
+    /// First round: may change the object.
+    async fn admit(&self, _review: &mut Review<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+    /// Second round, after every change: judges.
+    async fn validate(&self, _review: &Review<'_>) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// A virtual resource: a `create` that computes an answer and stores nothing (TokenReview, SubjectAccessReview, …).
+#[async_trait]
+pub trait Virtual: Send + Sync + 'static {
+    /// Answers the posted object (decoded, with defaults); what is returned is sent with 201.
+    async fn create(&self, attributes: &Attributes, object: Value) -> Result<Value, Status>;
+}

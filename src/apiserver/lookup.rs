@@ -1,0 +1,44 @@
+//! Reading objects inside the server: what authorizers and admission plugins see of the watch cache.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// Objects in their storage version, from the watch cache. The newest write of this server is always visible.
+#[async_trait]
+pub trait Lookup: Send + Sync + 'static {
+    /// Makes sure that the cache of a resource is filled; `get`, `list` and `changed` of one that is not see nothing.
+    /// The resources in [`PRELOADED`] are filled before the first request.
+    async fn load(&self, group: &str, resource: &str);
+
+    /// One object; `namespace` is empty for cluster scope.
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+
+    /// All objects of a resource, of one namespace or of all, by namespace and name.
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+
+    /// A counter that moves after each change of a resource (the store revision of the newest change).
+    fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64>;
+}
+
+/// Resources whose cache is filled before the first request: `(group, resource)`.
+pub const PRELOADED: &[(&str, &str)] = &[
+    ("", "namespaces"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("", "limitranges"),
+    ("", "resourcequotas"),
+    ("rbac.authorization.k8s.io", "roles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("scheduling.k8s.io", "priorityclasses"),
+    ("node.k8s.io", "runtimeclasses"),
+    ("storage.k8s.io", "storageclasses"),
+    ("networking.k8s.io", "ingressclasses"),
+    ("", "nodes"),
+    ("", "pods"),
+    ("", "secrets"),
+];

@@ -1,0 +1,345 @@
+//! `metav1.Status`: the one mapping of what went wrong to code, reason and text, worded as upstream's `apierrors`.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+/// One cause of a status, e.g. one invalid field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Machine-readable, e.g. `FieldValueRequired`; may be empty.
+    pub reason: String,
+    /// Text.
+    pub message: String,
+    /// Path of the field, may be empty.
+    pub field: String,
+}
+
+/// What a [`Status`] holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Body {
+    /// HTTP code.
+    pub code: u16,
+    /// CamelCase reason, e.g. `NotFound`.
+    pub reason: &'static str,
+    /// Text for people.
+    pub message: String,
+    /// Name of the object, may be empty.
+    pub name: String,
+    /// API group, may be empty.
+    pub group: String,
+    /// Resource (plural) or kind, as upstream fills `details.kind`.
+    pub kind: String,
+    /// Uid of the object, may be empty.
+    pub uid: String,
+    /// Causes.
+    pub causes: Vec<Cause>,
+    /// Seconds after which to try again; 0 is none.
+    pub retry_after: u32,
+    /// Whether `details` is written even if it is empty.
+    pub with_details: bool,
+}
+
+/// A refusal or failure on its way to the client. Boxed: `Result<_, Status>` stays small.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status(Box<Body>);
+
+impl std::ops::Deref for Status {
+    type Target = Body;
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Status {
+    fn deref_mut(&mut self) -> &mut Body {
+        &mut self.0
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Status {}
+
+/// `deployments.apps`, or `pods` for the core group.
+pub fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+impl Status {
+    /// Any status; prefer a named constructor.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
+        Status(Box::new(Body { code, reason, message: message.into(), ..Body::default() }))
+    }
+
+    /// Adds `details` about the object.
+    pub fn about(mut self, group: &str, kind: &str, name: &str) -> Status {
+        self.group = group.to_owned();
+        self.kind = kind.to_owned();
+        self.name = name.to_owned();
+        self
+    }
+
+    /// 404 `pods "x" not found`.
+    pub fn not_found(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource))).about(group, resource, name)
+    }
+
+    /// 404 for a path that no resource answers.
+    pub fn no_such_resource() -> Status {
+        let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");
+        status.with_details = true;
+        status
+    }
+
+    /// 409 `pods "x" already exists`.
+    pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource))).about(group, resource, name)
+    }
+
+    /// 409 when every generated name was taken.
+    pub fn generate_name_conflict(group: &str, resource: &str, name: &str) -> Status {
+        let mut status = Status::already_exists(group, resource, name);
+        status.message.push_str(", the server was not able to generate a unique name for the object");
+        status.retry_after = 1;
+        status
+    }
+
+    /// 409 `Operation cannot be fulfilled on pods "x": why`.
+    pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Status {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource));
+        Status::new(409, "Conflict", message).about(group, resource, name)
+    }
+
+    /// 409 of a lost race: the stored object is newer than the sent one.
+    pub fn modified(group: &str, resource: &str, name: &str) -> Status {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Status::conflict(group, resource, name, why)
+    }
+
+    /// 409 of server-side apply: fields that others manage. `causes` has one entry a field.
+    pub fn apply_conflict(message: impl Into<String>, causes: Vec<Cause>) -> Status {
+        let mut status = Status::new(409, "Conflict", message);
+        status.causes = causes;
+        status
+    }
+
+    /// 401 `Unauthorized`.
+    pub fn unauthorized() -> Status {
+        Status::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 `pods "x" is forbidden: why`, `pods is forbidden: why` or `forbidden: why`.
+    pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Status {
+        let message = if resource.is_empty() {
+            format!("forbidden: {why}")
+        } else if name.is_empty() {
+            format!("{} is forbidden: {why}", qualified(group, resource))
+        } else {
+            format!("{} {name:?} is forbidden: {why}", qualified(group, resource))
+        };
+        let mut status = Status::new(403, "Forbidden", message).about(group, resource, name);
+        status.with_details = true;
+        status
+    }
+
+    /// 403 of the authorizers, with upstream's sentence about who cannot do what where.
+    pub fn access_denied(a: &crate::attributes::Attributes, reason: &str) -> Status {
+        let user = &a.user.name;
+        let mut why = if a.is_resource {
+            let place = if a.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace {:?}", a.namespace) };
+            format!("User {user:?} cannot {} resource {:?} in API group {:?} {place}", a.verb, a.resource_path(), a.group)
+        } else {
+            format!("User {user:?} cannot {} path {:?}", a.verb, a.path)
+        };
+        if !reason.is_empty() {
+            why.push_str(": ");
+            why.push_str(reason);
+        }
+        Status::forbidden(&a.group, &a.resource, &a.name, &why)
+    }
+
+    /// 422 `Pod "x" is invalid: …`; each cause's message is prefixed by its field, as upstream's field errors print.
+    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
+        let mut texts: Vec<String> = Vec::new();
+        for cause in &causes {
+            let text = if cause.field.is_empty() { cause.message.clone() } else { format!("{}: {}", cause.field, cause.message) };
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let subject = format!("{} {name:?} is invalid", qualified(group, kind));
+        let message = match texts.as_slice() {
+            [] => subject,
+            [one] => format!("{subject}: {one}"),
+            many => format!("{subject}: [{}]", many.join(", ")),
+        };
+        let mut status = Status::new(422, "Invalid", message).about(group, kind, name);
+        status.causes = causes;
+        status
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Status {
+        Status::new(400, "BadRequest", message)
+    }
+
+    /// 405 `create is not supported on resources of kind "pods"`.
+    pub fn method_not_supported(group: &str, resource: &str, verb: &str) -> Status {
+        let message = format!("{verb} is not supported on resources of kind {:?}", qualified(group, resource));
+        Status::new(405, "MethodNotAllowed", message).about(group, resource, "")
+    }
+
+    /// 405 for a path that has no such method.
+    pub fn method_not_allowed() -> Status {
+        let mut status = Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource");
+        status.with_details = true;
+        status
+    }
+
+    /// 406 with the list of what can be had.
+    pub fn not_acceptable(accepted: &str) -> Status {
+        Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {accepted}"))
+    }
+
+    /// 415 with the list of what is understood.
+    pub fn unsupported_media_type(accepted: &str) -> Status {
+        let message = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+        Status::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 413.
+    pub fn too_large(limit: usize) -> Status {
+        Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
+    }
+
+    /// 410 `too old resource version: 3 (17)`: the watch or list must start anew.
+    pub fn too_old(asked: u64, floor: u64) -> Status {
+        Status::expired(format!("too old resource version: {asked} ({floor})"))
+    }
+
+    /// 410 with reason `Expired`.
+    pub fn expired(message: impl Into<String>) -> Status {
+        Status::new(410, "Expired", message)
+    }
+
+    /// 504 `Too large resource version: 9, current: 3`: the client knows a future that this server has not seen.
+    pub fn future(asked: u64, current: u64) -> Status {
+        let mut status = Status::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"));
+        status.causes = vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), ..Cause::default() }];
+        status.retry_after = 1;
+        status
+    }
+
+    /// 429, to be tried again after some seconds.
+    pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Status {
+        let mut status = Status::new(429, "TooManyRequests", message);
+        status.retry_after = retry_after;
+        status
+    }
+
+    /// 503.
+    pub fn unavailable(message: impl Into<String>) -> Status {
+        Status::new(503, "ServiceUnavailable", message)
+    }
+
+    /// 504 `Timeout: …`.
+    pub fn timeout(message: impl fmt::Display) -> Status {
+        Status::new(504, "Timeout", format!("Timeout: {message}"))
+    }
+
+    /// 500 `Internal error occurred: …`.
+    pub fn internal(why: impl fmt::Display) -> Status {
+        let mut status = Status::new(500, "InternalError", format!("Internal error occurred: {why}"));
+        status.causes = vec![Cause { message: why.to_string(), ..Cause::default() }];
+        status
+    }
+
+    /// The object for the wire.
+    pub fn to_value(&self) -> Value {
+        let mut out = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        let details = self.details();
+        if !details.is_empty() || self.with_details {
+            out["details"] = Value::Object(details);
+        }
+        out
+    }
+
+    fn details(&self) -> Map<String, Value> {
+        let mut details = Map::new();
+        for (key, value) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {
+            if !value.is_empty() {
+                details.insert(key.to_owned(), json!(value));
+            }
+        }
+        if !self.causes.is_empty() {
+            let causes = self.causes.iter().map(Cause::to_value).collect();
+            details.insert("causes".to_owned(), Value::Array(causes));
+        }
+        if self.retry_after > 0 {
+            details.insert("retryAfterSeconds".to_owned(), json!(self.retry_after));
+        }
+        details
+    }
+
+    /// `Status` of a success, as delete answers: `details` name what went.
+    pub fn deleted(group: &str, resource: &str, name: &str, uid: &str) -> Value {
+        let mut details = Map::new();
+        for (key, value) in [("name", name), ("group", group), ("kind", resource), ("uid", uid)] {
+            if !value.is_empty() {
+                details.insert(key.to_owned(), json!(value));
+            }
+        }
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
+    }
+}
+
+impl Cause {
+    fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        for (key, value) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+            if !value.is_empty() {
+                out.insert(key.to_owned(), json!(value));
+            }
+        }
+        Value::Object(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::Attributes;
+    use crate::user::UserInfo;
+
+    #[test]
+    fn texts_are_those_of_upstream() {
+        assert_eq!(Status::not_found("apps", "deployments", "web").message, r#"deployments.apps "web" not found"#);
+        assert_eq!(Status::not_found("", "pods", "x").message, r#"pods "x" not found"#);
+        let a = Attributes {
+            user: UserInfo::new("x", &[]).into(),
+            verb: "list".into(),
+            resource: "pods".into(),
+            namespace: "default".into(),
+            is_resource: true,
+            ..Attributes::default()
+        };
+        let text = r#"pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "default""#;
+        assert_eq!(Status::access_denied(&a, "").message, text);
+    }
+
+    #[test]
+    fn several_invalid_fields_are_listed_in_brackets() {
+        let cause = |field: &str| Cause { reason: "FieldValueRequired".into(), message: "Required value".into(), field: field.into() };
+        let status = Status::invalid("", "Pod", "x", vec![cause("a"), cause("b")]);
+        assert_eq!(status.message, r#"Pod "x" is invalid: [a: Required value, b: Required value]"#);
+        assert_eq!(status.to_value()["details"]["causes"][1]["field"], "b");
+    }
+}
