@@ -1,1 +1,50 @@
-//! See ARCHITECTURE.md.
+//! This room carries bytes: HTTP/1.1 and 2 over TLS, unix and plain sockets, in both directions, and the streams that ride on an
+//! upgraded connection (WebSocket, SPDY/3.1).
+//!
+//! In: sockets, TLS configurations from `pki`. Out: requests for a [`Handler`], responses for a caller. It never knows what a kind is.
+
+pub mod body;
+pub mod serve;
+
+pub mod dial;
+
+pub mod upgrade;
+
+pub mod gzip;
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+
+pub use body::Body;
+
+/// What is known of a connection before its first request.
+pub struct ConnInfo {
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The client's certificate chain, verified against the server's client CAs; empty without one.
+    pub client_certs: Vec<CertificateDer<'static>>,
+    /// Who the caller is, when the caller is a part of this process. The apiserver knows its type.
+    pub identity: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl ConnInfo {
+    /// A caller in the same process.
+    pub fn in_process(identity: Arc<dyn Any + Send + Sync>) -> ConnInfo {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        ConnInfo { peer: nowhere, local: nowhere, client_certs: Vec::new(), identity: Some(identity) }
+    }
+}
+
+/// Answers requests. One value serves all connections.
+#[async_trait::async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request. Errors are answers too: there is no way to fail.
+    ///
+    /// Cancel safety: dropped when the client goes away.
+    async fn handle(&self, req: http::Request<Body>, conn: Arc<ConnInfo>) -> http::Response<Body>;
+}

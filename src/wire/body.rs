@@ -1,0 +1,79 @@
+//! The one body type of requests and responses.
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Empty, Full, Limited, StreamBody};
+
+/// Any error a body can end with: a broken connection, or whatever the producer of a stream reports.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body of known or unknown length, read once.
+pub type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// Why a body could not be read into memory.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectError {
+    /// It is longer than the caller allows.
+    #[error("body is longer than {limit} bytes")]
+    TooLong {
+        /// The bound that was passed, in bytes.
+        limit: usize,
+    },
+    /// The connection or the producer failed.
+    #[error("body ended early")]
+    Broken(#[source] BodyError),
+}
+
+/// A body that is there already.
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body without bytes.
+pub fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body whose chunks come as they are made: each item becomes one frame and is flushed.
+pub fn stream<S, E>(chunks: S) -> Body
+where
+    S: Stream<Item = Result<Bytes, E>> + Send + 'static,
+    E: Into<BodyError> + 'static,
+{
+    StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data).map_err(Into::into))).boxed_unsync()
+}
+
+/// Takes hyper's or anybody's body in.
+pub fn from_http<B>(body: B) -> Body
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BodyError>,
+{
+    body.map_err(Into::into).boxed_unsync()
+}
+
+/// Reads the whole body, at most `limit` bytes.
+///
+/// Errors: `TooLong`, `Broken`. Cancel safety: what was read is lost.
+pub async fn collect(body: Body, limit: usize) -> Result<Bytes, CollectError> {
+    match Limited::new(body, limit).collect().await {
+        Ok(all) => Ok(all.to_bytes()),
+        Err(err) if err.is::<http_body_util::LengthLimitError>() => Err(CollectError::TooLong { limit }),
+        Err(err) => Err(CollectError::Broken(err)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_over_the_limit_is_told_apart_from_a_broken_one() {
+        assert_eq!(collect(full("abc"), 3).await.unwrap(), "abc");
+        assert!(matches!(collect(full("abcd"), 3).await, Err(CollectError::TooLong { limit: 3 })));
+        let broken = stream(futures_util::stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
+        assert!(matches!(collect(broken, 3).await, Err(CollectError::Broken(_))));
+    }
+}

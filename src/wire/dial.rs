@@ -1,0 +1,89 @@
+//! Calling out: one HTTP request over TCP, TLS or a unix socket, on a connection of its own or with a raw upgrade.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tracing::debug;
+
+use crate::body::{self, Body};
+
+/// Reaching the other host, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why no answer came.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The host did not answer, or not as a TLS server we trust.
+    #[error("cannot connect to {to}")]
+    Connect {
+        /// host:port or the socket's path.
+        to: String,
+        /// The system's or TLS's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection was made and then failed.
+    #[error("request to {to} failed")]
+    Request {
+        /// host:port or the socket's path.
+        to: String,
+        /// hyper's reason.
+        #[source]
+        source: hyper::Error,
+    },
+}
+
+/// A connected stream of any kind.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Connects to `host:port`, with TLS when a configuration is given; `name` is what the certificate must show.
+pub async fn tcp(host: &str, port: u16, name: &str, tls: Option<Arc<rustls::ClientConfig>>) -> Result<Box<dyn Stream>, DialError> {
+    let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let connect = async {
+        let socket = TcpStream::connect((host, port)).await?;
+        socket.set_nodelay(true)?;
+        let Some(tls) = tls else { return Ok(Box::new(socket) as Box<dyn Stream>) };
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        Ok(Box::new(TlsConnector::from(tls).connect(name, socket).await?) as Box<dyn Stream>)
+    };
+    let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "timed out");
+    tokio::time::timeout(CONNECT_TIMEOUT, connect)
+        .await
+        .unwrap_or_else(|_| Err(timed_out()))
+        .map_err(|source| DialError::Connect { to, source })
+}
+
+/// Connects to a unix socket.
+pub async fn unix(path: &Path) -> Result<Box<dyn Stream>, DialError> {
+    match UnixStream::connect(path).await {
+        Ok(socket) => Ok(Box::new(socket)),
+        Err(source) => Err(DialError::Connect { to: path.display().to_string(), source }),
+    }
+}
+
+/// Sends one HTTP/1.1 request on `stream`. The connection lives in `group` until answer and upgrade are done with it.
+///
+/// The request must carry a `Host` header. `to` names the other end in errors.
+pub async fn request(stream: Box<dyn Stream>, to: &str, req: http::Request<Body>, group: &Group) -> Result<http::Response<Body>, DialError> {
+    let failed = |source| DialError::Request { to: to.to_owned(), source };
+    let (mut sender, conn) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let to_owned = to.to_owned();
+    group.spawn_short("outward-connection", async move {
+        if let Err(err) = conn.with_upgrades().await {
+            debug!(to = %to_owned, err = %Chain(&err), "outward connection ended");
+        }
+    });
+    let answer = sender.send_request(req).await.map_err(failed)?;
+    Ok(answer.map(body::from_http))
+}

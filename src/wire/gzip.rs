@@ -1,0 +1,62 @@
+//! Compressing answers for clients that ask for it.
+
+use std::io::{self, Read as _, Write as _};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::HeaderMap;
+use http::header::ACCEPT_ENCODING;
+
+/// Whether the client accepts gzip (RFC 9110, 12.5.3); a quality of 0 means no.
+pub fn accepted(headers: &HeaderMap) -> bool {
+    headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(|item| {
+        let mut parts = item.split(';').map(str::trim);
+        let named = parts.next().is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"));
+        let refused = parts.any(|p| matches!(p.strip_prefix("q="), Some(q) if q.parse::<f32>().is_ok_and(|q| q == 0.0)));
+        named && !refused
+    })
+}
+
+/// Compresses at the fastest level, as upstream does: the network is rarely the slower part.
+pub fn compress(chunks: &[Bytes]) -> io::Result<Bytes> {
+    let total: usize = chunks.iter().map(Bytes::len).sum();
+    let mut encoder = GzEncoder::new(Vec::with_capacity(total / 8), Compression::fast());
+    for chunk in chunks {
+        encoder.write_all(chunk)?;
+    }
+    encoder.finish().map(Bytes::from)
+}
+
+/// Opens gzip data, at most `limit` bytes of content: a longer one is an error, so that a small body cannot fill memory.
+pub fn decompress(data: &[u8], limit: usize) -> io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let bound = u64::try_from(limit).unwrap_or(u64::MAX);
+    GzDecoder::new(data).take(bound.saturating_add(1)).read_to_end(&mut out)?;
+    if out.len() > limit {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("decompressed body is longer than {limit} bytes")));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_compressed_opens_again_up_to_the_limit() {
+        let packed = compress(&[Bytes::from_static(b"abc"), Bytes::from_static(b"def")]).unwrap();
+        assert_eq!(decompress(&packed, 6).unwrap(), b"abcdef");
+        assert!(decompress(&packed, 5).is_err());
+    }
+
+    #[test]
+    fn a_quality_of_zero_is_a_refusal() {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT_ENCODING, "br, gzip;q=0".parse().unwrap());
+        assert!(!accepted(&headers));
+        headers.insert(ACCEPT_ENCODING, "br, gzip;q=0.5".parse().unwrap());
+        assert!(accepted(&headers));
+    }
+}

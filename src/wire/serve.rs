@@ -1,0 +1,107 @@
+//! Accepting connections: TCP with or without TLS and unix sockets, HTTP/1.1 and HTTP/2 on each.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, warn};
+
+use crate::{ConnInfo, Handler, body};
+
+/// A client that has not finished its TLS handshake by then is dropped.
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A client that has not sent its request headers by then is dropped.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Concurrent requests on one HTTP/2 connection, as upstream's `http2-max-streams-per-connection`.
+const HTTP2_STREAMS_MAX: u32 = 250;
+/// After an error of accept() (no file descriptors left), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A listening socket and what answers on it.
+pub struct Server {
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    handler: Arc<dyn Handler>,
+}
+
+impl Server {
+    /// Binds now, so that a port in use is an error at start and not a log line later.
+    pub async fn bind(addr: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>, handler: Arc<dyn Handler>) -> io::Result<Server> {
+        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler })
+    }
+
+    /// The address that was bound, with the real port when 0 was asked for.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Accepts until the group stops; open connections end with it.
+    pub fn start(self, group: &Group) {
+        let group = group.clone();
+        group.clone().spawn("accept", async move {
+            loop {
+                match self.listener.accept().await {
+                    Ok((socket, peer)) => {
+                        let (tls, handler) = (self.tls.clone(), Arc::clone(&self.handler));
+                        group.spawn_short("connection", async move {
+                            if let Err(err) = serve_tcp(socket, peer, tls, handler).await {
+                                debug!(peer = %peer, err = %Chain(&err), "connection ended");
+                            }
+                        });
+                    }
+                    Err(err) => {
+                        warn!(err = %Chain(&err), "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn serve_tcp(
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    handler: Arc<dyn Handler>,
+) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let local = socket.local_addr()?;
+    let Some(tls) = tls else {
+        let conn = ConnInfo { peer, local, client_certs: Vec::new(), identity: None };
+        return serve_stream(socket, conn, handler).await;
+    };
+    let stream = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(socket))
+        .await
+        .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake took too long"))??;
+    let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let client_certs = certs.iter().map(|cert| cert.clone().into_owned()).collect();
+    serve_stream(stream, ConnInfo { peer, local, client_certs, identity: None }, handler).await
+}
+
+/// Serves HTTP on any connected stream until it ends.
+pub async fn serve_stream<S>(stream: S, conn: ConnInfo, handler: Arc<dyn Handler>) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let conn = Arc::new(conn);
+    let service = service_fn(move |req: http::Request<Incoming>| {
+        let (handler, conn) = (Arc::clone(&handler), Arc::clone(&conn));
+        async move { Ok::<_, Infallible>(handler.handle(req.map(body::from_http), conn).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS_MAX).keep_alive_interval(HEADER_TIMEOUT);
+    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await.map_err(io::Error::other)
+}
