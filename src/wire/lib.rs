@@ -10,6 +10,10 @@ pub mod dial;
 
 pub mod upgrade;
 
+pub mod websocket;
+
+pub mod spdy;
+
 pub mod gzip;
 
 use std::any::Any;
