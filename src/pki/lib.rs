@@ -1,1 +1,18 @@
-//! See ARCHITECTURE.md.
+//! Who is who: certificate authorities, certificates, TLS set-ups, tokens, and service-account signatures.
+//!
+//! In: a directory, a clock, names and addresses. Out: certificates that renew and swap while connections run,
+//! rustls configurations, signed and verified tokens. It never knows kinds, storage or HTTP.
+
+pub mod authority;
+pub mod bundle;
+pub mod certstore;
+pub mod csr;
+pub mod error;
+pub mod identity;
+pub mod jwt;
+pub mod kubeconfig;
+pub mod leaf;
+mod pem;
+pub mod server;
+pub mod tls;
+pub mod token;

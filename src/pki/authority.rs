@@ -1,0 +1,141 @@
+//! A certificate authority: makes its own certificate once, then signs leaves.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls_pki_types::CertificateDer;
+
+use crate::error::Error;
+use crate::leaf::{LeafSpec, Usage};
+use crate::{identity, pem};
+
+/// How long an authority's own certificate lasts: ten years.
+pub const CA_LIFE: Duration = Duration::from_secs(3650 * DAY_SECS);
+/// How long a leaf lasts: one year.
+pub const LEAF_LIFE: Duration = Duration::from_secs(365 * DAY_SECS);
+const DAY_SECS: u64 = 24 * 60 * 60;
+
+// Machines without a battery clock boot in 1970 and jump forward when they find a time server. Certificates made before
+// the jump must outlive it, so their life is counted from here at the earliest. 2026-01-01T00:00:00Z.
+const EARLIEST_SANE_SECS: i64 = 1_767_225_600;
+
+/// A key pair that signs certificates, with its own certificate (and those above it, for an intermediate).
+pub struct Authority {
+    bundle: String,
+    chain: Vec<CertificateDer<'static>>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A freshly signed certificate with its key, both PEM; the certificate is followed by the authority's own.
+pub struct Issued {
+    /// Leaf first, then the authority's bundle.
+    pub cert_pem: String,
+    /// PKCS #8.
+    pub key_pem: String,
+}
+
+impl Authority {
+    /// Makes a new self-signed P-256 authority with the common name `name@<unix seconds>`; gives back its key as PEM too.
+    pub fn create(name: &str, now: Timestamp) -> Result<(Authority, String), Error> {
+        let subject = format!("{name}@{}", now.as_second());
+        let refused = |source| Error::Issue { subject: subject.clone(), source };
+        let key = KeyPair::generate().map_err(refused)?;
+        let mut params = params_for(&subject, &[], now, CA_LIFE);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::KeyEncipherment];
+        let cert = params.self_signed(&key).map_err(refused)?;
+        let key_pem = key.serialize_pem();
+        Ok((Authority::from_pem(cert.pem().as_bytes(), key_pem.as_bytes())?, key_pem))
+    }
+
+    /// Takes an authority from its certificate (bundle) and PKCS #8 key. The first certificate is the one that signs.
+    pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Authority, Error> {
+        let chain = pem::certificates(cert)?;
+        let pkcs8 = pem::pkcs8_key(key)?;
+        let key = KeyPair::try_from(&pkcs8).map_err(|err| Error::malformed("private key", err))?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).map_err(|err| Error::malformed("certificate", err))?;
+        if !parsed.is_ca() {
+            return Err(Error::malformed("certificate", "it is not an authority's (basicConstraints CA is not set)"));
+        }
+        if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
+            return Err(Error::malformed("private key", "it does not belong to the certificate beside it"));
+        }
+        let issuer = Issuer::from_ca_cert_der(&chain[0], key).map_err(|err| Error::malformed("certificate", err))?;
+        let bundle = chain.iter().map(|der| pem::encode("CERTIFICATE", der)).collect();
+        Ok(Authority { bundle, chain, issuer })
+    }
+
+    /// Reads an authority from its two files.
+    pub fn load(cert: &Path, key: &Path) -> Result<Authority, Error> {
+        let read = |path: &Path| std::fs::read(path).map_err(base::files::FileError::at("cannot read", path));
+        let (cert_pem, key_pem) = (read(cert)?, read(key)?);
+        Authority::from_pem(&cert_pem, &key_pem).map_err(|err| match &err {
+            Error::Malformed { what: "private key", .. } => err.in_file(key),
+            _ => err.in_file(cert),
+        })
+    }
+
+    /// The certificate bundle that others must trust, PEM.
+    pub fn bundle(&self) -> &str {
+        &self.bundle
+    }
+
+    /// The certificates of the bundle, the signing one first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+
+    /// When the signing certificate ends.
+    pub fn not_after(&self) -> Result<Timestamp, Error> {
+        Ok(identity::parse(&self.chain[0])?.not_after)
+    }
+
+    /// Signs a new leaf with a new P-256 key.
+    pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, Error> {
+        let refused = |source| Error::Issue { subject: spec.common_name.clone(), source };
+        let key = KeyPair::generate().map_err(refused)?;
+        let mut params = params_for(&spec.common_name, &spec.organizations, now, LEAF_LIFE);
+        params.subject_alt_names = spec.san_types().map_err(refused)?;
+        self.finish(&mut params, spec.usage);
+        let cert = params.signed_by(&key, &self.issuer).map_err(refused)?;
+        Ok(Issued { cert_pem: format!("{}{}", cert.pem(), self.bundle), key_pem: key.serialize_pem() })
+    }
+
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
+    pub(crate) fn finish(&self, params: &mut CertificateParams, usage: Usage) {
+        params.is_ca = IsCa::NoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = match usage {
+            Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Usage::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Usage::Both => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+        };
+    }
+}
+
+/// Subject and life of a certificate.
+///
+/// It is valid from 1970 on: a machine that wakes up with its clock at zero must still be able to talk to itself.
+pub(crate) fn params_for(common_name: &str, organizations: &[String], now: Timestamp, life: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let mut name = DistinguishedName::new();
+    // One attribute of a type is all that rcgen can write; every name of ours has at most one organization.
+    if let Some(organization) = organizations.first() {
+        name.push(DnType::OrganizationName, organization.clone());
+    }
+    name.push(DnType::CommonName, common_name);
+    params.distinguished_name = name;
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    let from = u64::try_from(now.as_second().max(EARLIEST_SANE_SECS)).unwrap_or(0);
+    params.not_before = epoch;
+    params.not_after = epoch + Duration::from_secs(from) + life;
+    params
+}

@@ -1,0 +1,178 @@
+//! Certificate signing requests: reading them, judging them by the signer's profile, signing them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rcgen::{CertificateSigningRequestParams, SanType};
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject as _;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer as _;
+
+use crate::authority::{Authority, LEAF_LIFE, params_for};
+use crate::error::Error;
+use crate::identity;
+use crate::leaf::Usage;
+
+/// Upstream's built-in signers (`certificates.k8s.io`), by what they demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// `kubernetes.io/kube-apiserver-client`: any client but not of `system:masters`.
+    Client,
+    /// `kubernetes.io/kube-apiserver-client-kubelet`: a node's own client certificate.
+    KubeletClient,
+    /// `kubernetes.io/kubelet-serving`: a node's serving certificate.
+    KubeletServing,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// CN.
+    pub common_name: String,
+    /// O, every one.
+    pub organizations: Vec<String>,
+    /// DNS names and addresses.
+    pub sans: BTreeSet<String>,
+    /// Names of other kinds (mail, URI) were asked for.
+    pub other_sans: bool,
+}
+
+/// The DER of a request in PEM form.
+pub fn der_from_pem(text: &[u8]) -> Result<Vec<u8>, Error> {
+    let der = CertificateSigningRequestDer::from_pem_slice(text)
+        .map_err(|_| Error::malformed("certificate signing request", "PEM block type must be CERTIFICATE REQUEST"))?;
+    Ok(der.to_vec())
+}
+
+/// Reads a request and checks that it is signed by its own key.
+pub fn parse(der: &[u8]) -> Result<Request, Error> {
+    let refused = |why: &str| Error::malformed("certificate signing request", why);
+    let (_, csr) = X509CertificationRequest::from_der(der).map_err(|err| refused(&err.to_string()))?;
+    let subject = &csr.certification_request_info.subject;
+    // rcgen panics on an empty set, and writes one attribute of a type only: such names stop here.
+    if subject.iter().any(|rdn| rdn.iter().count() != 1) {
+        return Err(refused("a part of its subject holds no or several attributes"));
+    }
+    let mut request = Request {
+        common_name: identity::attributes(subject, "2.5.4.3").into_iter().next_back().unwrap_or_default(),
+        organizations: identity::attributes(subject, "2.5.4.10"),
+        sans: BTreeSet::new(),
+        other_sans: false,
+    };
+    for extension in csr.requested_extensions().into_iter().flatten() {
+        if let ParsedExtension::SubjectAlternativeName(names) = extension {
+            for name in &names.general_names {
+                match identity::general_name(name) {
+                    Some(name) => drop(request.sans.insert(name)),
+                    None => request.other_sans = true,
+                }
+            }
+        }
+    }
+    Ok(request)
+}
+
+/// Whether `profile` may sign `request`. The texts are upstream's.
+pub fn check(request: &Request, profile: Profile) -> Result<(), Error> {
+    let refused = |why: &str| Err(Error::Refused(why.to_owned()));
+    let node_group = request.organizations.len() == 1 && request.organizations[0] == "system:nodes";
+    let node_name = request.common_name.strip_prefix("system:node:").is_some_and(|name| !name.is_empty());
+    match profile {
+        Profile::Client if request.organizations.iter().any(|o| o == "system:masters") => {
+            refused("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
+        }
+        Profile::Client => Ok(()),
+        _ if !node_group => refused("subject organization is not system:nodes"),
+        _ if !node_name => refused("subject common name does not begin with system:node:"),
+        Profile::KubeletClient if !request.sans.is_empty() || request.other_sans => {
+            refused("DNS, IP, email and URI subjectAltNames are not allowed")
+        }
+        Profile::KubeletServing if request.other_sans => refused("email and URI subjectAltNames are not allowed"),
+        Profile::KubeletServing if request.sans.is_empty() => refused("at least one of DNS Names or IP Addresses subjectAltNames is required"),
+        Profile::KubeletClient | Profile::KubeletServing => Ok(()),
+    }
+}
+
+impl Authority {
+    /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority.
+    ///
+    /// Only the key, the subject and the names are taken from the request; uses and life are ours.
+    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, now: Timestamp) -> Result<String, Error> {
+        let request = parse(der)?;
+        check(&request, profile)?;
+        if request.organizations.len() > 1 {
+            return Err(Error::Refused("more than one organization in the subject is not supported yet".to_owned()));
+        }
+        let refused = |source| Error::Issue { subject: request.common_name.clone(), source };
+        let asked = CertificateSigningRequestParams::from_der(&der.into()).map_err(refused)?;
+        let life = life.unwrap_or(LEAF_LIFE).clamp(Duration::from_secs(600), LEAF_LIFE);
+        let mut params = params_for(&request.common_name, &request.organizations, now, life);
+        params.subject_alt_names =
+            asked.params.subject_alt_names.into_iter().filter(|san| matches!(san, SanType::DnsName(_) | SanType::IpAddress(_))).collect();
+        self.finish(&mut params, if profile == Profile::KubeletServing { Usage::Server } else { Usage::Client });
+        let cert = params.signed_by(&asked.public_key, self.issuer()).map_err(refused)?;
+        Ok(format!("{}{}", cert.pem(), self.bundle()))
+    }
+}
+
+/// A new P-256 key (PEM) and the request (DER) for a certificate of this subject and these names.
+pub fn create(spec: &crate::leaf::LeafSpec) -> Result<(String, Vec<u8>), Error> {
+    let refused = |source| Error::Issue { subject: spec.common_name.clone(), source };
+    let key = rcgen::KeyPair::generate().map_err(refused)?;
+    let mut params = params_for(&spec.common_name, &spec.organizations, Timestamp::UNIX_EPOCH, LEAF_LIFE);
+    params.subject_alt_names = spec.san_types().map_err(refused)?;
+    let request = params.serialize_request(&key).map_err(refused)?;
+    Ok((key.serialize_pem(), request.der().to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle::Bundle;
+    use crate::certstore::Pair;
+    use crate::leaf::{LeafSpec, kubelet_serving_spec};
+
+    fn spec(common_name: &str, organization: &str) -> LeafSpec {
+        let organizations = vec![organization.to_owned()];
+        LeafSpec { common_name: common_name.to_owned(), organizations, sans: BTreeSet::new(), usage: Usage::Client }
+    }
+
+    #[test]
+    fn a_node_gets_a_client_certificate_that_the_authority_vouches_for() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let (key, der) = create(&spec("system:node:n1", "system:nodes")).unwrap();
+        let cert = ca.sign_csr(&der, Profile::KubeletClient, None, now).unwrap();
+        let pair = Pair::from_pem(&cert, &key).unwrap();
+        Bundle::from_pem(ca.bundle()).unwrap().verify_client(pair.chain(), now).unwrap();
+        let who = identity::parse(&pair.chain()[0]).unwrap();
+        assert_eq!((who.common_name.as_str(), who.organizations), ("system:node:n1", vec!["system:nodes".to_owned()]));
+    }
+
+    #[test]
+    fn nobody_gets_masters_or_a_name_that_is_no_node() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let sign = |spec: &LeafSpec, profile| ca.sign_csr(&create(spec).unwrap().1, profile, None, now).map(drop).map_err(|e| e.to_string());
+        assert!(sign(&spec("eve", "system:masters"), Profile::Client).unwrap_err().contains("system:masters"));
+        assert!(sign(&spec("eve", "system:nodes"), Profile::KubeletClient).unwrap_err().contains("common name"));
+        assert!(sign(&spec("system:node:n", "other"), Profile::KubeletServing).unwrap_err().contains("organization"));
+        assert!(sign(&spec("system:node:n", "system:nodes"), Profile::KubeletServing).unwrap_err().contains("required"));
+        assert!(sign(&kubelet_serving_spec("n", &[]), Profile::KubeletClient).unwrap_err().contains("not allowed"));
+        assert!(sign(&kubelet_serving_spec("n", &[]), Profile::KubeletServing).is_ok());
+    }
+
+    #[test]
+    fn a_tampered_request_is_refused() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let (_, mut der) = create(&spec("bob", "dev")).unwrap();
+        let at = der.windows(3).position(|w| w == b"bob").unwrap();
+        der[at] = b'r';
+        assert!(ca.sign_csr(&der, Profile::Client, None, now).is_err());
+        assert!(parse(b"junk").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Reading a certificate: whose it is, which names it covers, when it ends.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use sha2::{Digest as _, Sha256};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::x509::X509Name;
+
+use crate::error::Error;
+
+/// OID of the subject attribute that carries a user's uid (Kubernetes' own arc).
+const UID_OID: &str = "1.3.6.1.4.1.57683.2";
+
+/// What a certificate says about its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// CN: the user's name.
+    pub common_name: String,
+    /// O, every one, in order: the user's groups.
+    pub organizations: Vec<String>,
+    /// The uid attribute, if there is one.
+    pub uid: Option<String>,
+    /// DNS names and addresses.
+    pub sans: BTreeSet<String>,
+    /// The issuer's subject, DER.
+    pub issuer: Vec<u8>,
+    /// The subject, DER.
+    pub subject: Vec<u8>,
+    /// SHA-256 of the whole certificate, lower-case hex: upstream's credential id after `X509SHA256=`.
+    pub sha256_hex: String,
+    /// Start of its life.
+    pub not_before: Timestamp,
+    /// End of its life.
+    pub not_after: Timestamp,
+}
+
+/// Reads a certificate.
+pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, Error> {
+    let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| Error::malformed("certificate", err))?;
+    let uids: Vec<String> = attributes(cert.subject(), UID_OID);
+    if uids.len() > 1 {
+        return Err(Error::malformed("certificate", "more than one uid in its subject"));
+    }
+    Ok(Identity {
+        common_name: attributes(cert.subject(), "2.5.4.3").into_iter().next_back().unwrap_or_default(),
+        organizations: attributes(cert.subject(), "2.5.4.10"),
+        uid: uids.into_iter().next(),
+        sans: subject_alt_names(&cert),
+        issuer: cert.issuer().as_raw().to_vec(),
+        subject: cert.subject().as_raw().to_vec(),
+        sha256_hex: hex(&Sha256::digest(der)),
+        not_before: timestamp(cert.validity().not_before.timestamp()),
+        not_after: timestamp(cert.validity().not_after.timestamp()),
+    })
+}
+
+/// Lower-case hex of `bytes`.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Values of every attribute of the type `oid` in a name, in order.
+pub(crate) fn attributes(name: &X509Name<'_>, oid: &str) -> Vec<String> {
+    name.iter_attributes()
+        .filter(|attribute| attribute.attr_type().to_id_string() == oid)
+        .filter_map(|attribute| attribute.as_str().ok().map(str::to_owned))
+        .collect()
+}
+
+fn timestamp(secs: i64) -> Timestamp {
+    Timestamp::from_second(secs).unwrap_or(if secs < 0 { Timestamp::MIN } else { Timestamp::MAX })
+}
+
+fn subject_alt_names(cert: &X509Certificate<'_>) -> BTreeSet<String> {
+    let Ok(Some(names)) = cert.subject_alternative_name() else { return BTreeSet::new() };
+    names.value.general_names.iter().filter_map(general_name).collect()
+}
+
+/// A DNS name or an address as text; other kinds of names are none.
+pub(crate) fn general_name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
+            16 => <[u8; 16]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,195 @@
+//! Everything a server keeps under `<data-dir>/server/tls`: made on the first start, checked on each later one, renewed in between.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::files::{create_private_dir, read_if_exists, write_atomic};
+use base::time::Clock;
+use jiff::Timestamp;
+use tracing::info;
+
+use crate::authority::{Authority, LEAF_LIFE};
+use crate::bundle::Bundle;
+use crate::certstore::{CertStore, Pair};
+use crate::error::Error;
+use crate::identity::{self, Identity};
+use crate::jwt::{Signer, Verifier};
+use crate::leaf::{Ca, Leaf, LeafSpec};
+
+/// What the certificates depend on.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Wall time.
+    pub clock: Clock,
+    /// Name of this node.
+    pub node_name: String,
+    /// Addresses of this node.
+    pub node_ips: Vec<IpAddr>,
+    /// First address of each service range: the `kubernetes` Service.
+    pub service_ips: Vec<IpAddr>,
+    /// `cluster.local`.
+    pub cluster_domain: String,
+    /// More names for the API server (`--tls-san`).
+    pub tls_sans: Vec<String>,
+}
+
+/// Authorities, leaves and the service-account key of one server.
+pub struct Pki {
+    dir: PathBuf,
+    options: Options,
+    authorities: BTreeMap<Ca, Authority>,
+    leaves: BTreeMap<Leaf, Arc<CertStore>>,
+    service_key: String,
+}
+
+impl Pki {
+    /// Opens `dir` (`<data-dir>/server/tls`); what is missing, out of date or about to be is made anew.
+    ///
+    /// Authorities and the service-account key are never replaced: a broken one is an error that names its file.
+    pub fn load_or_create(dir: &Path, options: Options) -> Result<Pki, Error> {
+        create_private_dir(dir)?;
+        create_private_dir(&dir.join("etcd"))?;
+        let now = options.clock.now();
+        let mut authorities = BTreeMap::new();
+        for ca in Ca::ALL {
+            authorities.insert(ca, load_or_create_ca(dir, ca, now)?);
+        }
+        let service_key = load_or_create_service_key(dir)?;
+        let mut pki = Pki { dir: dir.to_owned(), options, authorities, leaves: BTreeMap::new(), service_key };
+        for leaf in Leaf::ALL {
+            let pair = pki.load_leaf(leaf, now)?;
+            pki.leaves.insert(leaf, CertStore::new(pair));
+        }
+        Ok(pki)
+    }
+
+    /// One of the authorities.
+    pub fn authority(&self, ca: Ca) -> &Authority {
+        &self.authorities[&ca]
+    }
+
+    /// One of the leaves; the store stays the same over renewals.
+    pub fn leaf(&self, leaf: Leaf) -> &Arc<CertStore> {
+        &self.leaves[&leaf]
+    }
+
+    /// What clients must trust to talk to this server.
+    pub fn server_bundle(&self) -> Result<Bundle, Error> {
+        Bundle::from_pem(self.authority(Ca::Server).bundle())
+    }
+
+    /// What the API server's port accepts at the handshake: users' and front proxies' certificates.
+    pub fn client_bundle(&self) -> Result<Bundle, Error> {
+        Bundle::from_pems([self.authority(Ca::Client).bundle(), self.authority(Ca::RequestHeader).bundle()])
+    }
+
+    /// Signs service-account tokens.
+    pub fn signer(&self) -> Result<Signer, Error> {
+        Signer::from_pem(&self.service_key)
+    }
+
+    /// Verifies service-account tokens.
+    pub fn verifier(&self) -> Result<Verifier, Error> {
+        Verifier::from_pem(&self.service_key)
+    }
+
+    /// A kubeconfig for the person who owns the machine.
+    pub fn admin_kubeconfig(&self, server_url: &str) -> String {
+        let admin = self.leaf(Leaf::ClientAdmin).current();
+        crate::kubeconfig::kubeconfig(server_url, self.authority(Ca::Server).bundle(), &admin.cert_pem, admin.key_pem.expose())
+    }
+
+    /// Reissues every leaf that has less than a third of its life left and swaps it in; says which.
+    pub fn renew(&self) -> Result<Vec<Leaf>, Error> {
+        let now = self.options.clock.now();
+        let mut renewed = Vec::new();
+        for (leaf, store) in &self.leaves {
+            let seen = identity::parse(&store.current().chain()[0])?;
+            if let Some(why) = reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)? {
+                store.swap(self.issue_leaf(*leaf, why, now)?);
+                renewed.push(*leaf);
+            }
+        }
+        Ok(renewed)
+    }
+
+    fn path(&self, stem: &str, ending: &str) -> PathBuf {
+        self.dir.join(format!("{stem}.{ending}"))
+    }
+
+    fn load_leaf(&self, leaf: Leaf, now: Timestamp) -> Result<Pair, Error> {
+        let cert = read_if_exists(&self.path(leaf.stem(), "crt"))?;
+        let key = read_if_exists(&self.path(leaf.stem(), "key"))?;
+        let (Some(cert), Some(key)) = (cert, key) else { return self.issue_leaf(leaf, "it was missing", now) };
+        // A leaf is cheap: one that cannot be read, or whose two files were not written together, is made again.
+        let Ok(pair) = Pair::from_pem(&String::from_utf8_lossy(&cert), &String::from_utf8_lossy(&key)) else {
+            return self.issue_leaf(leaf, "it was not readable", now);
+        };
+        let seen = identity::parse(&pair.chain()[0])?;
+        match reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)? {
+            Some(why) => self.issue_leaf(leaf, why, now),
+            None => Ok(pair),
+        }
+    }
+
+    fn issue_leaf(&self, leaf: Leaf, why: &'static str, now: Timestamp) -> Result<Pair, Error> {
+        let issued = self.authority(leaf.ca()).issue(&leaf.spec(&self.options), now)?;
+        let pair = Pair::from_pem(&issued.cert_pem, &issued.key_pem)?;
+        write_atomic(&self.path(leaf.stem(), "key"), issued.key_pem.as_bytes(), 0o600)?;
+        write_atomic(&self.path(leaf.stem(), "crt"), issued.cert_pem.as_bytes(), 0o600)?;
+        info!(name = leaf.stem(), why, "certificate issued");
+        Ok(pair)
+    }
+}
+
+/// Why a leaf must be made again, if it must.
+fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timestamp) -> Result<Option<&'static str>, Error> {
+    let signer = identity::parse(&ca.chain()[0])?;
+    let third = Duration::from_secs(LEAF_LIFE.as_secs() / 3);
+    let left_secs = seen.not_after.as_second() - now.as_second();
+    Ok(if seen.issuer != signer.subject {
+        Some("its authority changed")
+    } else if seen.common_name != want.common_name || seen.organizations != want.organizations {
+        Some("its subject changed")
+    } else if seen.sans != want.sans {
+        Some("its names changed")
+    } else if left_secs <= 0 {
+        Some("it had expired")
+    } else if u64::try_from(left_secs).unwrap_or(0) < third.as_secs() {
+        Some("less than a third of its life was left")
+    } else {
+        None
+    })
+}
+
+fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, Error> {
+    let (cert, key) = (dir.join(format!("{}.crt", ca.stem())), dir.join(format!("{}.key", ca.stem())));
+    // The certificate is written last: a key without one is the trace of a power cut during the first start.
+    if cert.exists() {
+        return Authority::load(&cert, &key);
+    }
+    let (authority, key_pem) = Authority::create(ca.subject(), now)?;
+    write_atomic(&key, key_pem.as_bytes(), 0o600)?;
+    write_atomic(&cert, authority.bundle().as_bytes(), 0o600)?;
+    info!(name = ca.stem(), "certificate authority created");
+    Ok(authority)
+}
+
+fn load_or_create_service_key(dir: &Path) -> Result<String, Error> {
+    let path = dir.join("service.key");
+    if let Some(text) = read_if_exists(&path)? {
+        let text = String::from_utf8_lossy(&text).into_owned();
+        return Signer::from_pem(&text).map(|_| text).map_err(|err| err.in_file(&path));
+    }
+    let refused = |source| Error::Issue { subject: "service-account key".to_owned(), source };
+    let text = rcgen::KeyPair::generate().map_err(refused)?.serialize_pem();
+    write_atomic(&path, text.as_bytes(), 0o600)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -1,0 +1,99 @@
+//! TLS set-ups: ring's cryptography, TLS 1.2 and 1.3, HTTP/2 before HTTP/1.1.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::bundle::Bundle;
+use crate::certstore::CertStore;
+use crate::error::Error;
+
+/// HTTP/2, then HTTP/1.1.
+pub const ALPN_HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// HTTP/1.1 only, for connections that will be upgraded (SPDY, WebSocket).
+pub const ALPN_HTTP1: [&[u8]; 1] = [b"http/1.1"];
+
+/// The one provider of cryptography in this process.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one that
+/// leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by token).
+pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, Error> {
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+    let builder = match clients {
+        Some(bundle) => builder.with_client_cert_verifier(bundle.client_verifier()),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(certs);
+    config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// A client that trusts `servers` and shows `cert` if it has one.
+///
+/// To speak HTTP/1.1 only, clone the configuration and set `alpn_protocols` from [`ALPN_HTTP1`].
+pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, Error> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+    let builder = builder.with_root_certificates(servers.roots());
+    let mut config = match cert {
+        Some(cert) => builder.with_client_cert_resolver(cert),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// A client that takes any server's certificate, as upstream's HTTPS probes and the first look at `/cacerts` do.
+pub fn unverified_client_config() -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+    let mut config =
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider })).with_no_client_auth();
+    config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+#[derive(Debug)]
+struct TrustAnyServer {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for TrustAnyServer {
+    fn verify_server_cert(
+        &self,
+        _leaf: &CertificateDer<'_>,
+        _rest: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
