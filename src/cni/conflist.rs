@@ -1,0 +1,65 @@
+//! The network configuration list that the agent writes for containerd: bridge with host-local addresses, then portmap.
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+/// What differs between nodes.
+#[derive(Clone, Debug)]
+pub struct Conflist {
+    /// The node's `spec.podCIDRs`, IPv4 first.
+    pub pod_cidrs: Vec<IpNet>,
+    /// MTU of pod interfaces: the uplink's less the overlay's header. `None` leaves the kernel's default.
+    pub mtu: Option<u32>,
+    /// Where address reservations are kept, e.g. `/var/lib/cni/networks`.
+    pub ipam_dir: String,
+    /// Name of the bridge, normally `cni0`.
+    pub bridge: String,
+}
+
+/// The text of the conflist, named `kedge`, of version 1.0.0. Pod traffic that leaves the cluster is masqueraded by the service
+/// proxy, hence no `ipMasq`.
+pub fn conflist(node: &Conflist) -> String {
+    let ranges: Vec<Value> = node.pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr.trunc().to_string() }])).collect();
+    let routes: Vec<Value> = node
+        .pod_cidrs
+        .iter()
+        .map(|cidr| json!({ "dst": if cidr.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" } }))
+        .collect();
+    let mut bridge = json!({
+        "type": "bridge",
+        "bridge": node.bridge,
+        "isDefaultGateway": true,
+        "forceAddress": true,
+        "hairpinMode": true,
+        "ipam": { "type": "host-local", "dataDir": node.ipam_dir, "ranges": ranges, "routes": routes },
+    });
+    if let Some(mtu) = node.mtu {
+        bridge["mtu"] = json!(mtu);
+    }
+    let list = json!({
+        "cniVersion": "1.0.0",
+        "name": "kedge",
+        "plugins": [bridge, { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }],
+    });
+    format!("{list:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dual_stack_gets_one_range_and_one_default_route_a_family() {
+        let text = conflist(&Conflist {
+            pod_cidrs: vec!["10.42.0.0/24".parse().unwrap(), "fd00:42::/64".parse().unwrap()],
+            mtu: Some(1450),
+            ipam_dir: "/var/lib/cni/networks".to_owned(),
+            bridge: "cni0".to_owned(),
+        });
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let ipam = &list["plugins"][0]["ipam"];
+        assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.42.0.0/24" }], [{ "subnet": "fd00:42::/64" }]]));
+        assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
+        assert_eq!(list["plugins"][0]["mtu"], 1450);
+    }
+}

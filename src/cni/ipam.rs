@@ -1,0 +1,65 @@
+//! Asking the IPAM plugin for addresses: ours in process, another by executing it from `CNI_PATH`.
+
+use std::io::Write as _;
+use std::process::{Command as Process, Stdio};
+
+use serde_json::Value;
+
+use crate::error::{Code, CniError};
+use crate::host_local;
+use crate::request::{Command, Request};
+use crate::result::NetResult;
+
+/// The `ipam.type` of a configuration, or nothing when the network has no addresses (a pure layer 2 bridge).
+pub(crate) fn kind(request: &Request) -> Option<&str> {
+    request.config.get("ipam")?.get("type").and_then(Value::as_str).filter(|kind| !kind.is_empty())
+}
+
+pub(crate) fn add(request: &Request, kind: &str) -> Result<NetResult, CniError> {
+    if kind == "host-local" {
+        return host_local::add(request);
+    }
+    let stdout = execute(request, kind, Command::Add)?;
+    serde_json::from_slice(&stdout).map_err(|err| CniError::new(Code::Decode, format!("cannot parse the result of IPAM plugin {kind:?}: {err}")))
+}
+
+pub(crate) fn del(request: &Request, kind: &str) -> Result<(), CniError> {
+    if kind == "host-local" { host_local::del(request) } else { execute(request, kind, Command::Del).map(drop) }
+}
+
+pub(crate) fn check(request: &Request, kind: &str) -> Result<(), CniError> {
+    if kind == "host-local" { host_local::check(request) } else { execute(request, kind, Command::Check).map(drop) }
+}
+
+fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, CniError> {
+    if kind.contains('/') {
+        return Err(CniError::config(format!("invalid plugin name {kind:?}: contains a path separator")));
+    }
+    let path = request.plugin_dirs.iter().map(|dir| dir.join(kind)).find(|path| path.is_file());
+    let path = path.ok_or_else(|| CniError::config(format!("failed to find plugin {kind:?} in path {:?}", request.plugin_dirs)))?;
+    let broken = |err: std::io::Error| CniError::io(format!("cannot run IPAM plugin {}", path.display()), &err);
+    // The environment is inherited but for the command: a failed ADD is undone by a DEL.
+    let mut child = Process::new(&path)
+        .env("CNI_COMMAND", command.as_str())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(broken)?;
+    let mut stdin = child.stdin.take().ok_or_else(|| CniError::internal("the plugin has no stdin"))?;
+    stdin.write_all(request.config.to_string().as_bytes()).map_err(broken)?;
+    drop(stdin);
+    let output = child.wait_with_output().map_err(broken)?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let text = |field: &str| report.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Err(CniError {
+        code: report.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok()).unwrap_or(Code::Internal as u32),
+        msg: match text("msg") {
+            msg if msg.is_empty() => format!("IPAM plugin {kind:?} failed: {}", output.status),
+            msg => msg,
+        },
+        details: text("details"),
+    })
+}

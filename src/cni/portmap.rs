@@ -1,0 +1,298 @@
+//! The `portmap` plugin: host ports of a container by destination NAT, in nftables maps of our own.
+//!
+//! One table a family, two maps: one for mappings with a host address, one for those without. A packet costs two lookups however
+//! many mappings there are. Elements carry the container's id as comment; that is how DEL finds them.
+
+use std::fs;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::{Code, CniError};
+use crate::nft;
+use crate::request::Request;
+use crate::result::NetResult;
+
+/// Bit of the packet mark that asks our postrouting chain for masquerade.
+const MASQUERADE_BIT: u32 = 0x2000;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    runtime_config: RuntimeConfig,
+    snat: Option<bool>,
+    mark_masq_bit: Option<u32>,
+    external_set_mark_chain: Option<String>,
+    #[serde(rename = "conditionsV4")]
+    conditions_v4: Option<Vec<String>>,
+    #[serde(rename = "conditionsV6")]
+    conditions_v6: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RuntimeConfig {
+    port_mappings: Vec<PortMapping>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PortMapping {
+    host_port: i64,
+    container_port: i64,
+    #[serde(default)]
+    protocol: String,
+    #[serde(rename = "hostIP", default)]
+    host_ip: String,
+}
+
+/// A checked mapping.
+#[derive(Clone, Debug, PartialEq)]
+struct Mapping {
+    protocol: &'static str,
+    host_ip: Option<IpAddr>,
+    host_port: u16,
+    container_port: u16,
+}
+
+impl Config {
+    fn read(request: &Request) -> Result<(Config, Vec<Mapping>), CniError> {
+        let config: Config = request.parse()?;
+        let unsupported = [
+            ("conditionsV4", config.conditions_v4.as_ref().is_some_and(|c| !c.is_empty())),
+            ("conditionsV6", config.conditions_v6.as_ref().is_some_and(|c| !c.is_empty())),
+            ("markMasqBit", config.mark_masq_bit.is_some()),
+            ("externalSetMarkChain", config.external_set_mark_chain.is_some()),
+        ];
+        if let Some((field, _)) = unsupported.iter().find(|(_, used)| *used) {
+            return Err(CniError::new(Code::UnsupportedField, format!("portmap: the field {field} is not supported")));
+        }
+        let mappings = config.runtime_config.port_mappings.iter().filter(|m| m.host_port != 0).map(Mapping::new).collect::<Result<_, _>>()?;
+        Ok((config, mappings))
+    }
+}
+
+impl Mapping {
+    fn new(given: &PortMapping) -> Result<Mapping, CniError> {
+        let port = |n: i64, name: &str| {
+            u16::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| CniError::config(format!("Invalid {name} port number: {n}")))
+        };
+        let protocol = match given.protocol.to_ascii_lowercase().as_str() {
+            "" | "tcp" => "tcp",
+            "udp" => "udp",
+            "sctp" => "sctp",
+            other => return Err(CniError::config(format!("unknown port mapping protocol {other:?}"))),
+        };
+        let host_ip = match given.host_ip.as_str() {
+            "" => None,
+            text => Some(text.parse::<IpAddr>().map_err(|_| CniError::config(format!("invalid hostIP {text:?}")))?).filter(|ip| !ip.is_unspecified()),
+        };
+        Ok(Mapping { protocol, host_ip, host_port: port(given.host_port, "host")?, container_port: port(given.container_port, "container")? })
+    }
+
+    /// The map's name and this mapping's key in it.
+    fn key(&self) -> (&'static str, String) {
+        match self.host_ip {
+            Some(ip) => ("by-address", format!("{ip} . {} . {}", self.protocol, self.host_port)),
+            None => ("any-address", format!("{} . {}", self.protocol, self.host_port)),
+        }
+    }
+}
+
+pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
+    let prev = request.prev_result()?.ok_or_else(|| CniError::config("must be called as chained plugin"))?;
+    let (config, mappings) = Config::read(request)?;
+    if mappings.is_empty() {
+        return Ok(prev);
+    }
+    let mut script = String::new();
+    for v4 in [true, false] {
+        let Some(ip) = prev.container_ips().find(|ip| ip.address.addr().is_ipv4() == v4) else { continue };
+        let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.host_ip.is_none_or(|host| host.is_ipv4() == v4)).collect();
+        let family = Family::of(v4);
+        script += &family.frame();
+        // What another container left under these keys is stale: the scheduler gave the port to this one.
+        let present = family.present()?;
+        let stale = present.iter().filter(|e| e.container == request.container_id || wanted.iter().any(|m| m.key() == (e.map, e.key.clone())));
+        script += &stale.map(|e| family.delete(e)).collect::<String>();
+        let local = if config.snat.unwrap_or(true) { Some(ip.address.trunc().to_string()) } else { None };
+        script += &family.add(&wanted, ip.address.addr(), &request.container_id, local.as_deref());
+    }
+    nft::apply(&script)?;
+    allow_localhost(&prev);
+    forget_udp(&mappings);
+    Ok(prev)
+}
+
+pub(crate) fn del(request: &Request) -> Result<(), CniError> {
+    // The runtime repeats the mappings of ADD here. Without any there is nothing to look for, and most pods have none.
+    let (_, mappings) = Config::read(request)?;
+    if mappings.is_empty() {
+        return Ok(());
+    }
+    let mut script = String::new();
+    for family in [Family::of(true), Family::of(false)] {
+        let present = family.present()?;
+        script += &present.iter().filter(|e| e.container == request.container_id).map(|e| family.delete(e)).collect::<String>();
+    }
+    if !script.is_empty() {
+        nft::apply(&script)?;
+    }
+    forget_udp(&mappings);
+    Ok(())
+}
+
+pub(crate) fn check(request: &Request) -> Result<(), CniError> {
+    let prev = request.prev_result()?.ok_or_else(|| CniError::config("Required prevResult missing"))?;
+    let (_, mappings) = Config::read(request)?;
+    for v4 in [true, false] {
+        if !prev.container_ips().any(|ip| ip.address.addr().is_ipv4() == v4) {
+            continue;
+        }
+        let present = if mappings.is_empty() { Vec::new() } else { Family::of(v4).present()? };
+        for mapping in mappings.iter().filter(|m| m.host_ip.is_none_or(|host| host.is_ipv4() == v4)) {
+            if !present.iter().any(|e| e.container == request.container_id && mapping.key() == (e.map, e.key.clone())) {
+                return Err(CniError::internal(format!("host port {}/{} is not mapped to container {}", mapping.host_port, mapping.protocol, request.container_id)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `ip` or `ip6`, with the words nft has for it.
+struct Family {
+    name: &'static str,
+    addr_type: &'static str,
+    loopback: &'static str,
+}
+
+/// One element that is in a map.
+struct Element {
+    map: &'static str,
+    key: String,
+    container: String,
+}
+
+impl Family {
+    fn of(v4: bool) -> Family {
+        if v4 {
+            Family { name: "ip", addr_type: "ipv4_addr", loopback: "127.0.0.0/8" }
+        } else {
+            Family { name: "ip6", addr_type: "ipv6_addr", loopback: "::1" }
+        }
+    }
+
+    /// Table, maps and rules; adding what is there changes nothing, and rules are written anew.
+    ///
+    /// A mapped packet from this node's own pods or its loopback is masqueraded, or the answer would not come back through us.
+    fn frame(&self) -> String {
+        let Family { name: f, addr_type, loopback } = self;
+        let keep = !MASQUERADE_BIT;
+        format!(
+            "add table {f} kedge-hostport\n\
+             add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . inet_service; }}\n\
+             add map {f} kedge-hostport any-address {{ type inet_proto . inet_service : {addr_type} . inet_service; }}\n\
+             add set {f} kedge-hostport local {{ type {addr_type}; flags interval; auto-merge; }}\n\
+             add element {f} kedge-hostport local {{ {loopback} }}\n\
+             add chain {f} kedge-hostport hostports\n\
+             add chain {f} kedge-hostport prerouting {{ type nat hook prerouting priority dstnat; }}\n\
+             add chain {f} kedge-hostport output {{ type nat hook output priority dstnat; }}\n\
+             add chain {f} kedge-hostport postrouting {{ type nat hook postrouting priority srcnat; }}\n\
+             flush chain {f} kedge-hostport hostports\n\
+             flush chain {f} kedge-hostport prerouting\n\
+             flush chain {f} kedge-hostport output\n\
+             flush chain {f} kedge-hostport postrouting\n\
+             add rule {f} kedge-hostport prerouting fib daddr type local jump hostports\n\
+             add rule {f} kedge-hostport output fib daddr type local jump hostports\n\
+             add rule {f} kedge-hostport hostports {f} saddr @local meta mark set meta mark or {MASQUERADE_BIT:#x}\n\
+             add rule {f} kedge-hostport hostports dnat to {f} daddr . meta l4proto . th dport map @by-address\n\
+             add rule {f} kedge-hostport hostports dnat to meta l4proto . th dport map @any-address\n\
+             add rule {f} kedge-hostport hostports meta mark set meta mark and {keep:#x}\n\
+             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct status dnat masquerade\n",
+        )
+    }
+
+    fn add(&self, mappings: &[&Mapping], ip: IpAddr, container: &str, local: Option<&str>) -> String {
+        let mut script = String::new();
+        if let Some(local) = local {
+            script += &format!("add element {} kedge-hostport local {{ {local} }}\n", self.name);
+        }
+        for mapping in mappings {
+            let (map, key) = mapping.key();
+            script += &format!(
+                "add element {} kedge-hostport {map} {{ {key} comment \"{container}\" : {ip} . {} }}\n",
+                self.name, mapping.container_port
+            );
+        }
+        script
+    }
+
+    fn delete(&self, element: &Element) -> String {
+        format!("delete element {} kedge-hostport {} {{ {} }}\n", self.name, element.map, element.key)
+    }
+
+    fn present(&self) -> Result<Vec<Element>, CniError> {
+        let mut present = Vec::new();
+        for map in ["by-address", "any-address"] {
+            let elements = nft::elements(self.name, "kedge-hostport", "map", map)?;
+            present.extend(elements.iter().filter_map(|element| parse_element(map, element)));
+        }
+        Ok(present)
+    }
+}
+
+/// `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]`
+fn parse_element(map: &'static str, element: &Value) -> Option<Element> {
+    let key = element.get(0)?.get("elem")?;
+    let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
+    let parts: Vec<String> = key.get("val")?.get("concat")?.as_array()?.iter().map(part).collect();
+    Some(Element { map, key: parts.join(" . "), container: key.get("comment")?.as_str()?.to_owned() })
+}
+
+/// `127.0.0.1:HOSTPORT` works only when the kernel may route loopback addresses out of the bridge.
+fn allow_localhost(prev: &NetResult) {
+    for interface in prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
+        // Only localhost access depends on it, and only IPv4's; a read-only /proc/sys must not fail the pod.
+        let _optional = fs::write(format!("/proc/sys/net/ipv4/conf/{}/route_localnet", interface.name), "1");
+    }
+}
+
+/// A UDP sender that was there before would go on to the old place for minutes.
+fn forget_udp(mappings: &[Mapping]) {
+    for mapping in mappings.iter().filter(|mapping| mapping.protocol == "udp") {
+        let port = mapping.host_port.to_string();
+        // Exits with 1 when nothing matched; without the program the entry times out by itself.
+        let _optional = std::process::Command::new("conntrack").args(["-D", "-p", "udp", "--dport", &port]).output();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn mapping(value: Value) -> Result<Mapping, CniError> {
+        Mapping::new(&serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn an_unspecified_host_address_means_any() {
+        let any = mapping(json!({ "hostPort": 80, "containerPort": 8080, "hostIP": "0.0.0.0" })).unwrap();
+        assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
+        let one = mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
+        assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
+    }
+
+    #[test]
+    fn ports_out_of_range_are_refused() {
+        assert_eq!(mapping(json!({ "hostPort": 70000, "containerPort": 80 })).unwrap_err().code, 7);
+    }
+
+    #[test]
+    fn elements_of_nft_are_found_by_their_comment() {
+        let element = json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
+        let parsed = parse_element("any-address", &element).unwrap();
+        assert_eq!((parsed.key.as_str(), parsed.container.as_str()), ("tcp . 80", "abc"));
+    }
+}
