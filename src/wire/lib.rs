@@ -10,6 +10,8 @@ pub mod dial;
 
 pub mod upgrade;
 
+pub mod proxy;
+
 pub mod websocket;
 
 pub mod spdy;

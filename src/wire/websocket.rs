@@ -35,12 +35,16 @@ pub fn bearer_token(headers: &HeaderMap) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The 101 answer to a WebSocket request, agreeing on `protocol` if one was chosen. `None` if the request is no handshake.
-pub fn accept(headers: &HeaderMap, protocol: Option<&str>) -> Option<http::Response<Body>> {
-    let key = headers.get("sec-websocket-key")?;
+/// The 101 answer to a WebSocket request, agreeing on `protocol` if one was chosen; 400 if the request is no handshake.
+pub fn accept(headers: &HeaderMap, protocol: Option<&str>) -> http::Response<Body> {
+    let Some(key) = headers.get("sec-websocket-key") else {
+        let mut refusal = http::Response::new(crate::body::full("the Sec-WebSocket-Key header is missing\n"));
+        *refusal.status_mut() = http::StatusCode::BAD_REQUEST;
+        return refusal;
+    };
     let mut answer = vec![(HeaderName::from_static("sec-websocket-accept"), derive_accept_key(key.as_bytes()))];
     answer.extend(protocol.map(|p| (HeaderName::from_static("sec-websocket-protocol"), p.to_owned())));
-    Some(upgrade::switching("websocket", &answer))
+    upgrade::switching("websocket", &answer)
 }
 
 /// The receiving half of a WebSocket.

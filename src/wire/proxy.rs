@@ -1,0 +1,134 @@
+//! Passing a request on to another server, its upgrade included: what comes back goes to the client as it is.
+
+use std::io;
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::task::Group;
+use http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use tracing::debug;
+
+use crate::body::{self, Body};
+use crate::dial::{self, DialError, Stream};
+use crate::upgrade;
+
+/// A server to pass a request to.
+#[derive(Clone)]
+pub struct Target {
+    /// Host name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// TLS to speak; `None` is plain HTTP.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// Name that its certificate must show, when that is another than `host`.
+    pub server_name: Option<String>,
+}
+
+impl Target {
+    fn authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>, DialError> {
+        dial::tcp(&self.host, self.port, self.server_name.as_deref().unwrap_or(&self.host), self.tls.clone()).await
+    }
+}
+
+/// Headers that concern one connection only (RFC 9110, 7.6.1), or that must not reach what lies behind.
+fn strip(headers: &mut HeaderMap) {
+    let secret = |name: &HeaderName| {
+        let name = name.as_str();
+        name.starts_with("impersonate-") || name.starts_with("x-remote-")
+    };
+    let unwanted: Vec<HeaderName> = headers.keys().filter(|name| secret(name)).cloned().collect();
+    let hop = ["keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"].map(HeaderName::from_static);
+    for name in unwanted.into_iter().chain(hop).chain([AUTHORIZATION, COOKIE, CONNECTION, TRANSFER_ENCODING, UPGRADE]) {
+        headers.remove(name);
+    }
+}
+
+/// Sends `req` to `target` as `path_and_query` and gives its answer back. An upgrade is agreed on both sides and spliced in `group`.
+///
+/// Credentials of the caller (Authorization, cookies, impersonation) are taken off.
+/// Errors: `DialError` when the target cannot be reached; whatever it answers is no error.
+pub async fn forward(mut req: http::Request<Body>, target: &Target, path_and_query: &str, group: &Group) -> Result<http::Response<Body>, DialError> {
+    let asked = upgrade::requested(req.headers()).zip(req.headers().get(UPGRADE).cloned());
+    let client = asked.as_ref().map(|_| upgrade::take(&mut req));
+    let (mut parts, body) = req.into_parts();
+    strip(&mut parts.headers);
+    if let Some((_, protocol)) = &asked {
+        parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        parts.headers.insert(UPGRADE, protocol.clone());
+    }
+    let body = if asked.is_some() || parts.method == Method::GET { body::empty() } else { body };
+    let mut answer = send(target, parts.method, path_and_query, parts.headers, body, group).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        answer.headers_mut().remove(CONNECTION);
+        answer.headers_mut().remove(TRANSFER_ENCODING);
+        return Ok(answer);
+    }
+    let server = upgrade::take_answer(&mut answer);
+    if let Some(client) = client {
+        let to = target.authority();
+        group.spawn_short("proxied-upgrade", async move {
+            let joined = async { upgrade::splice(upgrade::stream(client).await?, upgrade::stream(server).await?).await };
+            if let Err(err) = joined.await {
+                debug!(to = %to, err = %Chain(&err), "proxied connection ended");
+            }
+        });
+    }
+    Ok(answer)
+}
+
+/// Asks `target` to change to `protocol` with these headers. `Err` holds its answer when it does not agree.
+pub async fn open_upgrade(
+    target: &Target,
+    path_and_query: &str,
+    protocol: &'static str,
+    mut headers: HeaderMap,
+    group: &Group,
+) -> Result<Result<Box<dyn Stream>, http::Response<Body>>, DialError> {
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(protocol));
+    let mut answer = send(target, Method::POST, path_and_query, headers, body::empty(), group).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(Err(answer));
+    }
+    let broken = |source: io::Error| DialError::Connect { to: target.authority(), source };
+    let stream = upgrade::stream(upgrade::take_answer(&mut answer)).await.map_err(broken)?;
+    Ok(Ok(Box::new(stream)))
+}
+
+async fn send(
+    target: &Target,
+    method: Method,
+    path_and_query: &str,
+    mut headers: HeaderMap,
+    body: Body,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
+    let to = target.authority();
+    let invalid = |err: http::Error| DialError::Connect { to: to.clone(), source: io::Error::new(io::ErrorKind::InvalidInput, err) };
+    headers.insert(HOST, HeaderValue::from_str(&to).map_err(|err| invalid(err.into()))?);
+    let uri: Uri = path_and_query.parse().map_err(|err: http::uri::InvalidUri| invalid(err.into()))?;
+    let mut req = http::Request::builder().method(method).uri(uri).body(body).map_err(invalid)?;
+    *req.headers_mut() = headers;
+    dial::request(target.connect().await?, &to, req, group).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_the_caller_are_taken_off() {
+        let mut headers = HeaderMap::new();
+        for name in ["authorization", "cookie", "impersonate-user", "x-remote-group", "connection", "accept"] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_static("x"));
+        }
+        strip(&mut headers);
+        assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+}
