@@ -1,1 +1,122 @@
-//! catalog
+//! All types and resources of one server: the built-in rows, or those of one CRD.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use crate::table::{Gvk, Resource, TypeDef, TypeRef};
+
+/// One group with its versions in upstream's order of preference.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Empty for the core group.
+    pub name: String,
+    /// The first is preferred.
+    pub versions: Vec<String>,
+}
+
+/// Types and resources with fast look-ups.
+#[derive(Default)]
+pub struct Catalog {
+    types: BTreeMap<String, TypeRef>,
+    gvks: BTreeMap<Gvk, TypeRef>,
+    resources: Vec<Resource>,
+    by_plural: BTreeMap<(String, String, String), usize>,
+    by_kind: BTreeMap<(String, String, String), usize>,
+    groups: Vec<Group>,
+}
+
+impl Catalog {
+    /// The built-in table, read at first use.
+    pub fn builtin() -> &'static Catalog {
+        static BUILTIN: OnceLock<Catalog> = OnceLock::new();
+        BUILTIN.get_or_init(crate::rows::load)
+    }
+
+    /// Adds a type under its name.
+    pub fn add_type(&mut self, t: TypeRef) {
+        self.types.insert(t.name().to_owned(), t);
+    }
+
+    /// Says that bodies of this kind have this type, also for kinds that are no resource (DeleteOptions, Scale).
+    pub fn add_kind(&mut self, gvk: Gvk, t: TypeRef) {
+        self.gvks.insert(gvk, t);
+    }
+
+    /// Adds a resource; its group and version are appended to the order if new.
+    pub fn add_resource(&mut self, r: Resource) {
+        let key = |last: &str| (r.group.to_string(), r.version.to_string(), last.to_owned());
+        let at = self.resources.len();
+        self.by_plural.insert(key(&r.plural), at);
+        // A kind that two rows share (Event in two groups does not) keeps its first row.
+        self.by_kind.entry(key(&r.kind)).or_insert(at);
+        match self.groups.iter_mut().find(|g| g.name == r.group) {
+            Some(g) if g.versions.iter().any(|v| *v == r.version) => {}
+            Some(g) => g.versions.push(r.version.to_string()),
+            None => self.groups.push(Group { name: r.group.to_string(), versions: vec![r.version.to_string()] }),
+        }
+        self.gvks.entry(r.gvk()).or_insert_with(|| r.type_ref.clone());
+        self.resources.push(r);
+    }
+
+    /// The row of this group, version and plural name.
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Resource> {
+        self.by_plural.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).map(|i| &self.resources[*i])
+    }
+
+    /// The row of this group, version and kind.
+    pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Resource> {
+        self.by_kind.get(&(group.to_owned(), version.to_owned(), kind.to_owned())).map(|i| &self.resources[*i])
+    }
+
+    /// The row for an object's apiVersion and kind.
+    pub fn by_api_version(&self, api_version: &str, kind: &str) -> Option<&Resource> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.by_kind(group, version, kind)
+    }
+
+    /// The row of another version of the same resource, if it is served.
+    pub fn at_version(&self, r: &Resource, version: &str) -> Option<&Resource> {
+        self.resource(&r.group, version, &r.plural)
+    }
+
+    /// The row in which objects of `r` are stored (itself for most).
+    pub fn storage_of<'a>(&'a self, r: &'a Resource) -> &'a Resource {
+        self.resource(&r.storage_group, &r.storage_version, &r.plural).unwrap_or(r)
+    }
+
+    /// All rows in upstream's group and version order.
+    pub fn resources(&self) -> &[Resource] {
+        &self.resources
+    }
+
+    /// Rows of one group and version.
+    pub fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Resource> + 'a {
+        self.resources.iter().filter(move |r| r.group == group && r.version == version)
+    }
+
+    /// Groups in upstream's order, the core group first.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// A type by its OpenAPI name.
+    pub fn type_of(&self, name: &str) -> Option<&TypeDef> {
+        self.types.get(name).map(TypeRef::get)
+    }
+
+    /// A handle to a type by its OpenAPI name.
+    pub fn type_ref(&self, name: &str) -> Option<&TypeRef> {
+        self.types.get(name)
+    }
+
+    /// The type of a body of this kind, for kinds without a resource too.
+    pub fn type_of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&TypeDef> {
+        let gvk = Gvk { group: group.to_owned().into(), version: version.to_owned().into(), kind: kind.to_owned().into() };
+        self.gvks.get(&gvk).map(TypeRef::get)
+    }
+
+    /// All types, by name.
+    pub fn types(&self) -> impl Iterator<Item = &TypeRef> {
+        self.types.values()
+    }
+}
