@@ -197,7 +197,7 @@ impl Family {
              add element {f} kedge-hostport local {{ {loopback} }}\n\
              add chain {f} kedge-hostport hostports\n\
              add chain {f} kedge-hostport prerouting {{ type nat hook prerouting priority dstnat; }}\n\
-             add chain {f} kedge-hostport output {{ type nat hook output priority dstnat; }}\n\
+             add chain {f} kedge-hostport output {{ type nat hook output priority -100; }}\n\
              add chain {f} kedge-hostport postrouting {{ type nat hook postrouting priority srcnat; }}\n\
              flush chain {f} kedge-hostport hostports\n\
              flush chain {f} kedge-hostport prerouting\n\
