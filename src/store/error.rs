@@ -1,0 +1,118 @@
+//! What can go wrong in the store, in its own words.
+
+use std::path::PathBuf;
+
+use crate::Revision;
+
+/// Why the store could not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// The revision asked for is older than what is kept.
+    #[error("revision {} has been compacted, the oldest kept is {}", asked.0, floor.0)]
+    Compacted {
+        /// The revision asked for.
+        asked: Revision,
+        /// The oldest that can be read.
+        floor: Revision,
+    },
+    /// The revision asked for has not happened yet.
+    #[error("revision {} is in the future, the current one is {}", asked.0, current.0)]
+    Future {
+        /// The revision asked for.
+        asked: Revision,
+        /// The newest one.
+        current: Revision,
+    },
+    /// Another member leads; writes go there.
+    #[error("this member does not lead{}", leader.as_ref().map(|l| format!(", {l} does")).unwrap_or_default())]
+    NotLeader {
+        /// Address of the one that does, if known.
+        leader: Option<String>,
+    },
+    /// A request beyond a bound.
+    #[error("request is too large: {what} {size}, at most {max} allowed")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is.
+        size: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// A request that makes no sense, e.g. one key put twice in one transaction.
+    #[error("invalid request: {why}")]
+    Invalid {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// There is no such lease.
+    #[error("lease {id} not found")]
+    LeaseNotFound {
+        /// The lease asked for.
+        id: u64,
+    },
+    /// A lease of that id is there already.
+    #[error("lease {id} already exists")]
+    LeaseExists {
+        /// The id asked for.
+        id: u64,
+    },
+    /// A watcher that did not keep up was closed; it must list again.
+    #[error("watch was closed because its reader is too slow")]
+    SlowWatcher,
+    /// The disk is full; nothing of the write happened.
+    #[error("no space left on the device that holds {}", path.display())]
+    NoSpace {
+        /// The database.
+        path: PathBuf,
+    },
+    /// What is on disk contradicts itself.
+    #[error("database {} is damaged: {why}", path.display())]
+    Corrupt {
+        /// The database.
+        path: PathBuf,
+        /// What was seen.
+        why: String,
+    },
+    /// The data was written by a newer kedge.
+    #[error("database {} has schema version {found}, this kedge knows versions up to {known}: use the newer kedge again", path.display())]
+    NewerSchema {
+        /// The database.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The newest version this binary knows.
+        known: i64,
+    },
+    /// Another process works on the data.
+    #[error("data directory {} is in use by process {pid}: stop it or choose another --data-dir", dir.display())]
+    InUse {
+        /// The directory.
+        dir: PathBuf,
+        /// The other process, as it wrote itself down.
+        pid: String,
+    },
+    /// Reading or writing failed.
+    #[error("{doing}: {why}")]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// What the system said.
+        why: String,
+    },
+    /// The store is stopping or has failed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl Error {
+    /// For `map_err`: what was tried when SQLite or the system failed.
+    pub fn io<E: std::fmt::Display>(doing: &'static str) -> impl FnOnce(E) -> Error {
+        move |err| Error::Io { doing, why: err.to_string() }
+    }
+
+    /// Whether the same request may succeed a little later.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::NotLeader { .. } | Error::NoSpace { .. } | Error::SlowWatcher)
+    }
+}

@@ -1,0 +1,64 @@
+//! The reader's end of a watch: first the past, page by page from the database, then what the hub sends.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+
+use crate::error::Error;
+use crate::mvcc::past::Past;
+use crate::{EventBatch, Revision};
+
+/// Why the hub let go of a watcher, if it said so.
+pub type Farewell = Arc<Mutex<Option<Error>>>;
+
+/// A stream of batches in revision order. Dropping it ends the watch.
+#[derive(Debug)]
+pub struct WatchStream {
+    past: Option<Past>,
+    ready: VecDeque<EventBatch>,
+    live: mpsc::Receiver<EventBatch>,
+    farewell: Farewell,
+}
+
+impl WatchStream {
+    /// A watch that shows only what `live` brings; when its sender is gone, `farewell` or `Closed` is the error.
+    pub fn live(live: mpsc::Receiver<EventBatch>, farewell: Farewell) -> WatchStream {
+        WatchStream { past: None, ready: VecDeque::new(), live, farewell }
+    }
+
+    /// The same with a past to be told first; it ends where `live` begins.
+    pub(crate) fn with_past(mut self, past: Past) -> WatchStream {
+        self.past = Some(past);
+        self
+    }
+
+    /// The next batch.
+    ///
+    /// Errors: `Compacted` if the past was forgotten while it was read, `SlowWatcher` if the reader fell behind,
+    /// `Closed` when the store stops. After an error the stream is of no more use.
+    /// Cancel safety: a dropped future loses nothing.
+    pub async fn next(&mut self) -> Result<EventBatch, Error> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(batch);
+            }
+            match &mut self.past {
+                Some(past) => match past.page().await? {
+                    Some(batches) => self.ready.extend(batches),
+                    None => self.past = None,
+                },
+                None => break,
+            }
+        }
+        match self.live.recv().await {
+            Some(batch) => Ok(batch),
+            None => Err(self.farewell.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Error::Closed)),
+        }
+    }
+}
+
+/// A progress mark: nothing up to `revision` is still to come.
+pub fn progress_mark(revision: Revision) -> EventBatch {
+    EventBatch { revision, events: Arc::new([]) }
+}
