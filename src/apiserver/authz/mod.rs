@@ -1,5 +1,16 @@
 //! Authorization: may this user do this?
 
+pub mod aggregate;
+pub mod bootstrap;
+pub mod escalation;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub mod node;
+pub mod rbac;
+pub mod review;
+pub mod rule;
+pub mod union;
+
 use async_trait::async_trait;
 
 use crate::attributes::Attributes;

@@ -1,0 +1,56 @@
+//! Objects in memory, for the tests of authorizers and admission plugins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schema::meta;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::lookup::Lookup;
+
+/// A [`Lookup`] over a map.
+pub(crate) struct Objects {
+    objects: BTreeMap<(String, String, String, String), Arc<Value>>,
+    change: watch::Sender<u64>,
+}
+
+impl Default for Objects {
+    fn default() -> Objects {
+        Objects { objects: BTreeMap::new(), change: watch::channel(1).0 }
+    }
+}
+
+impl Objects {
+    pub(crate) fn of(list: impl IntoIterator<Item = (&'static str, &'static str, Value)>) -> Objects {
+        let mut objects = Objects::default();
+        for (group, resource, object) in list {
+            objects.put(group, resource, object);
+        }
+        objects
+    }
+
+    pub(crate) fn put(&mut self, group: &str, resource: &str, object: Value) {
+        let key = (group.to_owned(), resource.to_owned(), meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
+        self.objects.insert(key, Arc::new(object));
+        self.change.send_modify(|n| *n += 1);
+    }
+}
+
+#[async_trait::async_trait]
+impl Lookup for Objects {
+    async fn load(&self, _group: &str, _resource: &str) {}
+
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.objects.get(&(group.to_owned(), resource.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let hit = |key: &(String, String, String, String)| key.0 == group && key.1 == resource && namespace.is_none_or(|ns| ns == key.2);
+        self.objects.iter().filter(|(key, _)| hit(key)).map(|(_, object)| object.clone()).collect()
+    }
+
+    fn changed(&self, _group: &str, _resource: &str) -> watch::Receiver<u64> {
+        self.change.subscribe()
+    }
+}

@@ -1,0 +1,47 @@
+//! Asking several authorizers in order, and the one that lets the masters through.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::node::Node;
+use super::rbac::Rbac;
+use super::{Authorizer, Decision};
+use crate::attributes::Attributes;
+use crate::lookup::Lookup;
+use crate::user::GROUP_MASTERS;
+
+/// Asks each in turn; the first that allows or denies is believed.
+pub struct Union(pub Vec<Arc<dyn Authorizer>>);
+
+#[async_trait]
+impl Authorizer for Union {
+    async fn authorize(&self, a: &Attributes) -> Decision {
+        let mut reasons: Vec<String> = Vec::new();
+        for authorizer in &self.0 {
+            match authorizer.authorize(a).await {
+                Decision::NoOpinion { reason } if reason.is_empty() => {}
+                Decision::NoOpinion { reason } => reasons.push(reason),
+                decided => return decided,
+            }
+        }
+        Decision::NoOpinion { reason: reasons.join("\n") }
+    }
+}
+
+/// `system:masters` may do everything, whatever roles say: the way back into a cluster whose roles are broken.
+pub struct Masters;
+
+#[async_trait]
+impl Authorizer for Masters {
+    async fn authorize(&self, a: &Attributes) -> Decision {
+        let reason = String::new();
+        if a.user.in_group(GROUP_MASTERS) { Decision::Allow { reason } } else { Decision::NoOpinion { reason } }
+    }
+}
+
+/// The server's chain: masters, Node, RBAC. Gives the RBAC authorizer too, for reviews and escalation checks.
+pub fn standard(lookup: Arc<dyn Lookup>) -> (Arc<dyn Authorizer>, Arc<Rbac>) {
+    let rbac = Arc::new(Rbac::new(lookup.clone()));
+    (Arc::new(Union(vec![Arc::new(Masters), Arc::new(Node::new(lookup)), rbac.clone()])), rbac)
+}
