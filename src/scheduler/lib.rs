@@ -1,1 +1,23 @@
-//! See ARCHITECTURE.md.
+//! This room finds a node for each pod that has none: filter the nodes that can take it, score them, bind to the best.
+//!
+//! In: pods and nodes from shared informers. Out: Bindings, PodScheduled conditions, events. It never starts a pod and never keeps a
+//! decision that is not written as a Binding.
+
+// pub mod run;
+
+pub mod queue;
+
+pub mod snapshot;
+
+pub mod cycle;
+
+pub mod filters;
+
+pub mod scores;
+
+pub mod resources;
+
+pub mod affinity;
+
+#[cfg(test)]
+mod tests;

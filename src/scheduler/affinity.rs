@@ -1,0 +1,74 @@
+//! Matching: node selector terms, taints, and label selectors of pods.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::snapshot::NodeState;
+
+/// Whether any term matches; a selector without terms matches nothing.
+pub fn node_selector_matches(selector: &NodeSelector, node: &NodeState) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node))
+}
+
+/// Whether all requirements of one term hold; an empty term matches nothing.
+pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let field = |key: &str| (key == "metadata.name").then(|| node.name());
+    !(expressions.is_empty() && fields.is_empty())
+        && expressions.iter().all(|r| requirement_holds(r, node.label(&r.key)))
+        && fields.iter().all(|r| requirement_holds(r, field(&r.key)))
+}
+
+fn requirement_holds(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || actual.is_some_and(|actual| values.iter().any(|v| v == actual));
+    let compare = |holds: fn(i64, i64) -> bool| {
+        let numbers = actual.and_then(|a| a.parse().ok()).zip(values.first().and_then(|v| v.parse().ok()));
+        numbers.is_some_and(|(actual, wanted)| holds(actual, wanted))
+    };
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => actual.is_some(),
+        "DoesNotExist" => actual.is_none(),
+        "Gt" => compare(|actual, wanted| actual > wanted),
+        "Lt" => compare(|actual, wanted| actual < wanted),
+        _ => false,
+    }
+}
+
+/// Whether a label selector picks these labels; an absent selector picks nothing, an empty one everything.
+pub fn label_selector_matches(selector: Option<&LabelSelector>, labels: Option<&BTreeMap<String, String>>) -> bool {
+    let Some(selector) = selector else { return false };
+    let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+    let equal = selector.match_labels.iter().flatten().all(|(key, value)| actual(key) == Some(value.as_str()));
+    equal
+        && selector.match_expressions.iter().flatten().all(|r| {
+            let values = r.values.as_deref().unwrap_or_default();
+            let listed = actual(&r.key).is_some_and(|actual| values.iter().any(|v| v == actual));
+            match r.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => actual(&r.key).is_some(),
+                "DoesNotExist" => actual(&r.key).is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// Whether one toleration tolerates one taint. Spec: `core/v1` Toleration.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "Exists" => true,
+        "" | "Equal" => !key.is_empty() && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        _ => false,
+    }
+}

@@ -1,0 +1,64 @@
+//! One decision: a pod and a snapshot in, a node or the reasons out. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::filters::{self, Candidate};
+use crate::resources;
+use crate::scores;
+use crate::snapshot::{NodeState, Snapshot};
+
+/// What one cycle decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Bind the pod to this node.
+    Bind {
+        /// The node's name.
+        node: String,
+    },
+    /// No node can take it now; the text is that of the event and the condition.
+    Unschedulable {
+        /// Upstream's `FitError` text.
+        message: String,
+    },
+}
+
+/// Picks the node for `pod`. `tie` chooses among equally good nodes (any number; its remainder counts).
+pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
+    let Some(spec) = &pod.spec else { return Decision::Unschedulable { message: "pod has no spec".to_owned() } };
+    let candidate = Candidate { pod, spec, need: resources::of_pod(pod) };
+    let total = snapshot.nodes.len();
+    if total == 0 {
+        return Decision::Unschedulable { message: "no nodes available to schedule pods".to_owned() };
+    }
+    if let Some(reason) = filters::reason_against_all(&candidate, snapshot) {
+        return Decision::Unschedulable { message: format!("0/{total} nodes are available: {reason}.") };
+    }
+    let mut fit: Vec<&NodeState> = Vec::new();
+    let mut refused: BTreeMap<String, usize> = BTreeMap::new();
+    for node in snapshot.nodes.values() {
+        let reasons = filters::reasons_against(&candidate, node, snapshot);
+        if reasons.is_empty() {
+            fit.push(node);
+        }
+        for reason in reasons {
+            *refused.entry(reason).or_default() += 1;
+        }
+    }
+    if fit.is_empty() {
+        return Decision::Unschedulable { message: fit_error(total, &refused) };
+    }
+    let totals = scores::totals(&candidate, &fit, snapshot);
+    let best = totals.iter().copied().max().unwrap_or(0);
+    let equals: Vec<&NodeState> = fit.iter().zip(&totals).filter(|(_, total)| **total == best).map(|(node, _)| *node).collect();
+    let idx = usize::try_from(tie % u64::try_from(equals.len()).unwrap_or(1).max(1)).unwrap_or(0);
+    Decision::Bind { node: equals[idx].name().to_owned() }
+}
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text, count included.
+fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
+    let mut reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    reasons.sort();
+    format!("0/{total} nodes are available: {}.", reasons.join(", "))
+}

@@ -1,0 +1,92 @@
+//! What a pod asks for and what a node has, in one unit per resource: milli-CPU, bytes, counts.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use schema::quantity::Quantity;
+
+/// Amounts by resource name: `cpu` in thousandths, everything else in whole units.
+pub type Amounts = BTreeMap<String, i64>;
+
+/// A pod without requests still counts as this much when nodes are compared (upstream's `DefaultMilliCPURequest`).
+const SCORE_CPU_MILLI: i64 = 100;
+/// Likewise `DefaultMemoryRequest`, 200 MiB.
+const SCORE_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
+
+fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
+    let parse = |(name, quantity): (&String, &ApiQuantity)| {
+        // A quantity that does not parse was refused by the API server; one from elsewhere counts as nothing.
+        let quantity: Quantity = quantity.0.parse().ok()?;
+        Some((name.clone(), if name == "cpu" { quantity.milli_value() } else { quantity.value() }))
+    };
+    list.into_iter().flatten().filter_map(parse).collect()
+}
+
+fn add(into: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let slot = into.entry(name.clone()).or_default();
+        *slot = slot.saturating_add(*amount);
+    }
+}
+
+fn raise(into: &mut Amounts, to: &Amounts) {
+    for (name, amount) in to {
+        let slot = into.entry(name.clone()).or_default();
+        *slot = (*slot).max(*amount);
+    }
+}
+
+fn requests(container: &Container) -> Amounts {
+    amounts(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
+}
+
+/// What a pod needs at its greediest moment: the sum of its containers and sidecars, or an init container beside the sidecars
+/// started before it, whichever is more; plus overhead. Spec: KEP-753, "Resources calculation".
+pub fn of_pod(pod: &Pod) -> Amounts {
+    let Some(spec) = &pod.spec else { return Amounts::new() };
+    let mut running = Amounts::new();
+    for container in &spec.containers {
+        add(&mut running, &requests(container));
+    }
+    let (mut sidecars, mut starting) = (Amounts::new(), Amounts::new());
+    for container in spec.init_containers.iter().flatten() {
+        let own = requests(container);
+        let mut moment = sidecars.clone();
+        add(&mut moment, &own);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut sidecars, &own);
+        }
+        raise(&mut starting, &moment);
+    }
+    add(&mut running, &sidecars);
+    raise(&mut running, &starting);
+    if let Some(pod_level) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        running.extend(amounts(Some(pod_level)));
+    }
+    add(&mut running, &amounts(spec.overhead.as_ref()));
+    running
+}
+
+/// The same, with upstream's stand-ins for pods that name no CPU or memory, so that they do not all pile up on one node.
+pub fn of_pod_for_score(pod: &Pod) -> Amounts {
+    let mut need = of_pod(pod);
+    need.entry("cpu".to_owned()).or_insert(SCORE_CPU_MILLI);
+    need.entry("memory".to_owned()).or_insert(SCORE_MEMORY_BYTES);
+    need
+}
+
+/// What pods on this node may use together.
+pub fn allocatable(node: &Node) -> Amounts {
+    amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()))
+}
+
+/// Adds what `pod` needs to `total`.
+pub fn add_pod(total: &mut Amounts, pod: &Pod) {
+    add(total, &of_pod(pod));
+}
+
+/// Adds what `pod` counts for in comparisons to `total`.
+pub fn add_pod_for_score(total: &mut Amounts, pod: &Pod) {
+    add(total, &of_pod_for_score(pod));
+}

@@ -1,0 +1,84 @@
+//! The cluster as one scheduling cycle sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+
+use crate::resources::{self, Amounts};
+
+/// A node and everything that already counts against it.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// The node.
+    pub node: Arc<Node>,
+    /// Pods bound to it, or assumed to be.
+    pub pods: Vec<Arc<Pod>>,
+    /// What those pods asked for.
+    pub used: Amounts,
+    /// The same with upstream's stand-ins, for scores.
+    pub used_for_score: Amounts,
+    /// What all pods together may ask for.
+    pub allocatable: Amounts,
+}
+
+impl NodeState {
+    /// The node's name, empty for an object without one.
+    pub fn name(&self) -> &str {
+        self.node.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn take(&mut self, pod: Arc<Pod>) {
+        resources::add_pod(&mut self.used, &pod);
+        resources::add_pod_for_score(&mut self.used_for_score, &pod);
+        self.pods.push(pod);
+    }
+}
+
+/// All nodes in name order, with the objects that filters look up.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, NodeState>,
+    /// Namespaces by name, for `namespaceSelector`.
+    pub namespaces: BTreeMap<String, Arc<Namespace>>,
+    /// Claims by `(namespace, name)`.
+    pub claims: BTreeMap<(String, String), Arc<PersistentVolumeClaim>>,
+    /// Volumes by name.
+    pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
+}
+
+/// Whether the pod has ended: it keeps its node's name but uses nothing.
+pub fn has_ended(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+impl Snapshot {
+    /// Puts nodes and pods together. `assumed` names a node for pods whose Binding is on its way.
+    pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], assumed: &BTreeMap<String, String>) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for node in nodes {
+            let state = NodeState {
+                node: Arc::clone(node),
+                pods: Vec::new(),
+                used: Amounts::new(),
+                used_for_score: Amounts::new(),
+                allocatable: resources::allocatable(node),
+            };
+            snapshot.nodes.insert(state.name().to_owned(), state);
+        }
+        for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+            let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty());
+            let assumed = pod.metadata.uid.as_ref().and_then(|uid| assumed.get(uid)).map(String::as_str);
+            if let Some(state) = bound.or(assumed).and_then(|name| snapshot.nodes.get_mut(name)) {
+                state.take(Arc::clone(pod));
+            }
+        }
+        snapshot
+    }
+}

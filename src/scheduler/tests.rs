@@ -1,0 +1,104 @@
+//! Decisions on small clusters, written as JSON objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use crate::cycle::{Decision, decide};
+use crate::snapshot::Snapshot;
+
+fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
+    let mut node = json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {},
+        "status": {"allocatable": {"cpu": cpu, "memory": "1Gi", "pods": "10"}},
+    });
+    for (key, value) in extra.as_object().into_iter().flatten() {
+        node["spec"][key] = value.clone();
+    }
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+fn pod(name: &str, spec: &Value) -> Arc<Pod> {
+    let mut spec = spec.clone();
+    let cpu = spec.as_object_mut().unwrap().remove("cpu").unwrap_or(json!("100m"));
+    spec["containers"] = json!([{"name": "c", "resources": {"requests": {"cpu": cpu}}}]);
+    let meta = json!({"name": name, "namespace": "default", "uid": name, "labels": {"app": "web"}});
+    Arc::new(serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap())
+}
+
+fn decision(nodes: &[Arc<Node>], pods: &[Arc<Pod>], wanted: &Pod) -> String {
+    match decide(wanted, &Snapshot::build(nodes, pods, &BTreeMap::new()), 0) {
+        Decision::Bind { node } => node,
+        Decision::Unschedulable { message } => message,
+    }
+}
+
+#[test]
+fn the_reasons_are_counted_and_sorted_as_upstream_does() {
+    let nodes = [
+        node("a", "1", &json!({})),
+        node("b", "4", &json!({"unschedulable": true})),
+        node("c", "4", &json!({"taints": [{"key": "k", "effect": "NoSchedule"}]})),
+        node("d", "1", &json!({})),
+    ];
+    assert_eq!(
+        decision(&nodes, &[], &pod("p", &json!({"cpu": "2"}))),
+        "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
+    );
+    assert_eq!(decision(&[], &[], &pod("p", &json!({}))), "no nodes available to schedule pods");
+}
+
+#[test]
+fn what_runs_on_a_node_counts_against_it() {
+    let nodes = [node("a", "1", &json!({}))];
+    let running = pod("r", &json!({"nodeName": "a", "cpu": "950m"}));
+    assert_eq!(decision(&nodes, &[running], &pod("p", &json!({}))), "0/1 nodes are available: 1 Insufficient cpu.");
+    let mut ended = (*pod("r", &json!({"nodeName": "a", "cpu": "950m"}))).clone();
+    ended.status = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
+    assert_eq!(decision(&nodes, &[Arc::new(ended)], &pod("p", &json!({}))), "a");
+}
+
+#[test]
+fn a_toleration_opens_a_tainted_node() {
+    let nodes = [node("a", "1", &json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}))];
+    for (toleration, expected) in [
+        (json!({"operator": "Exists"}), "a"),
+        (json!({"key": "k", "value": "v"}), "a"),
+        (json!({"key": "k", "value": "other"}), "0/1 nodes are available: 1 node(s) had untolerated taint(s)."),
+        (json!({"key": "k", "value": "v", "effect": "NoExecute"}), "0/1 nodes are available: 1 node(s) had untolerated taint(s)."),
+    ] {
+        assert_eq!(decision(&nodes, &[], &pod("p", &json!({"tolerations": [toleration]}))), expected);
+    }
+}
+
+#[test]
+fn a_node_selector_and_affinity_must_both_match() {
+    let nodes = [node("a", "1", &json!({})), node("b", "1", &json!({}))];
+    assert_eq!(decision(&nodes, &[], &pod("p", &json!({"nodeSelector": {"kubernetes.io/hostname": "b"}}))), "b");
+    let not_b = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["b"]}]}]}}}});
+    assert_eq!(decision(&nodes, &[], &pod("p", &not_b)), "a");
+}
+
+#[test]
+fn host_ports_and_anti_affinity_keep_pods_apart() {
+    let nodes = [node("a", "4", &json!({})), node("b", "1", &json!({}))];
+    let apart = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}]}}});
+    let first = pod("first", &json!({"nodeName": "a"}));
+    assert_eq!(decision(&nodes, &[first.clone()], &pod("p", &apart)), "b");
+    assert_eq!(
+        decision(&nodes[..1], &[first], &pod("p", &apart)),
+        "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
+    );
+}
+
+#[test]
+fn the_emptier_node_wins() {
+    let nodes = [node("a", "2", &json!({})), node("b", "2", &json!({}))];
+    let busy = pod("r", &json!({"nodeName": "a", "cpu": "1"}));
+    assert_eq!(decision(&nodes, &[busy], &pod("p", &json!({}))), "b");
+}
