@@ -1,1 +1,334 @@
-//! Server-side apply and managedFields.
+//! Who owns which field: server-side apply, and the tracking of every other write in `metadata.managedFields`.
+
+pub mod managers;
+pub mod merge;
+pub mod set;
+pub mod typing;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value, json};
+
+use crate::apply::managers::{ManagerId, Managers, Operation, Owned};
+use crate::apply::merge::{Comparison, compare, remove_items};
+use crate::apply::set::Set;
+use crate::apply::typing::{View, check, field_set, with_named_fields};
+use crate::meta;
+use crate::table::{Empty, Shape, TypeDef};
+
+/// What every entry point needs to know of the request.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Type of the object in the version of the request.
+    pub type_def: &'a TypeDef,
+    /// `apps/v1`: the version of the request, in which the paths are written.
+    pub api_version: &'a str,
+    /// `status`, `scale`, or empty.
+    pub subresource: &'a str,
+    /// Name of the manager: `fieldManager`, or derived from the user agent.
+    pub manager: &'a str,
+    /// Now, `base::time::rfc3339_secs`.
+    pub now: &'a str,
+    /// Paths that this endpoint does not write, so that nobody comes to own them through it: see [`reset_paths`].
+    pub reset: &'a [&'a [&'a str]],
+}
+
+/// What the main resource and `status` reset: the other's half. Pass for resources that have a `status` subresource.
+pub fn reset_paths(subresource: &str) -> &'static [&'static [&'static str]] {
+    match subresource {
+        "" => &[&["status"]],
+        "status" => &[&["spec"], &["metadata", "deletionTimestamp"]],
+        _ => &[],
+    }
+}
+
+/// One field that another manager owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// `"kubectl" using apps/v1`
+    pub manager: String,
+    /// `.spec.replicas`
+    pub path: String,
+}
+
+/// Why an apply was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// 409 with reason `Conflict`; causes are `FieldManagerConflict`: message `conflict with MANAGER`, field PATH.
+    #[error("{}", conflict_text(.0))]
+    Conflicts(Vec<Conflict>),
+    /// 400: the request itself is wrong.
+    #[error("{0}")]
+    BadRequest(String),
+    /// 500 upstream: the configuration does not fit the schema.
+    #[error("{0}")]
+    Schema(String),
+}
+
+fn conflict_text(conflicts: &[Conflict]) -> String {
+    if let [one] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path);
+    }
+    let mut managers: Vec<&str> = conflicts.iter().map(|c| c.manager.as_str()).collect();
+    managers.sort_unstable();
+    managers.dedup();
+    let mut lines = Vec::new();
+    for manager in managers {
+        lines.push(format!("conflicts with {manager}:"));
+        lines.extend(conflicts.iter().filter(|c| c.manager == manager).map(|c| format!("- {}", c.path)));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// Merges `config` into `live` (None: the object does not exist) as manager `request.manager`.
+///
+/// The result carries the new managedFields. Fields this manager applied before, no longer applies, and nobody else
+/// owns are removed. With `force`, conflicting fields are taken from their owners.
+pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force: bool) -> Result<Value, ApplyError> {
+    if !meta::managed_fields(config).is_empty() {
+        return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
+    }
+    let view = View::Root(request.type_def);
+    let config = without_nulls(config);
+    let mut errors = Vec::new();
+    check(view, &config, "", &mut errors);
+    if !errors.is_empty() {
+        let object = format!("{}/{}; {}, Kind={}", meta::namespace(&config), meta::name(&config), request.api_version, meta::kind(&config));
+        let text = errors.join("\n  ");
+        return Err(ApplyError::Schema(format!("failed to create typed patch object ({object}): errors:\n  {text}")));
+    }
+    let skeleton = new_object(&config);
+    let live = live.unwrap_or(&skeleton);
+    let mut managers = managers::decode(meta::managed_fields(live)).ok_or_else(|| {
+        ApplyError::BadRequest("failed to decode managed fields: existing managedFields are malformed".to_owned())
+    })?;
+    let live = without_managed(live);
+    if managers.is_empty() && meta::creation_timestamp(&live).is_some() {
+        adopt_untracked(request, &live, &mut managers);
+    }
+    let result = match apply_once(request, &live, &config, managers.clone(), force) {
+        Err(ApplyError::Conflicts(conflicts)) if only_with_last_applied(request, &live, &conflicts) => {
+            apply_once(request, &live, &config, managers, true)
+        }
+        other => other,
+    };
+    let (mut object, managers) = result?;
+    if request.manager == "kubectl" && meta::annotation(&object, LAST_APPLIED).is_some() {
+        meta::set_annotation(&mut object, LAST_APPLIED, &last_applied(&config));
+    }
+    meta::set_managed_fields(&mut object, managers::encode(&managers));
+    Ok(object)
+}
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const LAST_APPLIED_BYTES_MAX: usize = 262_144;
+
+/// The annotation that client-side apply reads; empty when too large, as upstream.
+fn last_applied(config: &Value) -> String {
+    let mut config = config.clone();
+    if let Some(annotations) = config.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut) {
+        annotations.remove(LAST_APPLIED);
+    }
+    let text = format!("{config}\n");
+    if text.len() > LAST_APPLIED_BYTES_MAX { String::new() } else { text }
+}
+
+/// kubectl moving from client-side to server-side apply may take over what its own annotation says it set.
+fn only_with_last_applied(request: &Request<'_>, live: &Value, conflicts: &[Conflict]) -> bool {
+    let Some(annotation) = meta::annotation(live, LAST_APPLIED).filter(|_| request.manager == "kubectl") else { return false };
+    let Ok(applied) = serde_json::from_str::<Value>(annotation) else { return false };
+    let owned = field_set(View::Root(request.type_def), &applied).paths();
+    conflicts.iter().all(|c| owned.contains(&c.path))
+}
+
+/// An existing object that nobody tracked: everything in it was there before the first apply.
+fn adopt_untracked(request: &Request<'_>, live: &Value, managers: &mut Managers) {
+    let mut set = compare(View::Root(request.type_def), Some(&new_object(live)), Some(live)).added;
+    set = strip(&set).without_subtrees(&Set::of_fields(request.reset));
+    let id = ManagerId {
+        operation: Operation::Update,
+        manager: "before-first-apply".to_owned(),
+        api_version: request.api_version.to_owned(),
+        subresource: String::new(),
+    };
+    managers.insert(id, Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set });
+}
+
+fn apply_once(
+    request: &Request<'_>,
+    live: &Value,
+    config: &Value,
+    mut managers: Managers,
+    force: bool,
+) -> Result<(Value, Managers), ApplyError> {
+    let view = View::Root(request.type_def);
+    let ignored = Set::of_fields(request.reset);
+    let id = manager_id(request, Operation::Apply);
+    let merged = merge::merge(view, Some(live), Some(config));
+    // Not stripped yet: the name in the configuration keeps `metadata` itself from being pruned.
+    let claimed = field_set(view, config).without_subtrees(&ignored);
+    let set = strip(&claimed);
+    let before = managers.insert(
+        id.clone(),
+        Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed },
+    );
+    let last = before.as_ref().map(|o| o.set.clone()).unwrap_or_default();
+    let object = prune(view, merged, &managers, &last);
+    let change = compare(view, Some(live), Some(&object)).without(&ignored);
+    if let Some(owned) = managers.get_mut(&id) {
+        owned.set = set.clone();
+    }
+    resolve(&mut managers, &id, &change, force)?;
+    // Nothing changed: the time stays, so that applying twice writes nothing.
+    if let Some(before) = before.filter(|b| b.set == set && b.api_version == request.api_version && object == *live)
+        && let Some(owned) = managers.get_mut(&id)
+    {
+        owned.time = before.time;
+    }
+    Ok((object, managers))
+}
+
+fn manager_id(request: &Request<'_>, operation: Operation) -> ManagerId {
+    ManagerId {
+        operation,
+        manager: request.manager.to_owned(),
+        api_version: if operation == Operation::Update { request.api_version.to_owned() } else { String::new() },
+        subresource: request.subresource.to_owned(),
+    }
+}
+
+/// Removes what was applied last time and is owned by nobody now.
+fn prune(view: View<'_>, merged: Value, managers: &Managers, last: &Set) -> Value {
+    if last.is_empty() {
+        return merged;
+    }
+    let named = |set: &Set| with_named_fields(view, Some(&merged), set);
+    let last = named(last);
+    let mut owned = Set::default();
+    for manager in managers.values() {
+        owned = owned.union(&named(&manager.set));
+    }
+    let cut = remove_items(view, &merged, &last).unwrap_or_else(|| Value::Object(Map::new()));
+    let all = named(&field_set(view, &merged));
+    // Owned by someone, or not in the last set and below nothing that went: stays.
+    let kept = named(&field_set(view, &cut)).union(&owned);
+    let gone = all.difference(&kept).intersection(&last);
+    remove_items(view, &merged, &gone).unwrap_or_else(|| Value::Object(Map::new()))
+}
+
+/// Takes changed fields from their owners: refused without `force`, removed fields always.
+fn resolve(managers: &mut Managers, own: &ManagerId, change: &Comparison, force: bool) -> Result<(), ApplyError> {
+    let touched = change.modified.union(&change.added);
+    let mut conflicts = Vec::new();
+    for (id, owned) in managers.iter().filter(|(id, _)| *id != own) {
+        for path in owned.set.intersection(&touched).paths() {
+            conflicts.push(Conflict { manager: id.describe(), path });
+        }
+    }
+    if !force && !conflicts.is_empty() {
+        return Err(ApplyError::Conflicts(conflicts));
+    }
+    for (_, owned) in managers.iter_mut().filter(|(id, _)| *id != own) {
+        owned.set = owned.set.difference(&touched).difference(&change.removed);
+    }
+    managers.retain(|_, owned| !owned.set.is_empty());
+    Ok(())
+}
+
+/// Records in `new.metadata.managedFields` what a create, update or patch changed relative to `live` (None: create).
+///
+/// A client that sends `managedFields: [{}]` wipes them. Objects that lost their managedFields are not tracked again
+/// until the next apply.
+pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value) {
+    let sent = meta::managed_fields(new);
+    let wiped = matches!(sent, [Value::Object(entry)] if entry.is_empty());
+    let of_live = || live.and_then(|l| managers::decode(meta::managed_fields(l))).unwrap_or_default();
+    let mut managers = match managers::decode(sent) {
+        _ if wiped => Managers::new(),
+        _ if !request.subresource.is_empty() => of_live(),
+        Some(sent) if !sent.is_empty() => sent,
+        _ => of_live(),
+    };
+    meta::set_managed_fields(new, Vec::new());
+    if managers.is_empty() && live.is_some_and(|l| meta::creation_timestamp(l).is_some()) {
+        return;
+    }
+    let view = View::Root(request.type_def);
+    let old = live.map_or_else(|| skeleton_of(request.type_def, new), without_managed);
+    let change = compare(view, Some(&old), Some(new)).without(&Set::of_fields(request.reset));
+    let id = manager_id(request, Operation::Update);
+    for (_, owned) in managers.iter_mut() {
+        let touched = change.modified.union(&change.added);
+        owned.set = owned.set.difference(&touched).difference(&change.removed);
+    }
+    let touched = strip(&change.modified.union(&change.added));
+    if !touched.is_empty() {
+        let owned = managers.entry(id).or_insert_with(|| Owned {
+            api_version: request.api_version.to_owned(),
+            time: None,
+            set: Set::default(),
+        });
+        owned.set = owned.set.union(&touched);
+        owned.time = Some(request.now.to_owned());
+    }
+    managers.retain(|_, owned| !owned.set.is_empty());
+    managers::cap(&mut managers);
+    meta::set_managed_fields(new, managers::encode(&managers));
+}
+
+/// System fields belong to nobody.
+fn strip(set: &Set) -> Set {
+    set.difference(&Set::of_fields(&[
+        &["apiVersion"],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "uid"],
+        &["metadata", "clusterName"],
+        &["metadata", "generation"],
+        &["metadata", "managedFields"],
+        &["metadata", "resourceVersion"],
+    ]))
+}
+
+/// What an apply to a missing object starts from.
+fn new_object(of: &Value) -> Value {
+    let mut object = json!({"apiVersion": meta::api_version(of), "kind": meta::kind(of), "metadata": {"name": meta::name(of)}});
+    meta::set_namespace(&mut object, meta::namespace(of));
+    object
+}
+
+/// An object with only the structs that Go holds by value: they are there from the start, so nobody adds them.
+fn skeleton_of(t: &TypeDef, value: &Value) -> Value {
+    let mut out = Map::new();
+    for (name, child) in value.as_object().into_iter().flatten() {
+        let by_value = t.field(name).filter(|f| f.empty == Empty::Always || name == "metadata");
+        if let Some(Shape::Struct(inner)) = by_value.map(|f| &f.shape)
+            && child.is_object()
+        {
+            out.insert(name.clone(), skeleton_of(inner.get(), child));
+        }
+    }
+    Value::Object(out)
+}
+
+fn without_managed(object: &Value) -> Value {
+    let mut object = object.clone();
+    meta::set_managed_fields(&mut object, Vec::new());
+    object
+}
+
+/// In a configuration, null says nothing.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            Value::Object(map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
+        other => other.clone(),
+    }
+}

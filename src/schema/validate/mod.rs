@@ -1,1 +1,4 @@
-//! Validation with upstream's texts.
+//! Is this object allowed? Field errors in upstream's words.
+
+pub mod error;
+pub mod names;

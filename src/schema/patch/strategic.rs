@@ -1,0 +1,347 @@
+//! Strategic merge: objects merge by member, lists by merge key, with directives `$patch`, `$retainKeys`,
+//! `$deleteFromPrimitiveList/…` and `$setElementOrder/…`. Spec: apimachinery's strategicpatch.
+
+use std::cmp::Ordering;
+
+use serde_json::{Map, Value};
+
+use crate::patch::PatchError;
+use crate::table::{Field, Shape, TypeDef};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+const SET_ORDER: &str = "$setElementOrder/";
+
+/// Where in the types a value stands.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Struct(&'a TypeDef),
+    Shape(&'a Shape),
+    Unknown,
+}
+
+impl<'a> Place<'a> {
+    fn field(self, name: &str) -> Option<&'a Field> {
+        match self {
+            Place::Struct(t) => t.field(name),
+            Place::Shape(shape) => shape.as_struct()?.field(name),
+            Place::Unknown => None,
+        }
+    }
+
+    /// The place of a member of an object here.
+    fn member(self, name: &str) -> Place<'a> {
+        match self {
+            Place::Shape(Shape::Map(entry)) => Place::Shape(entry),
+            _ => self.field(name).map_or(Place::Unknown, |f| Place::Shape(&f.shape)),
+        }
+    }
+
+    fn item(self) -> Place<'a> {
+        match self {
+            Place::Shape(shape) => shape.element().map_or(Place::Unknown, Place::Shape),
+            _ => Place::Unknown,
+        }
+    }
+}
+
+/// Whether an object is part of the live object or comes in whole with the patch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Depth {
+    Object,
+    New,
+}
+
+fn rejected(text: impl Into<String>) -> PatchError {
+    PatchError::Rejected(text.into())
+}
+
+fn text_of<'v>(map: &'v Map<String, Value>, name: &str) -> Option<&'v str> {
+    map.get(name).and_then(Value::as_str)
+}
+
+/// Merges `patch` into `original`.
+pub(super) fn merge_maps(
+    place: Place<'_>,
+    mut original: Map<String, Value>,
+    patch: &Map<String, Value>,
+    depth: Depth,
+) -> Result<Map<String, Value>, PatchError> {
+    match patch.get(DIRECTIVE) {
+        None => {}
+        Some(Value::String(d)) if d == "replace" => {
+            let mut patch = patch.clone();
+            patch.remove(DIRECTIVE);
+            return Ok(patch);
+        }
+        Some(Value::String(d)) if d == "delete" => return Ok(Map::new()),
+        Some(Value::String(d)) if d == "merge" => {}
+        Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), Value::Object(patch.clone())))),
+    }
+    if let Some(retain) = patch.get(RETAIN_KEYS) {
+        retain_keys(&mut original, patch, retain)?;
+    }
+    for (key, value) in patch {
+        if key == DIRECTIVE || key == RETAIN_KEYS {
+            continue;
+        }
+        if let Some(name) = key.strip_prefix(DELETE_FROM) {
+            delete_from(&mut original, name, value)?;
+            continue;
+        }
+        if let Some(name) = key.strip_prefix(SET_ORDER) {
+            // With a patch of the list the order is applied together with it, below.
+            if !patch.contains_key(name) {
+                order_only(place, &mut original, name, value)?;
+            }
+            continue;
+        }
+        if value.is_null() {
+            original.remove(key);
+            continue;
+        }
+        let merged = merge_member(place, original.remove(key), key, value, patch, depth)?;
+        if let Some(merged) = merged {
+            original.insert(key.clone(), merged);
+        }
+    }
+    Ok(original)
+}
+
+fn show(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn merge_member(
+    place: Place<'_>,
+    original: Option<Value>,
+    key: &str,
+    value: &Value,
+    patch: &Map<String, Value>,
+    depth: Depth,
+) -> Result<Option<Value>, PatchError> {
+    let field = place.field(key);
+    let child = place.member(key);
+    match (original, value) {
+        (Some(Value::Object(old)), Value::Object(new)) => {
+            // A whole-object strategy of `replace` (no merge) is not used by any built-in struct but raw ones.
+            merge_maps(child, old, new, depth).map(|m| Some(Value::Object(m)))
+        }
+        (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
+            let order = patch.get(&format!("{SET_ORDER}{key}")).and_then(Value::as_array);
+            let key = field.and_then(|f| f.merge_key.as_deref());
+            merge_lists(child.item(), old, new, key, order).map(|l| Some(Value::Array(l)))
+        }
+        // New here: directives inside must not be stored.
+        (None, Value::Object(new)) => {
+            if text_of(new, DIRECTIVE) == Some("delete") {
+                return Ok(None);
+            }
+            merge_maps(child, Map::new(), new, Depth::New).map(|m| Some(Value::Object(m)))
+        }
+        (None, Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
+            let key = field.and_then(|f| f.merge_key.as_deref());
+            let merged = merge_lists(child.item(), Vec::new(), new, key, None)?;
+            Ok((!merged.is_empty() || new.is_empty()).then_some(Value::Array(merged)))
+        }
+        (_, Value::Object(new)) => merge_maps(child, Map::new(), new, Depth::New).map(|m| Some(Value::Object(m))),
+        (_, other) => Ok(Some(other.clone())),
+    }
+}
+
+fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: &Value) -> Result<(), PatchError> {
+    let bad = || rejected(format!("invalid retainKeys list: {retain}"));
+    let retain = retain.as_array().ok_or_else(bad)?;
+    let keys: Vec<&str> = retain.iter().filter_map(Value::as_str).collect();
+    let named = |k: &String| k.starts_with('$') || keys.contains(&k.as_str());
+    if let Some(stray) = patch.iter().find(|(k, v)| !v.is_null() && !named(k)) {
+        return Err(rejected(format!("$retainKeys list doesn't contain all the keys in patch: {}", stray.0)));
+    }
+    original.retain(|k, _| keys.contains(&k.as_str()));
+    Ok(())
+}
+
+fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> Result<(), PatchError> {
+    let gone = gone.as_array().ok_or_else(|| rejected(format!("invalid {DELETE_FROM}{name}: {gone}")))?;
+    if let Some(Value::Array(list)) = original.get_mut(name) {
+        list.retain(|item| !gone.contains(item));
+    }
+    Ok(())
+}
+
+fn order_only(place: Place<'_>, original: &mut Map<String, Value>, name: &str, order: &Value) -> Result<(), PatchError> {
+    let order = order.as_array().ok_or_else(|| rejected(format!("invalid {SET_ORDER}{name}: {order}")))?;
+    let key = place.field(name).and_then(|f| f.merge_key.as_deref());
+    if let Some(Value::Array(list)) = original.get_mut(name) {
+        let old = std::mem::take(list);
+        *list = in_order(old.clone(), &old, order, key);
+    }
+    Ok(())
+}
+
+/// Merges by key, or as a set when the items are scalars.
+fn merge_lists(
+    item_place: Place<'_>,
+    original: Vec<Value>,
+    patch: &[Value],
+    key: Option<&str>,
+    order: Option<&Vec<Value>>,
+) -> Result<Vec<Value>, PatchError> {
+    let objects = original.iter().chain(patch).any(Value::is_object);
+    if !objects {
+        let mut merged = original.clone();
+        for item in patch {
+            if !merged.contains(item) {
+                merged.push(item.clone());
+            }
+        }
+        return Ok(match order {
+            Some(order) => in_order(merged, &original, order, None),
+            None => merged,
+        });
+    }
+    let key = key.ok_or_else(|| rejected("cannot merge lists without merge key for type"))?;
+    let (mut merged, patch, replaced) = list_directives(original.clone(), patch, key)?;
+    if replaced {
+        return Ok(patch);
+    }
+    for item in &patch {
+        let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
+        let id = item.get(key).ok_or_else(|| {
+            rejected(format!("map: {} does not contain declared merge key: {key}", Value::Object(item.clone())))
+        })?;
+        match merged.iter().position(|m| m.get(key) == Some(id)) {
+            Some(at) => {
+                let old = merged[at].as_object().cloned().unwrap_or_default();
+                merged[at] = Value::Object(merge_maps(item_place, old, item, Depth::Object)?);
+            }
+            None => merged.push(Value::Object(merge_maps(item_place, Map::new(), item, Depth::New)?)),
+        }
+    }
+    Ok(match order {
+        Some(order) => in_order(merged, &original, order, Some(key)),
+        None => merged,
+    })
+}
+
+/// Carries out `$patch: delete` and finds `$patch: replace`; the third value says that the list is replaced by the second.
+fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Value>, Vec<Value>, bool), PatchError> {
+    let mut rest = Vec::new();
+    let mut replaced = false;
+    for item in patch {
+        match item.get(DIRECTIVE) {
+            None => rest.push(item.clone()),
+            Some(Value::String(d)) if d == "delete" => {
+                let id = item.get(key).ok_or_else(|| rejected(format!("map: {item} does not contain declared merge key: {key}")))?;
+                original.retain(|o| o.get(key) != Some(id));
+            }
+            Some(Value::String(d)) if d == "replace" => replaced = true,
+            Some(Value::String(d)) if d == "merge" => return Err(rejected("merging lists cannot yet be specified in the patch")),
+            Some(other) => return Err(rejected(format!("unknown patch type: {} in list", show(other)))),
+        }
+    }
+    Ok((original, rest, replaced))
+}
+
+/// Sorts by the wanted order; items that only the server has keep their place relative to their neighbours before the merge.
+fn in_order(merged: Vec<Value>, original: &[Value], order: &[Value], key: Option<&str>) -> Vec<Value> {
+    let id = |v: &Value| key.map_or_else(|| Some(v.clone()), |k| v.get(k).cloned());
+    let wanted: Vec<Value> = order.iter().filter_map(id).collect();
+    let before: Vec<Value> = original.iter().filter_map(id).collect();
+    let place = |list: &[Value], v: &Value| id(v).and_then(|i| list.iter().position(|w| *w == i));
+    let (mut patched, server_only): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|v| place(&wanted, v).is_some());
+    patched.sort_by_key(|v| place(&wanted, v));
+    let mut out = Vec::with_capacity(patched.len() + server_only.len());
+    let (mut left, mut right) = (server_only.into_iter().peekable(), patched.into_iter().peekable());
+    loop {
+        let take_left = match (left.peek(), right.peek()) {
+            (None, None) => return out,
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (Some(l), Some(r)) => match (place(&before, l), place(&before, r)) {
+                (Some(l), Some(r)) => l.cmp(&r) == Ordering::Less,
+                // An item that is new in the patch has no old place: what the server has goes first.
+                _ => true,
+            },
+        };
+        out.extend(if take_left { left.next() } else { right.next() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{PatchStrategy, TypeRef};
+    use serde_json::json;
+
+    fn list(name: &'static str, item: Shape, key: Option<&'static str>) -> Field {
+        Field {
+            merge_key: key.map(Into::into),
+            patch: PatchStrategy { merge: true, retain_keys: false },
+            ..Field::new(name, Shape::List(Box::new(item)))
+        }
+    }
+
+    fn type_def() -> TypeDef {
+        let env = TypeDef { fields: vec![Field::new("name", Shape::String), Field::new("value", Shape::String)], ..TypeDef::default() };
+        let container = TypeDef {
+            fields: vec![list("env", Shape::Struct(TypeRef::of(env)), Some("name")), Field::new("image", Shape::String), Field::new("name", Shape::String)],
+            ..TypeDef::default()
+        };
+        TypeDef {
+            fields: vec![
+                Field::new("args", Shape::List(Box::new(Shape::String))),
+                list("containers", Shape::Struct(TypeRef::of(container)), Some("name")),
+                list("finalizers", Shape::String, None),
+                Field::new("labels", Shape::Map(Box::new(Shape::String))),
+                Field::new("strategy", Shape::Any),
+            ],
+            ..TypeDef::default()
+        }
+    }
+
+    fn check(object: Value, patch: Value, want: Value) {
+        assert_eq!(crate::patch::strategic(&type_def(), &object, &patch).unwrap(), want, "{patch}");
+    }
+
+    #[test]
+    fn keyed_lists_merge_and_plain_lists_are_replaced() {
+        check(
+            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}]}, {"name": "b"}], "args": ["1"]}),
+            json!({"containers": [{"name": "a", "env": [{"name": "y", "value": "2"}]}, {"name": "c"}], "args": ["2"]}),
+            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}, {"name": "y", "value": "2"}]}, {"name": "b"}, {"name": "c"}], "args": ["2"]}),
+        );
+    }
+
+    #[test]
+    fn directives_delete_replace_and_retain() {
+        check(json!({"containers": [{"name": "a"}, {"name": "b"}]}), json!({"containers": [{"$patch": "delete", "name": "a"}]}), json!({"containers": [{"name": "b"}]}));
+        check(json!({"containers": [{"name": "a"}]}), json!({"containers": [{"$patch": "replace"}, {"name": "z"}]}), json!({"containers": [{"name": "z"}]}));
+        check(json!({"labels": {"a": "1"}}), json!({"labels": {"$patch": "replace", "b": "2"}}), json!({"labels": {"b": "2"}}));
+        check(
+            json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}),
+            json!({"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}),
+            json!({"strategy": {"type": "Recreate"}}),
+        );
+        check(json!({"finalizers": ["a", "b"]}), json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}), json!({"finalizers": ["b", "c"]}));
+        check(json!({}), json!({"containers": [{"$patch": "delete", "name": "a"}], "labels": {"x": null, "y": "1"}}), json!({"labels": {"y": "1"}}));
+    }
+
+    #[test]
+    fn the_wanted_order_is_kept_and_server_items_stay() {
+        check(
+            json!({"containers": [{"name": "a"}, {"name": "s"}, {"name": "b"}]}),
+            json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "n"}, {"name": "a"}], "containers": [{"name": "n"}]}),
+            json!({"containers": [{"name": "s"}, {"name": "b"}, {"name": "n"}, {"name": "a"}]}),
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_merged_is_refused() {
+        let patch = json!({"containers": [{"image": "x"}]});
+        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"containers": []}), &patch), Err(PatchError::Rejected(_))));
+        let patch = json!({"labels": {"$patch": "bad"}});
+        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"labels": {}}), &patch), Err(PatchError::Rejected(_))));
+    }
+}

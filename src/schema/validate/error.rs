@@ -1,0 +1,187 @@
+//! What is wrong with one field, in the form and words of upstream's `field.Error`.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// The class of a field error; [`Kind::reason`] is its wire name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A value that had to be given.
+    Required,
+    /// A malformed value.
+    Invalid,
+    /// A value outside a fixed set.
+    NotSupported,
+    /// A well-formed value that is not allowed here.
+    Forbidden,
+    /// A value that occurs twice.
+    Duplicate,
+    /// A value that names something missing.
+    NotFound,
+    /// A text that is too long.
+    TooLong,
+    /// A list with too many items.
+    TooMany,
+    /// A list with too few items.
+    TooFew,
+    /// A value of the wrong JSON type.
+    TypeInvalid,
+    /// Our own failure.
+    Internal,
+}
+
+impl Kind {
+    /// The `reason` of the cause in a `Status`.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Kind::Required => "FieldValueRequired",
+            Kind::Invalid => "FieldValueInvalid",
+            Kind::NotSupported => "FieldValueNotSupported",
+            Kind::Forbidden => "FieldValueForbidden",
+            Kind::Duplicate => "FieldValueDuplicate",
+            Kind::NotFound => "FieldValueNotFound",
+            Kind::TooLong => "FieldValueTooLong",
+            Kind::TooMany => "FieldValueTooMany",
+            Kind::TooFew => "FieldValueTooFew",
+            Kind::TypeInvalid => "FieldValueTypeInvalid",
+            Kind::Internal => "InternalError",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Kind::Required => "Required value",
+            Kind::Invalid | Kind::TypeInvalid => "Invalid value",
+            Kind::NotSupported => "Unsupported value",
+            Kind::Forbidden => "Forbidden",
+            Kind::Duplicate => "Duplicate value",
+            Kind::NotFound => "Not found",
+            Kind::TooLong => "Too long",
+            Kind::TooMany => "Too many",
+            Kind::TooFew => "Too few",
+            Kind::Internal => "Internal error",
+        }
+    }
+}
+
+/// One thing wrong with one field. `Display` is `field: body`, exactly as upstream prints it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldError {
+    /// The class.
+    pub kind: Kind,
+    /// The path, like `spec.containers[0].name`.
+    pub field: String,
+    /// What was given; None when the text does not show it.
+    pub bad_value: Option<Value>,
+    /// Why it is wrong.
+    pub detail: String,
+}
+
+impl FieldError {
+    fn new(kind: Kind, field: impl Into<String>, bad_value: Option<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError { kind, field: field.into(), bad_value, detail: detail.into() }
+    }
+
+    /// `field: Required value: detail`
+    pub fn required(field: impl Into<String>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(Kind::Required, field, None, detail)
+    }
+
+    /// `field: Invalid value: "bad": detail`
+    pub fn invalid(field: impl Into<String>, bad: impl Into<Value>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(Kind::Invalid, field, Some(bad.into()), detail)
+    }
+
+    /// `field: Unsupported value: "bad": supported values: "A", "B"`
+    pub fn not_supported(field: impl Into<String>, bad: impl Into<Value>, supported: &[&str]) -> FieldError {
+        let quoted = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
+        let detail = if quoted.is_empty() { quoted } else { format!("supported values: {quoted}") };
+        FieldError::new(Kind::NotSupported, field, Some(bad.into()), detail)
+    }
+
+    /// `field: Forbidden: detail`
+    pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(Kind::Forbidden, field, None, detail)
+    }
+
+    /// `field: Duplicate value: "bad"`
+    pub fn duplicate(field: impl Into<String>, bad: impl Into<Value>) -> FieldError {
+        FieldError::new(Kind::Duplicate, field, Some(bad.into()), "")
+    }
+
+    /// `field: Not found: "bad"`
+    pub fn not_found(field: impl Into<String>, bad: impl Into<Value>) -> FieldError {
+        FieldError::new(Kind::NotFound, field, Some(bad.into()), "")
+    }
+
+    /// `field: Too long: may not be more than N bytes`
+    pub fn too_long(field: impl Into<String>, bytes_max: usize) -> FieldError {
+        let unit = if bytes_max == 1 { "byte" } else { "bytes" };
+        FieldError::new(Kind::TooLong, field, None, format!("may not be more than {bytes_max} {unit}"))
+    }
+
+    /// `field: Too many: actual: must have at most N items`
+    pub fn too_many(field: impl Into<String>, actual: usize, max: usize) -> FieldError {
+        let unit = if max == 1 { "item" } else { "items" };
+        FieldError::new(Kind::TooMany, field, Some(Value::from(actual)), format!("must have at most {max} {unit}"))
+    }
+
+    /// `field: Internal error: detail`
+    pub fn internal(field: impl Into<String>, detail: impl Into<String>) -> FieldError {
+        FieldError::new(Kind::Internal, field, None, detail)
+    }
+
+    /// The text without the field's name: the `message` of the cause in a `Status`.
+    pub fn body(&self) -> String {
+        let mut body = self.kind.words().to_owned();
+        if let Some(bad) = &self.bad_value {
+            body.push_str(": ");
+            match bad {
+                Value::String(s) => body.push_str(&format!("{s:?}")),
+                other => body.push_str(&other.to_string()),
+            }
+        }
+        if !self.detail.is_empty() {
+            body.push_str(": ");
+            body.push_str(&self.detail);
+        }
+        body
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+/// All errors in the text of an `Invalid` status: one alone, several in brackets, repeats once.
+pub fn aggregate(errors: &[FieldError]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for text in errors.iter().map(FieldError::to_string) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_upstreams() {
+        let supported = FieldError::not_supported("spec.type", "X", &["A", "B"]);
+        assert_eq!(supported.to_string(), r#"spec.type: Unsupported value: "X": supported values: "A", "B""#);
+        assert_eq!(FieldError::required("a", "").to_string(), "a: Required value");
+        assert_eq!(FieldError::invalid("a", 5, "no").to_string(), "a: Invalid value: 5: no");
+        assert_eq!(FieldError::too_many("a", 3, 1).to_string(), "a: Too many: 3: must have at most 1 item");
+        let two = [FieldError::required("a", ""), FieldError::required("b", ""), FieldError::required("a", "")];
+        assert_eq!(aggregate(&two), "[a: Required value, b: Required value]");
+    }
+}
