@@ -1,0 +1,249 @@
+//! Makes `generated/table.tsv` from facts: OpenAPI v3 and discovery of a genuine server, protobuf tags of the k8s-pb crate,
+//! and `presence.tsv` (which Go fields are written when zero). Names, types and markers only; no sentence is copied.
+//!
+//! `cargo run -p schema --example gen -- UPSTREAM_DATA K8S_PB_SOURCE > src/schema/generated/table.tsv`
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+type Fail = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Fail> {
+    let mut args = std::env::args().skip(1);
+    let (Some(upstream), Some(pb)) = (args.next(), args.next()) else {
+        return Err("usage: gen UPSTREAM_DATA K8S_PB_SOURCE".into());
+    };
+    let schemas = read_schemas(&Path::new(&upstream).join("openapi/v3"))?;
+    let mut facts = Facts { tags: BTreeMap::new(), presence: read_presence()? };
+    read_tags(&Path::new(&pb).join("src"), String::from("io.k8s"), &mut facts.tags)?;
+    let mut out = String::new();
+    for (name, schema) in &schemas {
+        write_type(&mut out, name, schema, &schemas, &facts)?;
+    }
+    write_resources(&mut out, &Path::new(&upstream).join("discovery"), &schemas)?;
+    print!("{out}");
+    Ok(())
+}
+
+struct Facts {
+    tags: BTreeMap<(String, String), u32>,
+    presence: BTreeMap<(String, String), char>,
+}
+
+fn read_json(path: &Path) -> Result<Value, Fail> {
+    Ok(serde_json::from_slice(&fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?)?)
+}
+
+fn read_schemas(dir: &Path) -> Result<BTreeMap<String, Value>, Fail> {
+    let mut all = BTreeMap::new();
+    let mut paths: Vec<_> = fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?.into_iter().map(|e| e.path()).collect();
+    paths.sort();
+    for path in paths {
+        let doc = read_json(&path)?;
+        for (name, schema) in doc["components"]["schemas"].as_object().into_iter().flatten() {
+            all.insert(name.clone(), schema.clone());
+        }
+    }
+    Ok(all)
+}
+
+fn read_presence() -> Result<BTreeMap<(String, String), char>, Fail> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("gen/presence.tsv");
+    let mut all = BTreeMap::new();
+    for line in fs::read_to_string(path)?.lines() {
+        let mut cells = line.split('\t');
+        let name = cells.next().unwrap_or_default();
+        for cell in cells {
+            let (code, fields) = cell.split_once(':').ok_or("presence.tsv: no colon")?;
+            for field in fields.split(',') {
+                all.insert((name.to_owned(), field.to_owned()), code.chars().next().unwrap_or('K'));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Rust sources of k8s-pb: `pub struct X { #[prost(.., tag = "N")] pub snake_name: .. }`; a folder is a package.
+fn read_tags(dir: &Path, package: String, tags: &mut BTreeMap<(String, String), u32>) -> Result<(), Fail> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");
+        if path.is_dir() {
+            read_tags(&path, format!("{package}.{name}"), tags)?;
+        } else if name == "mod.rs" {
+            let mut owner = String::new();
+            let mut tag = 0;
+            for line in fs::read_to_string(&path)?.lines().map(str::trim) {
+                if let Some(rest) = line.strip_prefix("pub struct ") {
+                    owner = format!("{package}.{}", rest.trim_end_matches([' ', '{', '}']));
+                } else if let Some(at) = line.find("tag = \"") {
+                    tag = line[at + 7..].split('"').next().unwrap_or_default().parse()?;
+                } else if let (Some(rest), true) = (line.strip_prefix("pub "), tag > 0) {
+                    if let Some((field, _)) = rest.split_once(':') {
+                        tags.insert((owner.to_ascii_lowercase(), plain(field.trim_start_matches("r#"))), tag);
+                        tag = 0;
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+}
+
+fn shape(schema: &Value, all: &BTreeMap<String, Value>) -> String {
+    let reference = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str());
+    if let Some(name) = reference.and_then(|r| r.rsplit('/').next()) {
+        return match name.rsplit('.').next().unwrap_or_default() {
+            "Quantity" => "Q".into(),
+            "Time" => "t".into(),
+            "MicroTime" => "u".into(),
+            "IntOrString" => "I".into(),
+            "RawExtension" | "FieldsV1" | "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => "*".into(),
+            _ if all.contains_key(name) => format!("#{name}"),
+            _ => "*".into(),
+        };
+    }
+    match (schema["type"].as_str(), schema["format"].as_str()) {
+        (Some("boolean"), _) => "b".into(),
+        (Some("integer"), Some("int32")) => "i".into(),
+        (Some("integer"), _) => "l".into(),
+        (Some("number"), _) => "f".into(),
+        (Some("string"), Some("byte")) => "B".into(),
+        (Some("string"), _) => "s".into(),
+        (Some("array"), _) => format!("[{}", shape(&schema["items"], all)),
+        (Some("object"), _) if schema["additionalProperties"].is_object() => format!("{{{}", shape(&schema["additionalProperties"], all)),
+        _ => "*".into(),
+    }
+}
+
+fn strings(v: &Value) -> Vec<&str> {
+    v.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn write_type(out: &mut String, name: &str, schema: &Value, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
+    let gvks: Vec<String> = schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(gvk).collect();
+    let atomic = if schema["x-kubernetes-map-type"] == "atomic" { "a" } else { "" };
+    let unions: Vec<String> = schema["x-kubernetes-unions"].as_array().into_iter().flatten().map(union).collect();
+    writeln!(out, "T\t{name}\t{atomic}\t{}\t{}", gvks.join(","), unions.join(" "))?;
+    let required: BTreeSet<&str> = strings(&schema["required"]).into_iter().collect();
+    let empty = Map::new();
+    let mut fields: Vec<_> = schema["properties"].as_object().unwrap_or(&empty).iter().collect();
+    fields.sort_by_key(|(name, _)| name.as_str());
+    for (field, s) in fields {
+        write_field(out, (name, field), s, required.contains(field.as_str()), all, facts)?;
+    }
+    Ok(())
+}
+
+fn write_field(out: &mut String, at: (&str, &str), s: &Value, required: bool, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
+    let (name, field) = at;
+    let tag = facts.tags.get(&(name.to_ascii_lowercase(), plain(field))).copied().unwrap_or(0);
+    let shape = shape(s, all);
+    write!(out, "{field}\t{tag}\t{shape}")?;
+    if required {
+        write!(out, "\tr")?;
+    }
+    let known = facts.presence.get(&(name.to_owned(), field.to_owned())).copied();
+    let collection = shape.starts_with(['[', '{', 'B']);
+    let by_value = s.get("default").is_some();
+    match known {
+        Some('D') if shape.starts_with('#') => write!(out, "\t=A")?,
+        Some(code) if !(field == "apiVersion" || field == "kind") || code == 'A' => write!(out, "\t={code}")?,
+        Some(code) => write!(out, "\t={code}")?,
+        // Two packages have no presence facts (apiextensions, apiregistration): a default marker tells a value from a pointer.
+        None if collection => write!(out, "\t=D")?,
+        None if by_value && !known_package(name) => write!(out, "\t=A")?,
+        None if !known_package(name) && shape == "b" => write!(out, "\t=D")?,
+        None if !known_package(name) && shape == "s" && !name.ends_with("WebhookClientConfig") => write!(out, "\t=D")?,
+        None => {}
+    }
+    let default = &s["default"];
+    if default.is_number() && *default != 0 || default.as_str().is_some_and(|d| !d.is_empty()) {
+        write!(out, "\td:{default}")?;
+    }
+    let keys = strings(&s["x-kubernetes-list-map-keys"]).join(",");
+    match s["x-kubernetes-list-type"].as_str() {
+        Some("map") => write!(out, "\tl:map:{keys}")?,
+        Some(kind) => write!(out, "\tl:{kind}")?,
+        None => {}
+    }
+    if s["x-kubernetes-map-type"] == "atomic" {
+        write!(out, "\tm")?;
+    }
+    if let Some(key) = s["x-kubernetes-patch-merge-key"].as_str() {
+        write!(out, "\tk:{key}")?;
+    }
+    if let Some(strategy) = s["x-kubernetes-patch-strategy"].as_str() {
+        write!(out, "\tp:{strategy}")?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn known_package(name: &str) -> bool {
+    name.starts_with("io.k8s.api.") || name.starts_with("io.k8s.apimachinery.")
+}
+
+fn gvk(v: &Value) -> String {
+    let s = |k: &str| v[k].as_str().unwrap_or_default();
+    format!("{}/{}/{}", s("group"), s("version"), s("kind"))
+}
+
+fn union(v: &Value) -> String {
+    let members = v["fields-to-discriminateBy"].as_object();
+    let members: Vec<String> = members.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    format!("{}:{}", v["discriminator"].as_str().unwrap_or_default(), members.join(","))
+}
+
+fn write_resources(out: &mut String, dir: &Path, schemas: &BTreeMap<String, Value>) -> Result<(), Fail> {
+    let mut lists = vec![read_json(&dir.join("api__v1.json"))?];
+    for group in read_json(&dir.join("apis.json"))?["groups"].as_array().into_iter().flatten() {
+        for version in group["versions"].as_array().into_iter().flatten() {
+            let gv = version["groupVersion"].as_str().unwrap_or_default();
+            lists.push(read_json(&dir.join(format!("apis__{}.json", gv.replace('/', "__"))))?);
+        }
+    }
+    let type_of: BTreeMap<String, &String> = schemas
+        .iter()
+        .flat_map(|(n, s)| s["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(move |g| (gvk(g), n)))
+        .collect();
+    for list in &lists {
+        write_group_version(out, list, &type_of)?;
+    }
+    Ok(())
+}
+
+fn write_group_version(out: &mut String, list: &Value, type_of: &BTreeMap<String, &String>) -> Result<(), Fail> {
+    let gv = list["groupVersion"].as_str().unwrap_or_default();
+    let (group, version) = gv.split_once('/').unwrap_or(("", gv));
+    let rows: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
+    let name = |r: &Value| r["name"].as_str().unwrap_or_default().to_owned();
+    for row in rows.iter().filter(|r| !name(r).contains('/')) {
+        let plural = name(row);
+        let kind = row["kind"].as_str().unwrap_or_default();
+        // A row may name another group's kind (bindings do not); its own group is meant where none is said.
+        let key = format!("{group}/{version}/{kind}");
+        let t = type_of.get(&key).ok_or_else(|| format!("no type for {key}"))?;
+        let verbs = strings(&row["verbs"]).join(",");
+        let scope = if row["namespaced"] == true { "N" } else { "C" };
+        write!(out, "R\t{group}\t{version}\t{kind}\t{plural}\t{}\t{}\t{}", row["singularName"].as_str().unwrap_or_default(), strings(&row["shortNames"]).join(","), strings(&row["categories"]).join(","))?;
+        write!(out, "\t{scope}\t{verbs}\t{}\t{t}", row["storageVersionHash"].as_str().unwrap_or_default())?;
+        for sub in &rows {
+            if let Some(s) = name(sub).strip_prefix(&format!("{plural}/")) {
+                let part = |k: &str, or: &str| sub[k].as_str().unwrap_or(or).to_owned();
+                let (g, v) = if sub.get("version").is_some() { (part("group", ""), part("version", "")) } else { (group.to_owned(), version.to_owned()) };
+                write!(out, "\t{s}:{g}/{v}/{}:{}", part("kind", ""), strings(&sub["verbs"]).join(","))?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
