@@ -1,0 +1,302 @@
+//! Shared informers: one watch and one cache per kind and process, many readers. The only list/watch in the tree.
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use base::chain::Chain;
+use base::task::Group;
+use futures_util::StreamExt as _;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher;
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::{broadcast, watch};
+use tracing::warn;
+
+/// Changes that wait for one subscriber; one that is slower gets [`Change::Resync`] instead.
+const CHANGES_BACKLOG: usize = 1024;
+
+/// Namespace (empty for cluster-wide objects) and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Namespace, empty if the kind has none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object.
+    pub fn of<K: Resource>(object: &K) -> Key {
+        Key { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+    }
+
+    /// A key from its parts.
+    pub fn new(namespace: &str, name: &str) -> Key {
+        Key { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// What happened to an object, after the cache shows it.
+#[derive(Clone, Debug)]
+pub enum Change<K> {
+    /// It is new.
+    Added(Arc<K>),
+    /// It was replaced.
+    Modified {
+        /// As it was.
+        old: Arc<K>,
+        /// As it is.
+        new: Arc<K>,
+    },
+    /// It is gone; this was its last state.
+    Deleted(Arc<K>),
+    /// This subscriber was too slow and missed changes: it must look at the whole cache.
+    Resync,
+}
+
+/// The bounds that kinds of the API share, as `kube` asks for them.
+pub trait Kind: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Kind for K {}
+
+/// All informers of one process.
+#[derive(Clone)]
+pub struct Informers {
+    client: kube::Client,
+    group: Group,
+    running: Arc<Mutex<HashMap<(TypeId, String), Arc<dyn Any + Send + Sync>>>>,
+}
+
+impl Informers {
+    /// Watches through `client`; the watches live in `group`.
+    pub fn new(client: kube::Client, group: &Group) -> Informers {
+        Informers { client, group: group.child("informers"), running: Arc::default() }
+    }
+
+    /// The informer of all objects of a kind; started at the first call.
+    pub fn get<K: Kind>(&self) -> Informer<K> {
+        self.selected("")
+    }
+
+    /// The informer of the objects that a field selector picks, e.g. `spec.nodeName=edge-1`.
+    pub fn selected<K: Kind>(&self, fields: &str) -> Informer<K> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = (TypeId::of::<K>(), fields.to_owned());
+        if let Some(informer) = running.get(&slot).and_then(|any| Arc::clone(any).downcast::<Shared<K>>().ok()) {
+            return Informer(informer);
+        }
+        let shared = Arc::new(Shared::default());
+        running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
+        let config = if fields.is_empty() { watcher::Config::default() } else { watcher::Config::default().fields(fields) };
+        self.group.spawn(&format!("watch-{}", K::plural(&())), follow(Api::all(self.client.clone()), config, Arc::clone(&shared)));
+        Informer(shared)
+    }
+}
+
+/// One kind's cache. Clones are the same cache.
+pub struct Informer<K>(Arc<Shared<K>>);
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Informer<K> {
+        Informer(Arc::clone(&self.0))
+    }
+}
+
+struct Shared<K> {
+    objects: RwLock<BTreeMap<Key, Arc<K>>>,
+    synced: watch::Sender<bool>,
+    changes: broadcast::Sender<Change<K>>,
+}
+
+impl<K: Clone> Default for Shared<K> {
+    fn default() -> Shared<K> {
+        Shared { objects: RwLock::default(), synced: watch::Sender::new(false), changes: broadcast::Sender::new(CHANGES_BACKLOG) }
+    }
+}
+
+impl<K: Clone> Informer<K> {
+    /// Waits until the first list is in the cache.
+    pub async fn synced(&self) {
+        // The sender lives in the cache that we hold.
+        let mut synced = self.0.synced.subscribe();
+        let _held = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Whether the first list is in the cache.
+    pub fn is_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// One object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.read(|objects| objects.get(&Key::new(namespace, name)).cloned())
+    }
+
+    /// All objects, by namespace and name.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.read(|objects| objects.values().cloned().collect())
+    }
+
+    /// The objects of one namespace, by name.
+    pub fn list_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.read(|objects| {
+            let from = objects.range(Key::new(namespace, "")..);
+            from.take_while(|(key, _)| key.namespace == namespace).map(|(_, object)| Arc::clone(object)).collect()
+        })
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.read(BTreeMap::len)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.read(BTreeMap::is_empty)
+    }
+
+    /// Changes from now on. Subscribe first and list then: a change in between is seen twice, never missed.
+    pub fn changes(&self) -> Changes<K> {
+        Changes(self.0.changes.subscribe())
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&BTreeMap<Key, Arc<K>>) -> T) -> T {
+        look(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A subscription to changes.
+pub struct Changes<K>(broadcast::Receiver<Change<K>>);
+
+impl<K: Clone> Changes<K> {
+    /// The next change. Never ends while the process runs. Cancel safe.
+    pub async fn next(&mut self) -> Change<K> {
+        match self.0.recv().await {
+            Ok(change) => change,
+            Err(broadcast::error::RecvError::Lagged(_)) => Change::Resync,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+
+    /// Skips what waits, for a reader that looks at the whole cache next.
+    pub fn drain(&mut self) {
+        while !matches!(self.0.try_recv(), Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed)) {}
+    }
+}
+
+/// Keeps the cache true until the process ends.
+async fn follow<K: Kind>(api: Api<K>, config: watcher::Config, shared: Arc<Shared<K>>) {
+    // default_backoff() waits longer after each failure; a 410 makes the watcher list again.
+    let mut events = Box::pin(watcher(api, config).default_backoff());
+    let mut fresh = None;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Init) => fresh = Some(BTreeMap::new()),
+            Ok(watcher::Event::InitApply(object)) => {
+                let object = slim(object);
+                if let Some(fresh) = &mut fresh {
+                    fresh.insert(Key::of(&object), Arc::new(object));
+                }
+            }
+            Ok(watcher::Event::InitDone) => {
+                shared.replace(fresh.take().unwrap_or_default());
+                shared.synced.send_replace(true);
+            }
+            Ok(watcher::Event::Apply(object)) => shared.apply(slim(object)),
+            Ok(watcher::Event::Delete(object)) => shared.delete(slim(object)),
+            Err(err) => warn!(kind = %K::kind(&()), err = %Chain(&err), "watch failed, trying again"),
+        }
+    }
+}
+
+/// Nobody reads managedFields from a cache, and they are half of many objects.
+fn slim<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
+impl<K: Kind> Shared<K> {
+    fn apply(&self, object: K) {
+        let (key, new) = (Key::of(&object), Arc::new(object));
+        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&new));
+        self.tell(match old {
+            Some(old) if old.resource_version() == new.resource_version() => return,
+            Some(old) => Change::Modified { old, new },
+            None => Change::Added(new),
+        });
+    }
+
+    fn delete(&self, object: K) {
+        let key = Key::of(&object);
+        if self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&key).is_some() {
+            self.tell(Change::Deleted(Arc::new(object)));
+        }
+    }
+
+    /// A new list: what differs from the cache becomes changes.
+    fn replace(&self, fresh: BTreeMap<Key, Arc<K>>) {
+        let old = std::mem::replace(&mut *self.objects.write().unwrap_or_else(PoisonError::into_inner), fresh.clone());
+        for (key, gone) in &old {
+            if !fresh.contains_key(key) {
+                self.tell(Change::Deleted(Arc::clone(gone)));
+            }
+        }
+        for (key, new) in fresh {
+            match old.get(&key) {
+                Some(old) if old.resource_version() == new.resource_version() => {}
+                Some(old) => self.tell(Change::Modified { old: Arc::clone(old), new }),
+                None => self.tell(Change::Added(new)),
+            }
+        }
+    }
+
+    fn tell(&self, change: Change<K>) {
+        // Without subscribers there is nobody to tell.
+        let _nobody = self.changes.send(change);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    fn map(name: &str, rv: &str) -> ConfigMap {
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some(name.to_owned());
+        map.metadata.namespace = Some("default".to_owned());
+        map.metadata.resource_version = Some(rv.to_owned());
+        map
+    }
+
+    #[tokio::test]
+    async fn a_new_list_becomes_the_changes_that_were_missed() {
+        let informer = Informer(Arc::new(Shared::<ConfigMap>::default()));
+        for name in ["gone", "same", "newer"] {
+            informer.0.apply(map(name, "1"));
+        }
+        let mut changes = informer.changes();
+        let fresh = [map("same", "1"), map("newer", "2"), map("new", "3")];
+        informer.0.replace(fresh.into_iter().map(|object| (Key::of(&object), Arc::new(object))).collect());
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            seen.push(match changes.next().await {
+                Change::Added(object) => format!("added {}", object.name_any()),
+                Change::Modified { new, .. } => format!("modified {}", new.name_any()),
+                Change::Deleted(object) => format!("deleted {}", object.name_any()),
+                Change::Resync => "resync".to_owned(),
+            });
+        }
+        assert_eq!(seen, ["deleted gone", "added new", "modified newer"]);
+        assert_eq!(informer.list_in("default").len(), 3);
+    }
+}
