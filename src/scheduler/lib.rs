@@ -3,7 +3,7 @@
 //! In: pods and nodes from shared informers. Out: Bindings, PodScheduled conditions, events. It never starts a pod and never keeps a
 //! decision that is not written as a Binding.
 
-// pub mod run;
+pub mod run;
 
 pub mod queue;
 

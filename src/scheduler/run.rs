@@ -1,0 +1,283 @@
+//! The scheduler's loop: events wake it, one pod a cycle, the Binding is written beside the next cycle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::rng::Rng;
+use base::task::Group;
+use client::events::{Recorder, Severity};
+use client::informer::{Change, Informer, Informers, Key};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::cycle::{self, Decision};
+use crate::queue::Queue;
+use crate::snapshot::{Snapshot, has_ended};
+
+/// Pods that name no scheduler, or this one, are ours.
+const SCHEDULER_NAME: &str = "default-scheduler";
+/// Bindings on their way at once; then the loop waits.
+const BINDINGS_IN_FLIGHT: usize = 64;
+
+/// How the loop's pods fared.
+enum Outcome {
+    Bound { uid: String, key: String },
+    Failed { uid: String, key: String },
+}
+
+/// Everything the loop looks at.
+struct Scheduler {
+    client: kube::Client,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    namespaces: Informer<Namespace>,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    recorder: Recorder,
+    queue: Queue,
+    /// Node by uid of pods whose Binding was sent and has not come back through the watch.
+    assumed: BTreeMap<String, String>,
+    outcomes: mpsc::Sender<Outcome>,
+    group: Group,
+    rng: Rng,
+}
+
+/// Starts scheduling as the user behind `client` (`system:kube-scheduler`); reads through `informers`.
+pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
+    let group = group.child("scheduler");
+    // Full: the binding task waits, nothing is lost.
+    let (outcomes, results) = mpsc::channel(BINDINGS_IN_FLIGHT);
+    let scheduler = Scheduler {
+        recorder: Recorder::new(client.clone(), SCHEDULER_NAME, "", &group),
+        client,
+        pods: informers.get(),
+        nodes: informers.get(),
+        namespaces: informers.get(),
+        claims: informers.get(),
+        volumes: informers.get(),
+        queue: Queue::default(),
+        assumed: BTreeMap::new(),
+        outcomes,
+        group: group.clone(),
+        rng: Rng::from_os(),
+    };
+    group.spawn("cycle", scheduler.cycle(results));
+}
+
+fn key(pod: &Pod) -> String {
+    Key::of(pod).to_string()
+}
+
+/// Whether the pod waits for this scheduler.
+fn wants_node(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    spec.node_name.as_deref().unwrap_or_default().is_empty()
+        && pod.metadata.deletion_timestamp.is_none()
+        && !has_ended(pod)
+        && matches!(spec.scheduler_name.as_deref(), None | Some("" | SCHEDULER_NAME))
+        && spec.scheduling_gates.as_deref().unwrap_or_default().is_empty()
+}
+
+/// What of a node can decide about pods: its status changes often, and mostly in ways that do not.
+fn matters(old: &Node, new: &Node) -> bool {
+    let allocatable = |node: &Node| node.status.as_ref().and_then(|s| s.allocatable.clone());
+    old.spec != new.spec || old.metadata.labels != new.metadata.labels || allocatable(old) != allocatable(new)
+}
+
+impl Scheduler {
+    async fn cycle(mut self, mut results: mpsc::Receiver<Outcome>) {
+        let (mut pods, mut nodes) = (self.pods.changes(), self.nodes.changes());
+        let (mut claims, mut volumes) = (self.claims.changes(), self.volumes.changes());
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        self.namespaces.synced().await;
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        self.requeue_all();
+        loop {
+            if let Some(next) = self.queue.pop(Instant::now()) {
+                self.attempt(&next).await;
+            }
+            let idle = self.queue.pop(Instant::now()).is_none();
+            let wake = self.queue.next_wake();
+            // All arms are cancel safe: each yields a whole message or leaves it in its channel.
+            tokio::select! {
+                biased;
+                change = pods.next() => self.pod_changed(change),
+                change = nodes.next() => self.node_changed(&change),
+                _ = claims.next() => self.queue.wake_all(Instant::now()),
+                _ = volumes.next() => self.queue.wake_all(Instant::now()),
+                Some(outcome) = results.recv() => self.settle(outcome),
+                () = std::future::ready(()), if !idle => {}
+                () = sleep_until(wake), if idle => {}
+            }
+        }
+    }
+
+    fn requeue_all(&mut self) {
+        for pod in self.pods.list() {
+            self.consider(&pod);
+        }
+        self.queue.wake_all(Instant::now());
+    }
+
+    fn consider(&mut self, pod: &Pod) {
+        let uid = pod.uid().unwrap_or_default();
+        if wants_node(pod) {
+            if !self.assumed.contains_key(&uid) {
+                self.queue.add(key(pod), pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0));
+            }
+        } else {
+            // The Binding has come back, or the pod needs none any more.
+            self.assumed.remove(&uid);
+            self.queue.remove(&key(pod));
+        }
+    }
+
+    fn pod_changed(&mut self, change: Change<Pod>) {
+        match change {
+            Change::Added(pod) => self.consider(&pod),
+            Change::Modified { old, new } => {
+                self.consider(&new);
+                if old.spec != new.spec || old.metadata.labels != new.metadata.labels {
+                    self.queue.updated(&key(&new), Instant::now());
+                }
+                if has_ended(&new) && !has_ended(&old) {
+                    self.queue.wake_all(Instant::now());
+                }
+            }
+            Change::Deleted(pod) => {
+                self.assumed.remove(&pod.uid().unwrap_or_default());
+                self.queue.remove(&key(&pod));
+                // Its place is free now.
+                self.queue.wake_all(Instant::now());
+            }
+            Change::Resync => self.requeue_all(),
+        }
+    }
+
+    fn node_changed(&mut self, change: &Change<Node>) {
+        let helps = match change {
+            Change::Modified { old, new } => matters(old, new),
+            Change::Added(_) | Change::Deleted(_) | Change::Resync => true,
+        };
+        if helps {
+            self.queue.wake_all(Instant::now());
+        }
+    }
+
+    fn settle(&mut self, outcome: Outcome) {
+        match outcome {
+            // Stays assumed until the watch shows the pod with its node.
+            Outcome::Bound { uid, key } => {
+                self.queue.remove(&key);
+                if self.pods.list().iter().all(|pod| pod.uid().as_deref() != Some(&uid)) {
+                    self.assumed.remove(&uid);
+                }
+            }
+            Outcome::Failed { uid, key } => {
+                self.assumed.remove(&uid);
+                self.queue.failed(&key, Instant::now());
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::build(&self.nodes.list(), &self.pods.list(), &self.assumed);
+        snapshot.namespaces = self.namespaces.list().into_iter().map(|ns| (ns.name_any(), ns)).collect();
+        let claims = self.claims.list().into_iter();
+        snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
+        snapshot.volumes = self.volumes.list().into_iter().map(|volume| (volume.name_any(), volume)).collect();
+        snapshot
+    }
+
+    async fn attempt(&mut self, next: &str) {
+        let (namespace, name) = next.split_once('/').unwrap_or(("", next));
+        let Some(pod) = self.pods.get(namespace, name).filter(|pod| wants_node(pod)) else {
+            return self.queue.remove(next);
+        };
+        let uid = pod.uid().unwrap_or_default();
+        match cycle::decide(&pod, &self.snapshot(), self.rng.below(u64::MAX)) {
+            Decision::Bind { node } => {
+                self.assumed.insert(uid, node.clone());
+                self.queue.remove(next);
+                self.bind(pod, node);
+            }
+            Decision::Unschedulable { message } => {
+                self.queue.unschedulable(next, Instant::now());
+                self.recorder.report(&*pod, Severity::Warning, "FailedScheduling", message.clone());
+                if let Err(err) = self.mark_unschedulable(&pod, &message).await {
+                    warn!(pod = next, err = %Chain(&err), "cannot write why a pod is not scheduled");
+                }
+            }
+        }
+    }
+
+    /// Writes the Binding in a task of its own, so that the next pod need not wait for it.
+    fn bind(&self, pod: Arc<Pod>, node: String) {
+        let (client, recorder, outcomes) = (self.client.clone(), self.recorder.clone(), self.outcomes.clone());
+        self.group.spawn_short("bind", async move {
+            let (uid, key) = (pod.uid().unwrap_or_default(), key(&pod));
+            let outcome = match post_binding(&client, &pod, &node).await {
+                Ok(()) => {
+                    info!(pod = %key, node = %node, "pod scheduled");
+                    recorder.report(&*pod, Severity::Normal, "Scheduled", format!("Successfully assigned {key} to {node}"));
+                    Outcome::Bound { uid, key }
+                }
+                Err(err) => {
+                    warn!(pod = %key, node = %node, err = %Chain(&err), "cannot bind a pod");
+                    Outcome::Failed { uid, key }
+                }
+            };
+            // The loop ends only with the process.
+            let _ended = outcomes.send(outcome).await;
+        });
+    }
+
+    async fn mark_unschedulable(&self, pod: &Pod, message: &str) -> Result<(), kube::Error> {
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let told = |c: &k8s_openapi::api::core::v1::PodCondition| {
+            c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message)
+        };
+        if conditions.iter().any(told) {
+            return Ok(());
+        }
+        let since = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+        let since = since.and_then(|c| c.last_transition_time.clone()).map(|t| t.0);
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            "observedGeneration": pod.metadata.generation,
+            "lastTransitionTime": base::time::rfc3339_secs(since.unwrap_or_else(|| base::time::Clock::system().now())),
+        });
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+        let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
+        match api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}
+
+async fn sleep_until(wake: Option<Instant>) {
+    match wake {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn post_binding(client: &kube::Client, pod: &Pod, node: &str) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    let name = pod.name_any();
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": name, "namespace": pod.namespace(), "uid": pod.uid()},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    api.create_subresource::<_, serde_json::Value>("binding", &name, &PostParams::default(), &binding).await.map(drop)
+}
