@@ -1,5 +1,23 @@
 //! Admission: changing and judging an object between authorization and the store. One file per plugin.
 
+pub mod certificates;
+pub mod default_ingress_class;
+pub mod default_storage_class;
+pub mod default_toleration_seconds;
+pub mod escalation;
+pub mod limit_ranger;
+pub mod namespace_lifecycle;
+pub mod node_restriction;
+pub mod pod_security;
+pub mod priority;
+pub mod resource_quota;
+pub mod runtime_class;
+pub mod service_account;
+pub mod standard;
+pub mod storage_in_use;
+pub mod taint_nodes;
+pub mod volume_resize;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -38,6 +56,20 @@ pub struct Review<'a> {
     pub lookup: &'a dyn Lookup,
     /// Texts for `Warning` headers.
     pub warnings: &'a mut Vec<String>,
+}
+
+impl Review<'_> {
+    /// 403 `pods "x" is forbidden: why`, about the object under review.
+    pub fn forbidden(&self, why: &str) -> Status {
+        Status::forbidden(&self.attributes.group, &self.attributes.resource, &self.attributes.name, why)
+    }
+}
+
+impl Attributes {
+    /// Whether the request is about the resource itself, e.g. `("", "pods")`, and not a subresource.
+    pub(crate) fn is(&self, group: &str, resource: &str) -> bool {
+        self.group == group && self.resource == resource && self.subresource.is_empty()
+    }
 }
 
 /// One admission plugin.

@@ -1,5 +1,14 @@
 //! Authentication: from a request's credentials to a user.
 
+pub mod basic;
+pub mod bootstrap_token;
+pub mod chain;
+pub mod front_proxy;
+pub mod issue;
+pub mod review;
+pub mod service_account;
+pub mod x509;
+
 use async_trait::async_trait;
 use serde_json::Value;
 

@@ -1,0 +1,99 @@
+//! Who may approve and sign certificate signing requests, and for whom nobody may ask.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::{Operation, Plugin, Review};
+use crate::attributes::Attributes;
+use crate::authz::{Authorizer, Decision};
+use crate::status::Status;
+
+const GROUP: &str = "certificates.k8s.io";
+const RESOURCE: &str = "certificatesigningrequests";
+
+/// Upstream's `CertificateApproval`: approving needs the verb `approve` on the signer.
+pub struct Approval(pub Arc<dyn Authorizer>);
+/// Upstream's `CertificateSigning`: a signed certificate needs the verb `sign` on the signer.
+pub struct Signing(pub Arc<dyn Authorizer>);
+/// Upstream's `CertificateSubjectRestriction`: nobody asks for a masters' certificate.
+pub struct SubjectRestriction;
+
+#[async_trait]
+impl Plugin for Approval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        operation == Operation::Update && a.group == GROUP && a.resource == RESOURCE && a.subresource == "approval"
+    }
+
+    async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
+        may(self.0.as_ref(), review, "approve").await
+    }
+}
+
+#[async_trait]
+impl Plugin for Signing {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        operation == Operation::Update && a.group == GROUP && a.resource == RESOURCE && a.subresource == "status"
+    }
+
+    async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
+        let unchanged = |field: &str| review.old.is_some_and(|old| old["status"][field] == review.object["status"][field]);
+        if unchanged("certificate") && unchanged("conditions") { Ok(()) } else { may(self.0.as_ref(), review, "sign").await }
+    }
+}
+
+#[async_trait]
+impl Plugin for SubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        operation == Operation::Create && a.is(GROUP, RESOURCE)
+    }
+
+    async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
+        if review.object["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
+            return Ok(());
+        }
+        let pem = review.object["spec"]["request"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        let refused = |err: pki::error::Error| review.forbidden(&format!("unable to parse csr: {err}"));
+        let request = pki::csr::parse(&pki::csr::der_from_pem(&pem).map_err(refused)?).map_err(refused)?;
+        if request.organizations.iter().any(|group| group == "system:masters") {
+            return Err(review.forbidden("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"));
+        }
+        Ok(())
+    }
+}
+
+/// Asks for `verb` on the signer, then on all signers of its domain.
+async fn may(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str) -> Result<(), Status> {
+    let signer = review.old.unwrap_or(review.object)["spec"]["signerName"].as_str().unwrap_or_default();
+    let domain = signer.split_once('/').map_or(String::new(), |(domain, _)| format!("{domain}/*"));
+    for name in [signer.to_owned(), domain] {
+        let asked = Attributes {
+            user: review.attributes.user.clone(),
+            verb: verb.to_owned(),
+            group: GROUP.to_owned(),
+            version: "*".to_owned(),
+            resource: "signers".to_owned(),
+            name,
+            is_resource: true,
+            ..Attributes::default()
+        };
+        if matches!(authorizer.authorize(&asked).await, Decision::Allow { .. }) {
+            return Ok(());
+        }
+    }
+    Err(review.forbidden(&format!("user not permitted to {verb} requests with signerName {signer:?}")))
+}

@@ -1,0 +1,44 @@
+//! Pods stay five minutes on a node that is not ready or not reachable, unless they say otherwise.
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::{Operation, Plugin, Review};
+use crate::attributes::Attributes;
+use crate::status::Status;
+
+const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const SECS: i64 = 300;
+
+/// Upstream's `DefaultTolerationSeconds`.
+pub struct DefaultTolerationSeconds;
+
+#[async_trait]
+impl Plugin for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
+        let mut tolerations = review.object["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+        let before = tolerations.len();
+        for key in KEYS {
+            if !tolerations[..before].iter().any(|toleration| tolerates(toleration, key)) {
+                tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECS}));
+            }
+        }
+        if tolerations.len() > before {
+            review.object["spec"]["tolerations"] = Value::Array(tolerations);
+        }
+        Ok(())
+    }
+}
+
+fn tolerates(toleration: &Value, key: &str) -> bool {
+    let text = |field: &str| toleration[field].as_str().unwrap_or_default();
+    (text("key") == key || text("key").is_empty()) && (text("effect") == "NoExecute" || text("effect").is_empty())
+}

@@ -1,0 +1,398 @@
+//! What the Pod Security Standards ask of a pod, one function a control, with upstream's words for what is wrong.
+
+use serde_json::Value;
+
+/// How strict a namespace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Everything goes.
+    Privileged,
+    /// No known way to the host.
+    Baseline,
+    /// Hardened.
+    Restricted,
+}
+
+impl Level {
+    /// As labels spell it.
+    pub fn parse(text: &str) -> Option<Level> {
+        match text {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+
+    /// As labels spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        }
+    }
+}
+
+type Check = fn(&Pod<'_>) -> Option<String>;
+
+/// Name of a control as refusals print it, and the control. In the order in which refusals list them.
+const BASELINE: &[(&str, Check)] = &[
+    ("forbidden AppArmor profile", app_armor),
+    ("non-default capabilities", added_capabilities),
+    ("host namespaces", host_namespaces),
+    ("hostPath volumes", host_path),
+    ("hostPort", host_ports),
+    ("probe or lifecycle host", probe_hosts),
+    ("privileged", privileged),
+    ("procMount", proc_mount),
+    ("seLinuxOptions", selinux),
+    ("seccompProfile", seccomp_unconfined),
+    ("forbidden sysctls", sysctls),
+    ("hostProcess", host_process),
+];
+
+/// Controls of the baseline that a stricter one replaces at the restricted level.
+const REPLACED: &[&str] = &["non-default capabilities", "hostPath volumes", "seccompProfile", "procMount"];
+
+const RESTRICTED: &[(&str, Check)] = &[
+    ("allowPrivilegeEscalation != false", privilege_escalation),
+    ("unrestricted capabilities", restricted_capabilities),
+    ("procMount", proc_mount_restricted),
+    ("restricted volume types", volume_types),
+    ("runAsNonRoot != true", run_as_non_root),
+    ("runAsUser=0", run_as_user),
+    ("seccompProfile", seccomp_required),
+];
+
+/// `privileged (container "c" must not set …), hostPort (…)`, or nothing if `level` admits the pod.
+pub fn violations(level: Level, metadata: &Value, spec: &Value) -> Option<String> {
+    let pod = Pod { metadata, spec };
+    let found = |(name, check): &(&str, Check)| check(&pod).map(|why| format!("{name} ({why})"));
+    let texts: Vec<String> = match level {
+        Level::Privileged => return None,
+        Level::Baseline => BASELINE.iter().filter_map(found).collect(),
+        Level::Restricted => BASELINE.iter().filter(|(name, _)| !REPLACED.contains(name)).chain(RESTRICTED).filter_map(found).collect(),
+    };
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+struct Pod<'a> {
+    metadata: &'a Value,
+    spec: &'a Value,
+}
+
+impl<'a> Pod<'a> {
+    fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
+        let spec = self.spec;
+        ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(move |list| spec[list].as_array().into_iter().flatten())
+    }
+
+    fn volumes(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
+        self.spec["volumes"].as_array().into_iter().flatten()
+    }
+
+    fn security(&self) -> &'a Value {
+        &self.spec["securityContext"]
+    }
+
+    /// Names of the containers of which `wrong` holds.
+    fn named(&self, wrong: impl Fn(&'a Value) -> bool) -> Vec<String> {
+        self.containers().filter(|container| wrong(container)).map(name).collect()
+    }
+
+    fn is_windows(&self) -> bool {
+        self.spec["os"]["name"] == "windows"
+    }
+
+    fn has_user_namespace(&self) -> bool {
+        self.spec["hostUsers"] == false
+    }
+}
+
+fn name(container: &Value) -> String {
+    container["name"].as_str().unwrap_or_default().to_owned()
+}
+
+fn quoted(names: &[String]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// `container "a"` or `containers "a", "b"`.
+fn counted(word: &str, names: &[String]) -> String {
+    format!("{word}{} {}", if names.len() == 1 { "" } else { "s" }, quoted(names))
+}
+
+fn strings(value: &Value) -> impl Iterator<Item = &str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+fn unique(mut list: Vec<String>) -> Vec<String> {
+    list.sort();
+    list.dedup();
+    list
+}
+
+fn app_armor(pod: &Pod<'_>) -> Option<String> {
+    let bad = |profile: &Value| profile["type"] == "Unconfined";
+    let mut setters: Vec<String> = Vec::new();
+    if bad(&pod.security()["appArmorProfile"]) {
+        setters.push("pod must not set AppArmor profile type to \"Unconfined\"".to_owned());
+    }
+    let containers = pod.named(|container| bad(&container["securityContext"]["appArmorProfile"]));
+    if !containers.is_empty() {
+        setters.push(format!("{} must not set AppArmor profile type to \"Unconfined\"", counted("container", &containers)));
+    }
+    for (key, value) in pod.metadata["annotations"].as_object().into_iter().flatten() {
+        let profile = value.as_str().unwrap_or_default();
+        let allowed = profile.is_empty() || profile == "runtime/default" || profile.starts_with("localhost/");
+        if key.starts_with("container.apparmor.security.beta.kubernetes.io/") && !allowed {
+            setters.push(format!("annotation {key:?} must not be set to {profile:?}"));
+        }
+    }
+    (!setters.is_empty()).then(|| setters.join("; "))
+}
+
+const DEFAULT_CAPABILITIES: [&str; 13] = [
+    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
+    "SYS_CHROOT",
+];
+
+fn added_capabilities(pod: &Pod<'_>) -> Option<String> {
+    added_beyond(pod, &DEFAULT_CAPABILITIES)
+}
+
+fn added_beyond(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
+    let bad = |container: &Value| -> Vec<String> {
+        strings(&container["securityContext"]["capabilities"]["add"]).filter(|cap| !allowed.contains(cap)).map(str::to_owned).collect()
+    };
+    let containers = pod.named(|container| !bad(container).is_empty());
+    let capabilities = unique(pod.containers().flat_map(bad).collect());
+    let must = "must not include";
+    (!containers.is_empty())
+        .then(|| format!("{} {must} {} in securityContext.capabilities.add", counted("container", &containers), quoted(&capabilities)))
+}
+
+fn host_namespaces(pod: &Pod<'_>) -> Option<String> {
+    let set: Vec<String> =
+        ["hostNetwork", "hostPID", "hostIPC"].iter().filter(|field| pod.spec[**field] == true).map(|field| format!("{field}=true")).collect();
+    (!set.is_empty()).then(|| set.join(", "))
+}
+
+fn host_path(pod: &Pod<'_>) -> Option<String> {
+    let names: Vec<String> = pod.volumes().filter(|volume| volume["hostPath"].is_object()).map(name).collect();
+    (!names.is_empty()).then(|| counted("volume", &names))
+}
+
+fn host_ports(pod: &Pod<'_>) -> Option<String> {
+    let ports = |container: &Value| -> Vec<i64> {
+        let ports = container["ports"].as_array().into_iter().flatten();
+        ports.filter_map(|port| port["hostPort"].as_i64()).filter(|port| *port != 0).collect()
+    };
+    let containers = pod.named(|container| !ports(container).is_empty());
+    let mut used: Vec<i64> = pod.containers().flat_map(ports).collect();
+    used.sort_unstable();
+    used.dedup();
+    let list = used.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+    let (verb, plural) = (if containers.len() == 1 { "uses" } else { "use" }, if used.len() == 1 { "" } else { "s" });
+    (!containers.is_empty()).then(|| format!("{} {verb} hostPort{plural} {list}", counted("container", &containers)))
+}
+
+fn probe_hosts(pod: &Pod<'_>) -> Option<String> {
+    let handlers = |container: &Value| -> Vec<String> {
+        let probes = ["livenessProbe", "readinessProbe", "startupProbe"].map(|field| container[field].clone());
+        let hooks = ["postStart", "preStop"].map(|field| container["lifecycle"][field].clone());
+        let hosts = probes.into_iter().chain(hooks).flat_map(|handler| ["httpGet", "tcpSocket"].map(|kind| handler[kind]["host"].clone()));
+        hosts.filter_map(|host| host.as_str().filter(|host| !host.is_empty()).map(str::to_owned)).collect()
+    };
+    let containers = pod.named(|container| !handlers(container).is_empty());
+    let hosts = unique(pod.containers().flat_map(handlers).collect());
+    let verb = if containers.len() == 1 { "uses" } else { "use" };
+    (!containers.is_empty()).then(|| format!("{} {verb} probe or lifecycle host{} {}", counted("container", &containers), if hosts.len() == 1 { "" } else { "s" }, quoted(&hosts)))
+}
+
+fn privileged(pod: &Pod<'_>) -> Option<String> {
+    let containers = pod.named(|container| container["securityContext"]["privileged"] == true);
+    (!containers.is_empty()).then(|| format!("{} must not set securityContext.privileged=true", counted("container", &containers)))
+}
+
+/// In a user namespace of its own the pod's `/proc` shows it nothing of the host's.
+fn proc_mount(pod: &Pod<'_>) -> Option<String> {
+    if pod.has_user_namespace() { None } else { proc_mount_restricted(pod) }
+}
+
+fn proc_mount_restricted(pod: &Pod<'_>) -> Option<String> {
+    let mount = |container: &Value| container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned);
+    let containers = pod.named(|container| mount(container).is_some());
+    let mounts = unique(pod.containers().filter_map(mount).collect());
+    (!containers.is_empty()).then(|| format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts)))
+}
+
+fn selinux(pod: &Pod<'_>) -> Option<String> {
+    const TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+    let text = |options: &Value, field: &str| options[field].as_str().unwrap_or_default().to_owned();
+    let bad = |options: &Value| {
+        !TYPES.contains(&text(options, "type").as_str()) || !text(options, "user").is_empty() || !text(options, "role").is_empty()
+    };
+    let own = bad(&pod.security()["seLinuxOptions"]);
+    let containers = pod.named(|container| bad(&container["securityContext"]["seLinuxOptions"]));
+    if !own && containers.is_empty() {
+        return None;
+    }
+    let who = match (own, containers.is_empty()) {
+        (true, true) => "pod".to_owned(),
+        (true, false) => format!("pod and {}", counted("container", &containers)),
+        _ => counted("container", &containers),
+    };
+    let all: Vec<&Value> =
+        std::iter::once(&pod.security()["seLinuxOptions"]).chain(pod.containers().map(|c| &c["securityContext"]["seLinuxOptions"])).collect();
+    let types = unique(all.iter().map(|options| text(options, "type")).filter(|kind| !TYPES.contains(&kind.as_str())).collect());
+    let mut why: Vec<String> = Vec::new();
+    if !types.is_empty() {
+        why.push(format!("type{} {}", if types.len() == 1 { "" } else { "s" }, quoted(&types)));
+    }
+    for field in ["user", "role"] {
+        if all.iter().any(|options| !text(options, field).is_empty()) {
+            why.push(format!("{field} may not be set"));
+        }
+    }
+    Some(format!("{who} set forbidden securityContext.seLinuxOptions: {}", why.join("; ")))
+}
+
+fn seccomp_unconfined(pod: &Pod<'_>) -> Option<String> {
+    let bad = |context: &Value| context["seccompProfile"]["type"] == "Unconfined";
+    let containers = pod.named(|container| bad(&container["securityContext"]));
+    let mut setters: Vec<String> = Vec::new();
+    if bad(pod.security()) {
+        setters.push("pod".to_owned());
+    }
+    if !containers.is_empty() {
+        setters.push(counted("container", &containers));
+    }
+    (!setters.is_empty()).then(|| format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")))
+}
+
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
+];
+
+fn sysctls(pod: &Pod<'_>) -> Option<String> {
+    let set = pod.security()["sysctls"].as_array().into_iter().flatten().map(name);
+    let bad: Vec<String> = set.filter(|name| !SAFE_SYSCTLS.contains(&name.as_str())).collect();
+    (!bad.is_empty()).then(|| bad.join(", "))
+}
+
+fn host_process(pod: &Pod<'_>) -> Option<String> {
+    let bad = |context: &Value| context["windowsOptions"]["hostProcess"] == true;
+    let containers = pod.named(|container| bad(&container["securityContext"]));
+    let mut setters: Vec<String> = Vec::new();
+    if bad(pod.security()) {
+        setters.push("pod".to_owned());
+    }
+    if !containers.is_empty() {
+        setters.push(counted("container", &containers));
+    }
+    (!setters.is_empty()).then(|| format!("{} must not set securityContext.windowsOptions.hostProcess=true", setters.join(" and ")))
+}
+
+fn privilege_escalation(pod: &Pod<'_>) -> Option<String> {
+    let containers = pod.named(|container| container["securityContext"]["allowPrivilegeEscalation"] != false);
+    (!pod.is_windows() && !containers.is_empty())
+        .then(|| format!("{} must set securityContext.allowPrivilegeEscalation=false", counted("container", &containers)))
+}
+
+fn restricted_capabilities(pod: &Pod<'_>) -> Option<String> {
+    if pod.is_windows() {
+        return None;
+    }
+    let keeps = pod.named(|container| !strings(&container["securityContext"]["capabilities"]["drop"]).any(|cap| cap == "ALL"));
+    let mut why: Vec<String> = Vec::new();
+    if !keeps.is_empty() {
+        why.push(format!("{} must set securityContext.capabilities.drop=[\"ALL\"]", counted("container", &keeps)));
+    }
+    why.extend(added_beyond(pod, &["NET_BIND_SERVICE"]));
+    (!why.is_empty()).then(|| why.join("; "))
+}
+
+fn volume_types(pod: &Pod<'_>) -> Option<String> {
+    const ALLOWED: [&str; 9] = ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
+    let kind = |volume: &Value| volume.as_object().and_then(|fields| fields.keys().find(|key| *key != "name")).cloned().unwrap_or_default();
+    let bad: Vec<&Value> = pod.volumes().filter(|volume| !ALLOWED.contains(&kind(volume).as_str())).collect();
+    let (names, kinds) = (bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(), unique(bad.iter().map(|volume| kind(volume)).collect()));
+    let verb = if names.len() == 1 { "uses" } else { "use" };
+    let plural = if kinds.len() == 1 { "" } else { "s" };
+    (!names.is_empty()).then(|| format!("{} {verb} restricted volume type{plural} {}", counted("volume", &names), quoted(&kinds)))
+}
+
+fn run_as_non_root(pod: &Pod<'_>) -> Option<String> {
+    if pod.has_user_namespace() {
+        return None;
+    }
+    let own = &pod.security()["runAsNonRoot"];
+    let explicit = pod.named(|container| container["securityContext"]["runAsNonRoot"] == false);
+    if own == false || !explicit.is_empty() {
+        // A pod-wide "false" matters only where a container does not say better.
+        let mut setters: Vec<String> = Vec::new();
+        if own == false {
+            setters.push("pod".to_owned());
+        }
+        if !explicit.is_empty() {
+            setters.push(counted("container", &explicit));
+        }
+        return Some(format!("{} must not set securityContext.runAsNonRoot=false", setters.join(" and ")));
+    }
+    let open = pod.named(|container| container["securityContext"]["runAsNonRoot"].is_null());
+    (own != true && !open.is_empty()).then(|| format!("pod or {} must set securityContext.runAsNonRoot=true", counted("container", &open)))
+}
+
+fn run_as_user(pod: &Pod<'_>) -> Option<String> {
+    if pod.has_user_namespace() {
+        return None;
+    }
+    let containers = pod.named(|container| container["securityContext"]["runAsUser"] == 0);
+    let mut setters: Vec<String> = Vec::new();
+    if pod.security()["runAsUser"] == 0 {
+        setters.push("pod".to_owned());
+    }
+    if !containers.is_empty() {
+        setters.push(counted("container", &containers));
+    }
+    (!setters.is_empty()).then(|| format!("{} must not set runAsUser=0", setters.join(" and ")))
+}
+
+fn seccomp_required(pod: &Pod<'_>) -> Option<String> {
+    if pod.is_windows() {
+        return None;
+    }
+    let kind = |context: &Value| context["seccompProfile"]["type"].as_str().unwrap_or_default().to_owned();
+    let good = |kind: &str| matches!(kind, "RuntimeDefault" | "Localhost");
+    let own = kind(pod.security());
+    let explicit = pod.named(|container| {
+        let kind = kind(&container["securityContext"]);
+        !kind.is_empty() && !good(&kind)
+    });
+    let mut setters: Vec<String> = Vec::new();
+    if !own.is_empty() && !good(&own) {
+        setters.push("pod".to_owned());
+    }
+    if !explicit.is_empty() {
+        setters.push(counted("container", &explicit));
+    }
+    if !setters.is_empty() {
+        return Some(format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")));
+    }
+    let open = pod.named(|container| kind(&container["securityContext"]).is_empty());
+    (own.is_empty() && !open.is_empty())
+        .then(|| format!("pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"", counted("container", &open)))
+}

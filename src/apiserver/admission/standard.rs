@@ -1,0 +1,49 @@
+//! The plugins that run, in upstream's order.
+
+use std::sync::Arc;
+
+use base::rng::Rng;
+
+use super::Plugin;
+use super::certificates::{Approval, Signing, SubjectRestriction};
+use super::default_ingress_class::DefaultIngressClass;
+use super::default_storage_class::DefaultStorageClass;
+use super::default_toleration_seconds::DefaultTolerationSeconds;
+use super::escalation::RbacEscalation;
+use super::limit_ranger::LimitRanger;
+use super::namespace_lifecycle::NamespaceLifecycle;
+use super::node_restriction::NodeRestriction;
+use super::pod_security::PodSecurity;
+use super::priority::Priority;
+use super::resource_quota::ResourceQuota;
+use super::runtime_class::RuntimeClass;
+use super::service_account::ServiceAccount;
+use super::storage_in_use::StorageObjectInUseProtection;
+use super::taint_nodes::TaintNodesByCondition;
+use super::volume_resize::PersistentVolumeClaimResize;
+use crate::authz::escalation::Escalation;
+
+/// Every plugin that is on by default upstream and needs no webhook, in upstream's order; quota is the last to say yes.
+pub fn plugins(escalation: Escalation, rng: Rng) -> Vec<Arc<dyn Plugin>> {
+    let authorizer = escalation.authorizer.clone();
+    vec![
+        Arc::new(NamespaceLifecycle),
+        Arc::new(LimitRanger),
+        Arc::new(ServiceAccount { rng }),
+        Arc::new(NodeRestriction),
+        Arc::new(TaintNodesByCondition),
+        Arc::new(PodSecurity),
+        Arc::new(Priority),
+        Arc::new(DefaultTolerationSeconds),
+        Arc::new(DefaultStorageClass),
+        Arc::new(StorageObjectInUseProtection),
+        Arc::new(PersistentVolumeClaimResize),
+        Arc::new(RuntimeClass),
+        Arc::new(Approval(authorizer.clone())),
+        Arc::new(Signing(authorizer)),
+        Arc::new(SubjectRestriction),
+        Arc::new(DefaultIngressClass),
+        Arc::new(RbacEscalation(escalation)),
+        Arc::new(ResourceQuota),
+    ]
+}

@@ -1,0 +1,147 @@
+//! Every way to say who one is, in the order in which they are tried.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::time::Clock;
+use http::request::Parts;
+use pki::bundle::Bundle;
+use pki::jwt::Verifier;
+
+use super::basic::{Basic, BasicUser};
+use super::bootstrap_token::BootstrapTokens;
+use super::front_proxy::FrontProxy;
+use super::service_account::ServiceAccounts;
+use super::x509::ClientCerts;
+use super::{Authenticator, AuthnError};
+use crate::lookup::Lookup;
+use crate::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, UserInfo};
+
+/// What the chain needs to know.
+pub struct Config {
+    /// Wall time.
+    pub clock: Clock,
+    /// Vouches for users.
+    pub client_ca: Bundle,
+    /// Vouches for front proxies.
+    pub request_header_ca: Bundle,
+    /// Common names of certificates that may speak for others; empty is every one the CA vouches for.
+    pub front_proxy_names: Vec<String>,
+    /// Checks signatures of service-account tokens.
+    pub verifier: Verifier,
+    /// `https://kubernetes.default.svc.<domain>`.
+    pub issuer: String,
+    /// Audiences of the API server itself; the first is given to tokens that ask for none.
+    pub audiences: Vec<String>,
+    /// Users with a password, for joining machines.
+    pub basic: Vec<BasicUser>,
+}
+
+/// A user, and for which audiences its credential is good (empty: those of the API server).
+pub struct Authenticated {
+    /// Who.
+    pub user: UserInfo,
+    /// Audiences of a token.
+    pub audiences: Vec<String>,
+}
+
+/// Takes a bearer token apart.
+#[async_trait]
+pub trait TokenAuthenticator: Send + Sync + 'static {
+    /// `Ok(None)`: not a token of this kind. `audiences` are those that the asker accepts.
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, AuthnError>;
+}
+
+/// Tries, in order: a caller in this process, front proxy, client certificate, password, bearer token.
+pub struct Chain {
+    certs: ClientCerts,
+    front_proxy: FrontProxy,
+    basic: Basic,
+    tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    audiences: Vec<String>,
+}
+
+impl Chain {
+    /// Objects that tokens are bound to are read through `lookup`.
+    pub fn new(config: Config, lookup: Arc<dyn Lookup>) -> Chain {
+        let accounts = ServiceAccounts::new(config.verifier, config.issuer, config.clock.clone(), lookup.clone());
+        let boot = BootstrapTokens::new(config.clock.clone(), lookup);
+        Chain {
+            certs: ClientCerts::new(config.client_ca, config.clock.clone()),
+            front_proxy: FrontProxy::new(config.request_header_ca, config.front_proxy_names, config.clock),
+            basic: Basic(config.basic),
+            tokens: vec![Arc::new(accounts), Arc::new(boot)],
+            audiences: config.audiences,
+        }
+    }
+
+    /// The audiences of the API server.
+    pub fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// Who a bearer token is, for one of `audiences`.
+    pub async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, AuthnError> {
+        let mut errors: Vec<String> = Vec::new();
+        for authenticator in &self.tokens {
+            match authenticator.token(token, audiences).await {
+                Ok(Some(mut found)) => {
+                    found.user = completed(found.user);
+                    return Ok(Some(found));
+                }
+                Ok(None) => {}
+                Err(err) => errors.push(err.0),
+            }
+        }
+        if errors.is_empty() { Ok(None) } else { Err(AuthnError(format!("[invalid bearer token, {}]", errors.join(", ")))) }
+    }
+}
+
+#[async_trait]
+impl Authenticator for Chain {
+    async fn authenticate(&self, parts: &Parts, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
+        if let Some(identity) = &conn.identity {
+            // Somebody else's type in there would be a bug of ours: better nobody than anybody.
+            let user = Arc::clone(identity).downcast::<UserInfo>().map_err(|_| AuthnError("in-process caller of unknown type".to_owned()))?;
+            return Ok(Some(completed((*user).clone())));
+        }
+        if let Some(user) = self.front_proxy.authenticate(parts, conn)? {
+            return Ok(Some(completed(user)));
+        }
+        if let Some(user) = self.certs.authenticate(conn)? {
+            return Ok(Some(completed(user)));
+        }
+        let Some(header) = parts.headers.get(http::header::AUTHORIZATION) else {
+            return websocket_token(parts).map_or(Ok(None), Err);
+        };
+        let header = header.to_str().map_err(|_| AuthnError("the Authorization header is not text".to_owned()))?.trim();
+        let (scheme, credential) = header.split_once(' ').unwrap_or((header, ""));
+        if scheme.eq_ignore_ascii_case("bearer") && !credential.trim().is_empty() {
+            let found = self.token(credential.trim(), &self.audiences).await?;
+            return found.map(|found| Some(found.user)).ok_or_else(|| AuthnError("invalid bearer token".to_owned()));
+        }
+        if scheme.eq_ignore_ascii_case("basic") {
+            return self.basic.authenticate(credential.trim()).map(|user| user.map(completed));
+        }
+        Ok(None)
+    }
+}
+
+// Browsers cannot set headers on a WebSocket, so upstream takes a token in a subprotocol. It is refused here, not ignored.
+fn websocket_token(parts: &Parts) -> Option<AuthnError> {
+    let protocols = parts.headers.get(http::header::SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
+    let token = protocols.split(',').any(|p| p.trim().starts_with("base64url.bearer.authorization.k8s.io."));
+    token.then(|| AuthnError("bearer tokens in WebSocket subprotocols are not supported yet".to_owned()))
+}
+
+/// The user with the group of all who proved themselves.
+fn completed(mut user: UserInfo) -> UserInfo {
+    if !user.in_group(GROUP_AUTHENTICATED) && !user.in_group(GROUP_UNAUTHENTICATED) {
+        user.groups.push(GROUP_AUTHENTICATED.to_owned());
+    }
+    user
+}
+
+#[cfg(test)]
+#[path = "chain_tests.rs"]
+mod tests;
