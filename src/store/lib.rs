@@ -15,9 +15,12 @@ use serde::{Deserialize, Serialize};
 
 pub mod error;
 pub mod mvcc;
-
-
+pub mod raft;
+pub mod store;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;
 
 use crate::error::Error;
 use crate::watch::WatchStream;

@@ -1,0 +1,192 @@
+//! The one file: opening it, its schema, the lock that keeps a second process away.
+//!
+//! SQLite 3.54.1 (bundled by libsqlite3-sys 0.39.1) contains the WAL-reset fix of 2026: before it, a checkpoint that
+//! raced with a write on another connection could lose a commit. Here one thread alone writes and checkpoints.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base::rng::Rng;
+use bytes::Bytes;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
+
+use crate::error::Error;
+use crate::mvcc::index::{Index, POSITION_BITS, Version};
+
+/// Version of the schema below, kept in `PRAGMA user_version`.
+pub const SCHEMA_VERSION: i64 = 1;
+
+// `history` is append-only: a row per change, in the order of revisions, so that a batch of writes dirties the last pages
+// only. Numbers stand before the blobs so that reading them never follows an overflow page. `log_index` and `log_term`
+// say which Raft entry made the row: no second table has to be touched to know what was applied.
+const SCHEMA: &str = "
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        created INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        lease INTEGER NOT NULL,
+        log_index INTEGER NOT NULL,
+        log_term INTEGER NOT NULL,
+        key BLOB NOT NULL,
+        value BLOB NOT NULL
+    );
+    CREATE TABLE lease (id INTEGER PRIMARY KEY, ttl_secs INTEGER NOT NULL);
+    CREATE TABLE raft_log (log_index INTEGER PRIMARY KEY, entry TEXT NOT NULL);
+";
+
+/// Pages in the WAL before the writer moves them to the database (8 MiB).
+const CHECKPOINT_PAGES: u32 = 2048;
+
+/// Keeps a second process away from the directory while it lives.
+#[derive(Debug)]
+pub struct DirLock(#[allow(dead_code, reason = "held for its lock")] File);
+
+/// Locks the directory for this process.
+pub fn lock_dir(dir: &Path) -> Result<DirLock, Error> {
+    let path = dir.join("lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(Error::io("cannot open the lock file"))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _unreadable_is_unknown = file.read_to_string(&mut pid);
+            return Err(Error::InUse { dir: dir.to_owned(), pid: pid.trim().to_owned() });
+        }
+        Err(TryLockError::Error(err)) => return Err(Error::io("cannot lock the data directory")(err)),
+    }
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(Error::io("cannot write the lock file"))?;
+    Ok(DirLock(file))
+}
+
+/// Opens the database for writing; makes it if there is none.
+pub fn open_writer(path: &Path, rng: &Rng) -> Result<Connection, Error> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(Error::io("cannot create the database"))?;
+    let conn = Connection::open(path).map_err(|err| sqlite(path, "cannot open the database", err))?;
+    let found: i64 =
+        conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|err| sqlite(path, "cannot read the database", err))?;
+    if found > SCHEMA_VERSION {
+        return Err(Error::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION });
+    }
+    prepare(&conn, found, rng).map_err(|err| sqlite(path, "cannot prepare the database", err))?;
+    Ok(conn)
+}
+
+fn prepare(conn: &Connection, found: i64, rng: &Rng) -> rusqlite::Result<()> {
+    conn.pragma_update(None, "journal_mode", "WAL")?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    conn.pragma_update(None, "journal_size_limit", 4 * 4096 * i64::from(CHECKPOINT_PAGES))?;
+    conn.pragma_update(None, "cache_size", -2048)?;
+    conn.set_prepared_statement_cache_capacity(32);
+    if found == 0 {
+        conn.execute_batch("BEGIN IMMEDIATE")?;
+        conn.execute_batch(SCHEMA)?;
+        conn.execute("INSERT INTO meta VALUES ('cluster_id', ?)", [u64::from_be_bytes(random(rng)) >> 1])?;
+        conn.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        conn.execute_batch("COMMIT")?;
+    }
+    Ok(())
+}
+
+fn random(rng: &Rng) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+/// Opens the database for reading; never blocks the writer.
+pub fn open_reader(path: &Path) -> Result<Connection, Error> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags).map_err(|err| sqlite(path, "cannot open the database", err))?;
+    conn.pragma_update(None, "cache_size", -1024).map_err(|err| sqlite(path, "cannot open the database", err))?;
+    Ok(conn)
+}
+
+/// What SQLite's error means here.
+pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
+    match err.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace { path: path.to_owned() },
+        Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
+            Error::Corrupt { path: path.to_owned(), why: err.to_string() }
+        }
+        _ => Error::io(doing)(err),
+    }
+}
+
+/// A value of `meta`.
+pub fn meta<T: serde::de::DeserializeOwned>(conn: &Connection, path: &Path, name: &str) -> Result<Option<T>, Error> {
+    let text: Option<String> = conn
+        .prepare_cached("SELECT CAST(value AS TEXT) FROM meta WHERE name = ?")
+        .and_then(|mut s| s.query_row([name], |row| row.get(0)).optional())
+        .map_err(|err| sqlite(path, "cannot read the database", err))?;
+    let corrupt = |err: serde_json::Error| Error::Corrupt { path: path.to_owned(), why: format!("meta {name}: {err}") };
+    text.map(|t| serde_json::from_str(&t).map_err(corrupt)).transpose()
+}
+
+/// Sets a value of `meta`.
+pub fn set_meta<T: serde::Serialize>(conn: &Connection, name: &str, value: &T) -> rusqlite::Result<()> {
+    let text = serde_json::to_string(value).map_err(|err| rusqlite::Error::ToSqlConversionFailure(Box::new(err)))?;
+    conn.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?.execute(params![name, text]).map(drop)
+}
+
+/// What the rows of `history` say about the state.
+#[derive(Debug)]
+pub struct Loaded {
+    /// All versions.
+    pub index: Index,
+    /// The newest revision.
+    pub revision: u64,
+    /// Index and term of the newest Raft entry that made a row.
+    pub log: Option<(u64, u64)>,
+}
+
+/// Reads the index from the rows.
+pub fn load(conn: &Connection, path: &Path) -> Result<Loaded, Error> {
+    let floor = meta::<u64>(conn, path, "floor")?.unwrap_or(0);
+    let revision = meta::<u64>(conn, path, "revision")?.unwrap_or(1);
+    let mut loaded = Loaded { index: Index::at_floor(floor), revision, log: None };
+    let mut read = || -> rusqlite::Result<()> {
+        let mut rows = conn.prepare("SELECT id, created, version, lease, log_index, log_term, key FROM history ORDER BY id")?;
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            let version = Version { id: row.get(0)?, create: row.get(1)?, version: row.get(2)?, lease: row.get(3)? };
+            let key = Bytes::copy_from_slice(row.get_ref(6)?.as_blob()?);
+            loaded.index.push(&key, version);
+            loaded.revision = loaded.revision.max(version.id >> POSITION_BITS);
+            loaded.log = Some((row.get(4)?, row.get(5)?));
+        }
+        Ok(())
+    };
+    read().map_err(|err| sqlite(path, "cannot read the database", err))?;
+    Ok(loaded)
+}
+
+/// The bytes of a row; `None` if compaction took it.
+pub fn value(conn: &Connection, id: u64) -> rusqlite::Result<Option<Bytes>> {
+    let mut statement = conn.prepare_cached("SELECT value FROM history WHERE id = ?")?;
+    statement.query_row([id], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?))).optional()
+}
+
+/// The file in its directory.
+pub fn path_in(dir: &Path) -> PathBuf {
+    dir.join("state.db")
+}

@@ -1,0 +1,134 @@
+//! Who watches what, and telling them. A watcher that does not keep up is let go; nobody waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use base::limits;
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+use crate::error::Error;
+use crate::mvcc::index::covers;
+use crate::watch::{Farewell, WatchStream, progress_mark};
+use crate::{EventBatch, Revision, WatchRequest};
+
+#[derive(Debug)]
+struct Watcher {
+    request: WatchRequest,
+    tx: mpsc::Sender<EventBatch>,
+    farewell: Farewell,
+}
+
+#[derive(Debug, Default)]
+struct Watchers {
+    all: BTreeMap<u64, Watcher>,
+    last: u64,
+    closed: bool,
+}
+
+/// The watchers and the newest revision that they were told.
+#[derive(Debug, Default)]
+pub struct Hub {
+    watchers: Mutex<Watchers>,
+    revision: AtomicU64,
+    wanting_prev: AtomicUsize,
+}
+
+impl Hub {
+    /// The newest revision applied and told.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
+    }
+
+    /// Where the store stands at opening.
+    pub fn start_at(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Release);
+    }
+
+    /// Whether any watcher wants keys as they were before.
+    pub fn wants_prev(&self) -> bool {
+        self.wanting_prev.load(Ordering::Relaxed) > 0
+    }
+
+    /// Adds a watcher. It hears of every revision after the one returned.
+    pub fn register(&self, request: WatchRequest) -> Result<(WatchStream, u64), Error> {
+        // Full means the reader is too slow: it is let go and must list again.
+        let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
+        let farewell = Farewell::default();
+        let stream = WatchStream::live(rx, farewell.clone());
+        if request.prev_kv {
+            self.wanting_prev.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if watchers.closed {
+            return Err(Error::Closed);
+        }
+        watchers.last += 1;
+        let id = watchers.last;
+        watchers.all.insert(id, Watcher { request, tx, farewell });
+        // Under the lock that `publish` holds, so no revision falls between the past and the live part.
+        Ok((stream, self.revision()))
+    }
+
+    /// Tells the batches, then makes `revision` the current one.
+    pub fn publish(&self, batches: &[EventBatch], revision: u64) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for batch in batches {
+            self.send(&mut watchers, |request| matching(request, batch));
+        }
+        self.revision.store(revision, Ordering::Release);
+    }
+
+    /// Sends everybody a progress mark.
+    pub fn progress(&self) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mark = progress_mark(Revision(self.revision()));
+        self.send(&mut watchers, |_| Some(mark.clone()));
+    }
+
+    /// Lets everybody go.
+    pub fn close(&self) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.closed = true;
+        watchers.all.clear();
+    }
+
+    fn send(&self, watchers: &mut Watchers, batch: impl Fn(&WatchRequest) -> Option<EventBatch>) {
+        watchers.all.retain(|_, watcher| {
+            let Some(batch) = batch(&watcher.request) else { return true };
+            let keep = match watcher.tx.try_send(batch) {
+                Ok(()) => true,
+                Err(TrySendError::Full(_)) => {
+                    *watcher.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(Error::SlowWatcher);
+                    false
+                }
+                Err(TrySendError::Closed(_)) => false,
+            };
+            if !keep && watcher.request.prev_kv {
+                self.wanting_prev.fetch_sub(1, Ordering::Relaxed);
+            }
+            keep
+        });
+    }
+}
+
+/// The part of a batch that a watch asked for.
+fn matching(request: &WatchRequest, batch: &EventBatch) -> Option<EventBatch> {
+    if batch.revision < request.start {
+        return None;
+    }
+    let wanted = |key: &[u8]| covers(&request.key, &request.range_end, key);
+    let n = batch.events.iter().filter(|e| wanted(&e.kv.key)).count();
+    if n == 0 {
+        return None;
+    }
+    let strip = !request.prev_kv && batch.events.iter().any(|e| e.prev.is_some());
+    if n == batch.events.len() && !strip {
+        return Some(batch.clone());
+    }
+    let mut events: Vec<_> = batch.events.iter().filter(|e| wanted(&e.kv.key)).cloned().collect();
+    if strip {
+        events.iter_mut().for_each(|e| e.prev = None);
+    }
+    Some(EventBatch { revision: batch.revision, events: events.into() })
+}

@@ -1,0 +1,178 @@
+//! Which versions of which keys exist: in memory, without the values.
+//!
+//! Versions newer than the applied revision may be in it while their transaction is not durable yet. Nobody sees them:
+//! every reader asks for the versions as of a revision that is applied.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::{KeyValue, Revision};
+
+/// Bits of a row id that count the changes inside one revision: `id = revision << 20 | position`.
+pub const POSITION_BITS: u32 = 20;
+
+/// Changes that one transaction may make at most.
+pub const CHANGES_MAX: u64 = (1 << POSITION_BITS) - 1;
+
+/// One version of a key; 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Row of `history`.
+    pub id: u64,
+    /// Revision of the generation's creation.
+    pub create: u64,
+    /// Changes since then; 0 marks the deletion.
+    pub version: u64,
+    /// Lease, 0 for none.
+    pub lease: u64,
+}
+
+impl Version {
+    /// The revision that wrote it.
+    pub fn revision(&self) -> u64 {
+        self.id >> POSITION_BITS
+    }
+
+    /// Whether the key was there after it.
+    pub fn is_live(&self) -> bool {
+        self.version > 0
+    }
+
+    /// The key with this version's numbers around `value`.
+    pub fn with(&self, key: &Bytes, value: Bytes) -> KeyValue {
+        KeyValue {
+            key: key.clone(),
+            value,
+            create_revision: Revision(self.create),
+            mod_revision: Revision(self.revision()),
+            version: self.version,
+            lease: self.lease,
+        }
+    }
+}
+
+/// All keys with their versions, oldest first.
+#[derive(Debug, Default)]
+pub struct Index {
+    keys: BTreeMap<Bytes, Vec<Version>>,
+    /// The oldest revision that can be read.
+    pub floor: u64,
+}
+
+/// The keys that a request's `key` and `range_end` mean.
+pub fn bounds<'a>(key: &'a [u8], range_end: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    match range_end {
+        [] => (Bound::Included(key), Bound::Included(key)),
+        [0] => (Bound::Included(key), Bound::Unbounded),
+        end if end <= key => (Bound::Excluded(key), Bound::Included(key)),
+        end => (Bound::Included(key), Bound::Excluded(end)),
+    }
+}
+
+/// Whether `candidate` is among the keys that `key` and `range_end` mean.
+pub fn covers(key: &[u8], range_end: &[u8], candidate: &[u8]) -> bool {
+    match range_end {
+        [] => candidate == key,
+        [0] => candidate >= key,
+        end => candidate >= key && candidate < end,
+    }
+}
+
+fn at(versions: &[Version], revision: u64) -> Option<Version> {
+    let n_until = versions.partition_point(|v| v.revision() <= revision);
+    n_until.checked_sub(1).map(|i| versions[i]).filter(Version::is_live)
+}
+
+impl Index {
+    /// Empty, with the floor at `floor`.
+    pub fn at_floor(floor: u64) -> Index {
+        Index { keys: BTreeMap::new(), floor }
+    }
+
+    /// Adds the newest version of a key.
+    pub fn push(&mut self, key: &Bytes, version: Version) {
+        match self.keys.get_mut(key) {
+            Some(versions) => versions.push(version),
+            // The copy frees the request's buffer, of which `key` may be a slice.
+            None => drop(self.keys.insert(Bytes::copy_from_slice(key), vec![version])),
+        }
+    }
+
+    /// The key as it stands after everything pushed.
+    pub fn newest(&self, key: &[u8]) -> Option<Version> {
+        self.keys.get(key).and_then(|versions| versions.last()).copied().filter(Version::is_live)
+    }
+
+    /// The live keys of a range as of `revision`, in order.
+    pub fn range<'a>(&'a self, key: &'a [u8], range_end: &'a [u8], revision: u64) -> impl Iterator<Item = (&'a Bytes, Version)> {
+        let (from, to) = bounds(key, range_end);
+        // A range that ends before it starts is empty; BTreeMap would panic.
+        let empty = matches!(from, Bound::Excluded(_));
+        let range = if empty { (Bound::Unbounded, Bound::Excluded(&[][..])) } else { (from, to) };
+        self.keys.range::<[u8], _>(range).filter_map(move |(key, versions)| at(versions, revision).map(|v| (key, v)))
+    }
+
+    /// Whether `revision` can be read when the newest one is `current`.
+    pub fn check(&self, asked: u64, current: u64) -> Result<(), Error> {
+        if asked > current {
+            return Err(Error::Future { asked: Revision(asked), current: Revision(current) });
+        }
+        if asked < self.floor {
+            return Err(Error::Compacted { asked: Revision(asked), floor: Revision(self.floor) });
+        }
+        Ok(())
+    }
+
+    /// Takes back what was pushed after `revision`, because it did not become durable.
+    pub fn roll_back(&mut self, revision: u64) {
+        self.keys.retain(|_, versions| {
+            versions.truncate(versions.partition_point(|v| v.revision() <= revision));
+            !versions.is_empty()
+        });
+    }
+
+    /// Rows that nobody can read any more with the floor at `floor`, of up to `n_keys` keys after `after`; and the last
+    /// key looked at, or `None` at the end.
+    ///
+    /// rev 7 put, rev 9 delete, rev 12 put: floor 10 frees {7, 9}; floor 9 frees {7}, as a watch from 9 must see the
+    /// delete; floor 8 frees nothing, as 7 is still readable at 8.
+    pub fn superseded(&self, after: Option<&Bytes>, n_keys: usize, floor: u64) -> (Vec<u64>, Option<Bytes>) {
+        let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+        let mut last = None;
+        let mut ids = Vec::new();
+        for (key, versions) in self.keys.range::<[u8], _>((from, Bound::Unbounded)).take(n_keys) {
+            ids.extend(versions[..n_superseded(versions, floor)].iter().map(|v| v.id));
+            last = Some(key.clone());
+        }
+        (ids, last)
+    }
+
+    /// Forgets what [`Index::superseded`] named, in `after..=until`.
+    pub fn forget(&mut self, after: Option<&Bytes>, until: &Bytes, floor: u64) {
+        let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
+        let mut gone = Vec::new();
+        for (key, versions) in self.keys.range_mut::<[u8], _>((from, Bound::Included(&until[..]))) {
+            versions.drain(..n_superseded(versions, floor));
+            versions.shrink_to_fit();
+            if versions.is_empty() {
+                gone.push(key.clone());
+            }
+        }
+        for key in gone {
+            self.keys.remove(&key);
+        }
+    }
+}
+
+/// How many of a key's oldest versions the floor frees.
+fn n_superseded(versions: &[Version], floor: u64) -> usize {
+    let n_until = versions.partition_point(|v| v.revision() <= floor);
+    match n_until.checked_sub(1).map(|i| versions[i]) {
+        None => 0,
+        Some(newest) if newest.is_live() || newest.revision() == floor => n_until - 1,
+        Some(_) => n_until,
+    }
+}

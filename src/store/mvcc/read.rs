@@ -1,0 +1,128 @@
+//! Reading without ever blocking the writer: the index says which rows, a few reader connections fetch them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use base::task::Group;
+use bytes::Bytes;
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use crate::error::Error;
+use crate::mvcc::database;
+use crate::mvcc::hub::Hub;
+use crate::mvcc::index::{Index, Version};
+use crate::{KeyValue, RangeReply, RangeRequest, Revision};
+
+/// Connections that read at one time; more readers wait for one.
+const READERS: usize = 4;
+
+/// Times that a read at "now" starts anew because a compaction took its rows; each needs a newer write and a compaction.
+const RETRIES: usize = 8;
+
+/// Reads ranges.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    index: Arc<RwLock<Index>>,
+    hub: Arc<Hub>,
+    permits: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// Keys of a reply before their values are fetched.
+struct Plan {
+    revision: u64,
+    rows: Vec<(Bytes, Version)>,
+    more: bool,
+    count: u64,
+}
+
+impl Reader {
+    /// Reads what `hub` has told.
+    pub fn new(path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>) -> Reader {
+        Reader { path, index, hub, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Answers a range from this member's state.
+    pub async fn range(self: &Arc<Self>, request: RangeRequest) -> Result<RangeReply, Error> {
+        for _ in 0..RETRIES {
+            let plan = self.plan(&request)?;
+            let (revision, more, count) = (Revision(plan.revision), plan.more, plan.count);
+            if let Some(kvs) = self.fetch(plan, request.keys_only).await? {
+                return Ok(RangeReply { revision, kvs, more, count });
+            }
+            // A row is gone: the floor has passed. At a fixed revision the next plan says so, at "now" it finds newer rows.
+        }
+        Err(Error::Corrupt { path: self.path.clone(), why: "rows of live keys are missing".to_owned() })
+    }
+
+    fn plan(&self, request: &RangeRequest) -> Result<Plan, Error> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.hub.revision();
+        let at = request.revision.filter(|r| r.0 > 0).map_or(current, |r| r.0);
+        index.check(at, current)?;
+        let (rows, count) = select(&index, request, at);
+        Ok(Plan { revision: current, more: (rows.len() as u64) < count && !request.count_only, rows, count })
+    }
+
+    async fn fetch(self: &Arc<Self>, plan: Plan, keys_only: bool) -> Result<Option<Vec<KeyValue>>, Error> {
+        if keys_only || plan.rows.is_empty() {
+            return Ok(Some(plan.rows.iter().map(|(key, v)| v.with(key, Bytes::new())).collect()));
+        }
+        self.with_connection(move |conn| {
+            let mut kvs = Vec::with_capacity(plan.rows.len());
+            for (key, version) in &plan.rows {
+                let Some(value) = database::value(conn, version.id)? else { return Ok(None) };
+                kvs.push(version.with(key, value));
+            }
+            Ok(Some(kvs))
+        })
+        .await
+    }
+
+    /// Runs `work` with a reader connection on a thread that may block.
+    pub async fn with_connection<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let _permit = self.permits.acquire().await.map_err(|_| Error::Closed)?;
+        let reader = Arc::clone(self);
+        Group::blocking(move || {
+            let idle = reader.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let conn = idle.map_or_else(|| database::open_reader(&reader.path), Ok)?;
+            let result = work(&conn).map_err(|err| database::sqlite(&reader.path, "cannot read the database", err));
+            reader.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+            result
+        })
+        .await
+        .map_err(|_| Error::Closed)?
+    }
+
+    /// Where the floor stands.
+    pub fn floor(&self) -> u64 {
+        self.index.read().unwrap_or_else(PoisonError::into_inner).floor
+    }
+
+    /// Ends reading: later reads are refused.
+    pub fn close(&self) {
+        self.permits.close();
+    }
+}
+
+/// The rows of a request as of `at`, cut by its limit, and the number without the cut.
+pub fn select(index: &Index, request: &RangeRequest, at: u64) -> (Vec<(Bytes, Version)>, u64) {
+    let keep = match (request.count_only, request.limit) {
+        (true, _) => 0,
+        (false, 0) => u64::MAX,
+        (false, limit) => limit,
+    };
+    let (mut rows, mut count) = (Vec::new(), 0);
+    for (key, version) in index.range(&request.key, &request.range_end, at) {
+        if count < keep {
+            rows.push((key.clone(), version));
+        }
+        count += 1;
+    }
+    (rows, count)
+}

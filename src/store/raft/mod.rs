@@ -1,0 +1,20 @@
+//! Agreement: openraft over the log and the state machine that `mvcc/writer` keeps in one file.
+//!
+//! With a single member an entry that is durable is committed, so the writer applies it in the transaction that makes it
+//! durable: one fsync for the whole batch, and no log rows at all. With several members entries go to `raft_log` first.
+
+pub mod batch;
+pub mod command;
+pub mod log;
+pub mod machine;
+pub mod network;
+
+openraft::declare_raft_types!(
+    /// The types of our Raft group.
+    pub TypeConfig:
+        D = crate::raft::command::Batch,
+        R = (),
+        NodeId = u64,
+        Node = openraft::BasicNode,
+        SnapshotData = tokio::fs::File,
+);
