@@ -9,6 +9,7 @@ pub mod quantity;
 pub mod labels;
 pub mod fields;
 pub mod meta;
+pub mod read;
 pub mod decode;
 pub mod defaults;
 pub mod strategy;

@@ -1,0 +1,58 @@
+//! Reading values by dotted path, with the zero value where nothing is: `text(pod, "spec.nodeName")`.
+
+use serde_json::{Map, Value};
+
+/// The value at a dotted path; null counts as missing.
+pub fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |v, name| v.get(name)).filter(|v| !v.is_null())
+}
+
+/// Text, empty when missing.
+pub fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    at(value, path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Text, None when missing or empty.
+pub fn some_text<'a>(value: &'a Value, path: &str) -> Option<&'a str> {
+    Some(text(value, path)).filter(|t| !t.is_empty())
+}
+
+/// An integer, if there is one.
+pub fn integer(value: &Value, path: &str) -> Option<i64> {
+    at(value, path)?.as_i64()
+}
+
+/// An integer, 0 when missing.
+pub fn number(value: &Value, path: &str) -> i64 {
+    integer(value, path).unwrap_or(0)
+}
+
+/// A flag, false when missing.
+pub fn flag(value: &Value, path: &str) -> bool {
+    at(value, path).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// A list, empty when missing.
+pub fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
+    at(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A map, None when missing.
+pub fn map<'a>(value: &'a Value, path: &str) -> Option<&'a Map<String, Value>> {
+    at(value, path)?.as_object()
+}
+
+/// The texts of a list of texts.
+pub fn texts<'a>(value: &'a Value, path: &str) -> Vec<&'a str> {
+    list(value, path).iter().filter_map(Value::as_str).collect()
+}
+
+/// The item of `list` whose `field` is `wanted`: a condition by type, a container by name.
+pub fn find<'a>(list: &'a [Value], field: &str, wanted: &str) -> Option<&'a Value> {
+    list.iter().find(|item| item.get(field).and_then(Value::as_str) == Some(wanted))
+}
+
+/// Whether `status.conditions` has this type with status `True`.
+pub fn condition_is_true(object: &Value, kind: &str) -> bool {
+    find(list(object, "status.conditions"), "type", kind).is_some_and(|c| text(c, "status") == "True")
+}
