@@ -89,6 +89,9 @@ pub trait Plugin: Send + Sync + 'static {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 /// A virtual resource: a `create` that computes an answer and stores nothing (TokenReview, SubjectAccessReview, …).
 #[async_trait]
 pub trait Virtual: Send + Sync + 'static {

@@ -44,3 +44,9 @@ impl Virtual for SelfReview {
         Ok(object)
     }
 }
+
+/// Both, by group and resource.
+pub fn virtuals(chain: &Arc<Chain>) -> Vec<(&'static str, &'static str, Arc<dyn Virtual>)> {
+    const GROUP: &str = "authentication.k8s.io";
+    vec![(GROUP, "tokenreviews", Arc::new(TokenReview(chain.clone()))), (GROUP, "selfsubjectreviews", Arc::new(SelfReview))]
+}

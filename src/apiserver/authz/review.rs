@@ -167,6 +167,17 @@ impl Virtual for RulesReview {
     }
 }
 
+/// Every review of access, by group and resource.
+pub fn virtuals(authorizer: &Arc<dyn Authorizer>, rbac: &Arc<Rbac>) -> Vec<(&'static str, &'static str, Arc<dyn Virtual>)> {
+    let access = |kind: Kind| Arc::new(AccessReview { kind, authorizer: authorizer.clone() });
+    vec![
+        (GROUP, "subjectaccessreviews", access(Kind::Subject)),
+        (GROUP, "localsubjectaccessreviews", access(Kind::Local)),
+        (GROUP, "selfsubjectaccessreviews", access(Kind::Own)),
+        (GROUP, "selfsubjectrulesreviews", Arc::new(RulesReview { rbac: rbac.clone() })),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

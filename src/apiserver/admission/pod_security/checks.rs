@@ -326,7 +326,9 @@ fn restricted_capabilities(pod: &Pod<'_>) -> Option<String> {
 }
 
 fn volume_types(pod: &Pod<'_>) -> Option<String> {
-    const ALLOWED: [&str; 9] = ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
+    // A volume without a source becomes an emptyDir.
+    const ALLOWED: [&str; 10] =
+        ["", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
     let kind = |volume: &Value| volume.as_object().and_then(|fields| fields.keys().find(|key| *key != "name")).cloned().unwrap_or_default();
     let bad: Vec<&Value> = pod.volumes().filter(|volume| !ALLOWED.contains(&kind(volume).as_str())).collect();
     let (names, kinds) = (bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(), unique(bad.iter().map(|volume| kind(volume)).collect()));

@@ -1,0 +1,187 @@
+//! The plugins one by one, on the cases most likely to be wrong.
+
+use base::rng::Rng;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::authz::fixture::Objects;
+use crate::user::UserInfo;
+
+struct Case {
+    operation: Operation,
+    attributes: Attributes,
+    object: Value,
+    old: Option<Value>,
+    objects: Objects,
+}
+
+fn case(operation: Operation, resource: &str, name: &str, object: Value) -> Case {
+    let attributes = Attributes {
+        user: UserInfo::new("bob", &[]).into(),
+        resource: resource.into(),
+        namespace: "default".into(),
+        name: name.into(),
+        is_resource: true,
+        ..Attributes::default()
+    };
+    Case { operation, attributes, object, old: None, objects: Objects::default() }
+}
+
+impl Case {
+    fn with(mut self, group: &'static str, resource: &'static str, object: Value) -> Case {
+        self.objects.put(group, resource, object);
+        self
+    }
+
+    fn by(mut self, node: &str) -> Case {
+        self.attributes.user = UserInfo::new(format!("system:node:{node}"), &["system:nodes"]).into();
+        self
+    }
+
+    fn over(mut self, old: Value) -> Case {
+        self.old = Some(old);
+        self
+    }
+
+    /// Both rounds of one plugin: the object it leaves, or the text of its refusal.
+    async fn run(mut self, plugin: &dyn Plugin) -> Result<Value, String> {
+        let mut warnings = Vec::new();
+        if !plugin.handles(self.operation, &self.attributes) {
+            return Ok(self.object);
+        }
+        let mut review = Review {
+            operation: self.operation,
+            attributes: &self.attributes,
+            kind: "",
+            object: &mut self.object,
+            old: self.old.as_ref(),
+            dry_run: false,
+            lookup: &self.objects,
+            warnings: &mut warnings,
+        };
+        plugin.admit(&mut review).await.map_err(|status| status.message.clone())?;
+        plugin.validate(&review).await.map_err(|status| status.message.clone())?;
+        Ok(self.object)
+    }
+}
+
+fn namespace(phase: &str) -> Value {
+    json!({"metadata": {"name": "default"}, "status": {"phase": phase}})
+}
+
+#[tokio::test]
+async fn nothing_is_created_in_a_namespace_that_goes_or_is_not_there() {
+    let plugin = namespace_lifecycle::NamespaceLifecycle;
+    let create = || case(Operation::Create, "pods", "p", json!({}));
+    assert_eq!(create().run(&plugin).await.unwrap_err(), "namespaces \"default\" not found");
+    let text = "pods \"p\" is forbidden: unable to create new content in namespace default because it is being terminated";
+    assert_eq!(create().with("", "namespaces", namespace("Terminating")).run(&plugin).await.unwrap_err(), text);
+    create().with("", "namespaces", namespace("Active")).run(&plugin).await.unwrap();
+    let mut delete = case(Operation::Delete, "namespaces", "kube-system", Value::Null);
+    delete.attributes.namespace = "kube-system".into();
+    assert_eq!(delete.run(&plugin).await.unwrap_err(), "namespaces \"kube-system\" is forbidden: this namespace may not be deleted");
+}
+
+#[tokio::test]
+async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
+    let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
+    let account = |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
+    let pod = || json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
+        {"name": "own", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}]}});
+    let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(true)).run(&plugin).await.unwrap();
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    let volume = made["spec"]["volumes"][0]["name"].as_str().unwrap();
+    assert!(volume.starts_with("kube-api-access-") && volume.len() == 21, "{volume}");
+    assert_eq!(made["spec"]["containers"][0]["volumeMounts"][0]["name"], volume);
+    assert_eq!(made["spec"]["containers"][1]["volumeMounts"].as_array().unwrap().len(), 1);
+    assert_eq!(made["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"], json!({"expirationSeconds": 3607, "path": "token"}));
+    let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(false)).run(&plugin).await.unwrap();
+    assert!(made["spec"]["volumes"].is_null());
+    let text = "pods \"p\" is forbidden: error looking up service account default/default: serviceaccount \"default\" not found";
+    assert_eq!(case(Operation::Create, "pods", "p", pod()).run(&plugin).await.unwrap_err(), text);
+}
+
+#[tokio::test]
+async fn priority_is_the_classs_and_nobody_elses() {
+    let class = |name: &str, value: i64, default: bool| json!({"metadata": {"name": name}, "value": value, "globalDefault": default});
+    let create = |spec: Value| {
+        let pod = case(Operation::Create, "pods", "p", json!({ "spec": spec }));
+        pod.with("scheduling.k8s.io", "priorityclasses", class("high", 1000, false)).with("scheduling.k8s.io", "priorityclasses", class("usual", 7, true))
+    };
+    let made = create(json!({"priorityClassName": "high"})).run(&priority::Priority).await.unwrap();
+    assert_eq!((&made["spec"]["priority"], &made["spec"]["preemptionPolicy"]), (&json!(1000), &json!("PreemptLowerPriority")));
+    let made = create(json!({})).run(&priority::Priority).await.unwrap();
+    assert_eq!((&made["spec"]["priority"], &made["spec"]["priorityClassName"]), (&json!(7), &json!("usual")));
+    let text = "pods \"p\" is forbidden: no PriorityClass with name none was found";
+    assert_eq!(create(json!({"priorityClassName": "none"})).run(&priority::Priority).await.unwrap_err(), text);
+    assert!(create(json!({"priorityClassName": "high", "priority": 5})).run(&priority::Priority).await.is_err());
+}
+
+#[tokio::test]
+async fn a_node_touches_only_itself_and_its_pods() {
+    let plugin = node_restriction::NodeRestriction;
+    let node = |taints: Value, labels: Value| json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"taints": taints}});
+    let plain = || node(json!([]), json!({"kubernetes.io/hostname": "n1", "own.example/x": "y"}));
+    let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(plain());
+    change(plain()).run(&plugin).await.unwrap();
+    assert_eq!(change(node(json!([{"key": "k"}]), json!({}))).run(&plugin).await.unwrap_err(), "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints");
+    let labelled = node(json!([]), json!({"node-restriction.kubernetes.io/pci": "1"}));
+    let text = "nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/pci";
+    assert_eq!(change(labelled).run(&plugin).await.unwrap_err(), text);
+    let text = "nodes \"n1\" is forbidden: node \"n2\" is not allowed to modify node \"n1\"";
+    assert_eq!(case(Operation::Update, "nodes", "n1", plain()).by("n2").over(plain()).run(&plugin).await.unwrap_err(), text);
+
+    let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1"}});
+    let delete = |node: &str| case(Operation::Delete, "pods", "p", Value::Null).by(node).over(pod.clone()).with("", "pods", pod.clone());
+    delete("n1").run(&plugin).await.unwrap();
+    let text = "pods \"p\" is forbidden: node \"n2\" can only delete pods with spec.nodeName set to itself";
+    assert_eq!(delete("n2").run(&plugin).await.unwrap_err(), text);
+    assert!(case(Operation::Create, "pods", "p", pod.clone()).by("n1").run(&plugin).await.unwrap_err().contains("mirror pods"));
+
+    let request = json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
+    let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n2").with("", "pods", pod.clone());
+    token.attributes.subresource = "token".into();
+    assert!(token.run(&plugin).await.unwrap_err().contains("scheduled on a different node"));
+}
+
+#[tokio::test]
+async fn limit_ranges_fill_in_and_refuse() {
+    let range = json!({"metadata": {"name": "r", "namespace": "default"}, "spec": {"limits": [
+        {"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "1"}, "min": {"cpu": "50m"}}]}});
+    let create = |resources: Value| {
+        let pod = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "resources": resources}]}});
+        case(Operation::Create, "pods", "p", pod).with("", "limitranges", range.clone())
+    };
+    let made = create(json!({})).run(&limit_ranger::LimitRanger).await.unwrap();
+    assert_eq!(made["spec"]["containers"][0]["resources"], json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}}));
+    let note = "LimitRanger plugin set: cpu request for container c; cpu limit for container c";
+    assert_eq!(made["metadata"]["annotations"]["kubernetes.io/limit-ranger"], note);
+    let text = "pods \"p\" is forbidden: maximum cpu usage per Container is 1, but limit is 2";
+    assert_eq!(create(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}})).run(&limit_ranger::LimitRanger).await.unwrap_err(), text);
+}
+
+#[tokio::test]
+async fn quota_counts_what_is_there_and_names_what_is_missing() {
+    let quota = json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});
+    let pod = |name: &str, cpu: &str| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
+    let create = |cpu: &str| case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with("", "pods", pod("a", "600m"));
+    create("400m").run(&resource_quota::ResourceQuota).await.unwrap();
+    let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
+    assert_eq!(create("500m").run(&resource_quota::ResourceQuota).await.unwrap_err(), text);
+    let bare = json!({"spec": {"containers": [{"name": "c"}]}});
+    let without = case(Operation::Create, "pods", "new", bare).with("", "resourcequotas", quota.clone());
+    let text = "pods \"new\" is forbidden: failed quota: q: must specify requests.cpu for: c";
+    assert_eq!(without.run(&resource_quota::ResourceQuota).await.unwrap_err(), text);
+    let full = create("100m").with("", "pods", pod("b", "100m"));
+    assert!(full.run(&resource_quota::ResourceQuota).await.unwrap_err().contains("requested: pods=1, used: pods=2, limited: pods=2"));
+}
+
+#[tokio::test]
+async fn tolerations_are_added_once_and_only_where_missing() {
+    let plugin = default_toleration_seconds::DefaultTolerationSeconds;
+    let own = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"});
+    let made = case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": [own]}})).run(&plugin).await.unwrap();
+    let keys: Vec<&str> = made["spec"]["tolerations"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();
+    assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
+    assert_eq!(case(Operation::Update, "pods", "p", made.clone()).run(&plugin).await.unwrap(), made);
+}
