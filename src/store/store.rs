@@ -1,5 +1,6 @@
 //! The embedded store: opening it, and the [`Storage`] face over Raft and the versions.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -54,7 +55,7 @@ impl Store {
             .spawn(move || writer.run(job_queue))
             .map_err(Error::io("cannot start the writer thread"))?;
         let log = Log { jobs: jobs.clone(), recent: Recent::default() };
-        let raft = start_raft(member, log).await?;
+        let raft = start_raft(member, log, path.clone()).await?;
         let (proposals, queue) = batch::queue();
         group.spawn("store-batch", batch::run(raft.clone(), queue));
         let reader = Arc::new(Reader::new(path, index.clone(), hub.clone()));
@@ -114,7 +115,7 @@ impl Store {
     }
 }
 
-type Opening = (Arc<RwLock<Index>>, Arc<Mutex<Leases>>, Arc<Hub>, std::path::PathBuf, Config);
+type Opening = (Arc<RwLock<Index>>, Arc<Mutex<Leases>>, Arc<Hub>, PathBuf, Config);
 
 fn open_files((index, leases, hub, path, config): Opening) -> Result<(DirLock, u64, Writer), Error> {
     create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
@@ -125,7 +126,7 @@ fn open_files((index, leases, hub, path, config): Opening) -> Result<(DirLock, u
     Ok((lock, cluster_id, Writer::new(conn, path, config.member, index, leases, hub)?))
 }
 
-async fn start_raft(member: u64, log: Log) -> Result<Raft<TypeConfig>, Error> {
+async fn start_raft(member: u64, log: Log, path: PathBuf) -> Result<Raft<TypeConfig>, Error> {
     let config = openraft::Config {
         cluster_name: "kedge".to_owned(),
         // Alone there is nobody to hear a heartbeat or to win an election: no ticks, so that an idle store sleeps.
@@ -134,7 +135,7 @@ async fn start_raft(member: u64, log: Log) -> Result<Raft<TypeConfig>, Error> {
         ..openraft::Config::default()
     };
     let config = Arc::new(config.validate().map_err(Error::io("cannot start raft"))?);
-    let machine = Machine { log: log.clone() };
+    let machine = Machine { log: log.clone(), path };
     let raft = Raft::new(member, config, Alone, log, machine).await.map_err(Error::io("cannot start raft"))?;
     if !raft.is_initialized().await.map_err(|_| Error::Closed)? {
         let members = std::collections::BTreeMap::from([(member, BasicNode::default())]);

@@ -1,5 +1,6 @@
 //! openraft's state machine: what the writer applied already is only acknowledged.
 
+use std::path::PathBuf;
 use std::sync::PoisonError;
 
 use openraft::storage::RaftStateMachine;
@@ -18,6 +19,8 @@ use crate::raft::log::{Log, storage_error};
 pub struct Machine {
     /// The way to the writer, shared with the log.
     pub log: Log,
+    /// The database.
+    pub path: PathBuf,
 }
 
 fn no_snapshots() -> StorageError<u64> {
@@ -27,7 +30,7 @@ fn no_snapshots() -> StorageError<u64> {
 
 impl RaftSnapshotBuilder<TypeConfig> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError<u64>> {
-        Err(no_snapshots())
+        self.snapshot().await?.ok_or_else(no_snapshots)
     }
 }
 
@@ -71,6 +74,23 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
-        Ok(None)
+        self.snapshot().await
+    }
+}
+
+impl Machine {
+    /// openraft wants a snapshot that covers what the log no longer holds. The database itself is it: the state is always as
+    /// new as the last applied entry. Its bytes are never read, as a member that is alone has nobody to send them to.
+    async fn snapshot(&self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
+        let (last_log_id, last_membership) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
+        let Some(last) = last_log_id else { return Ok(None) };
+        if last_membership.nodes().count() != 1 {
+            return Err(no_snapshots());
+        }
+        let file = tokio::fs::File::open(&self.path).await.map_err(|err| {
+            storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::io("cannot open the database")(err))
+        })?;
+        let meta = SnapshotMeta { last_log_id, last_membership, snapshot_id: last.to_string() };
+        Ok(Some(Snapshot { meta, snapshot: Box::new(file) }))
     }
 }
