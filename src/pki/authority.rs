@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls_pki_types::CertificateDer;
 
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::leaf::{LeafSpec, Usage};
 use crate::{identity, pem};
 
@@ -40,9 +40,9 @@ pub struct Issued {
 
 impl Authority {
     /// Makes a new self-signed P-256 authority with the common name `name@<unix seconds>`; gives back its key as PEM too.
-    pub fn create(name: &str, now: Timestamp) -> Result<(Authority, String), Error> {
+    pub fn create(name: &str, now: Timestamp) -> Result<(Authority, String), PkiError> {
         let subject = format!("{name}@{}", now.as_second());
-        let refused = |source| Error::Issue { subject: subject.clone(), source };
+        let refused = |source| PkiError::Issue { subject: subject.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
         let mut params = params_for(&subject, &[], now, CA_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -53,28 +53,28 @@ impl Authority {
     }
 
     /// Takes an authority from its certificate (bundle) and PKCS #8 key. The first certificate is the one that signs.
-    pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Authority, Error> {
+    pub fn from_pem(cert: &[u8], key: &[u8]) -> Result<Authority, PkiError> {
         let chain = pem::certificates(cert)?;
         let pkcs8 = pem::pkcs8_key(key)?;
-        let key = KeyPair::try_from(&pkcs8).map_err(|err| Error::malformed("private key", err))?;
-        let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).map_err(|err| Error::malformed("certificate", err))?;
+        let key = KeyPair::try_from(&pkcs8).map_err(|err| PkiError::malformed("private key", err))?;
+        let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).map_err(|err| PkiError::malformed("certificate", err))?;
         if !parsed.is_ca() {
-            return Err(Error::malformed("certificate", "it is not an authority's (basicConstraints CA is not set)"));
+            return Err(PkiError::malformed("certificate", "it is not an authority's (basicConstraints CA is not set)"));
         }
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
-            return Err(Error::malformed("private key", "it does not belong to the certificate beside it"));
+            return Err(PkiError::malformed("private key", "it does not belong to the certificate beside it"));
         }
-        let issuer = Issuer::from_ca_cert_der(&chain[0], key).map_err(|err| Error::malformed("certificate", err))?;
+        let issuer = Issuer::from_ca_cert_der(&chain[0], key).map_err(|err| PkiError::malformed("certificate", err))?;
         let bundle = chain.iter().map(|der| pem::encode("CERTIFICATE", der)).collect();
         Ok(Authority { bundle, chain, issuer })
     }
 
     /// Reads an authority from its two files.
-    pub fn load(cert: &Path, key: &Path) -> Result<Authority, Error> {
+    pub fn load(cert: &Path, key: &Path) -> Result<Authority, PkiError> {
         let read = |path: &Path| std::fs::read(path).map_err(base::files::FileError::at("cannot read", path));
         let (cert_pem, key_pem) = (read(cert)?, read(key)?);
         Authority::from_pem(&cert_pem, &key_pem).map_err(|err| match &err {
-            Error::Malformed { what: "private key", .. } => err.in_file(key),
+            PkiError::Malformed { what: "private key", .. } => err.in_file(key),
             _ => err.in_file(cert),
         })
     }
@@ -90,13 +90,13 @@ impl Authority {
     }
 
     /// When the signing certificate ends.
-    pub fn not_after(&self) -> Result<Timestamp, Error> {
+    pub fn not_after(&self) -> Result<Timestamp, PkiError> {
         Ok(identity::parse(&self.chain[0])?.not_after)
     }
 
     /// Signs a new leaf with a new P-256 key.
-    pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, Error> {
-        let refused = |source| Error::Issue { subject: spec.common_name.clone(), source };
+    pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, PkiError> {
+        let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
         let mut params = params_for(&spec.common_name, &spec.organizations, now, LEAF_LIFE);
         params.subject_alt_names = spec.san_types().map_err(refused)?;

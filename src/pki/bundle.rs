@@ -9,7 +9,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::{pem, tls};
 
 /// Trusted authorities.
@@ -27,32 +27,32 @@ impl fmt::Debug for Bundle {
 
 impl Bundle {
     /// Every certificate of the PEM texts becomes a trusted authority.
-    pub fn from_pems<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Bundle, Error> {
+    pub fn from_pems<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Bundle, PkiError> {
         let mut roots = RootCertStore::empty();
         for text in texts {
             for cert in pem::certificates(text.as_bytes())? {
-                roots.add(cert).map_err(|err| Error::malformed("certificate", err))?;
+                roots.add(cert).map_err(|err| PkiError::malformed("certificate", err))?;
             }
         }
         let roots = Arc::new(roots);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), tls::provider())
             .allow_unauthenticated()
             .build()
-            .map_err(|err| Error::malformed("certificate", err))?;
+            .map_err(|err| PkiError::malformed("certificate", err))?;
         Ok(Bundle { roots, clients })
     }
 
     /// One PEM text.
-    pub fn from_pem(text: &str) -> Result<Bundle, Error> {
+    pub fn from_pem(text: &str) -> Result<Bundle, PkiError> {
         Bundle::from_pems([text])
     }
 
     /// Whether `chain` (leaf first) leads to one of these authorities, at `now`, for client use.
-    pub fn verify_client(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), Error> {
-        let Some((leaf, rest)) = chain.split_first() else { return Err(Error::Untrusted("no certificate".to_owned())) };
+    pub fn verify_client(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), PkiError> {
+        let Some((leaf, rest)) = chain.split_first() else { return Err(PkiError::Untrusted("no certificate".to_owned())) };
         let since_epoch = std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         let verdict = self.clients.verify_client_cert(leaf, rest, UnixTime::since_unix_epoch(since_epoch));
-        verdict.map(drop).map_err(|err| Error::Untrusted(err.to_string()))
+        verdict.map(drop).map_err(|err| PkiError::Untrusted(err.to_string()))
     }
 
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {

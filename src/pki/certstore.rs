@@ -14,7 +14,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureScheme, pki_types::CertificateDer};
 
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::{identity, pem};
 
 /// One certificate chain with its key, as text and ready for TLS.
@@ -30,15 +30,15 @@ pub struct Pair {
 
 impl Pair {
     /// Checks that both texts are what they should be and belong together.
-    pub fn from_pem(cert: &str, key: &str) -> Result<Pair, Error> {
+    pub fn from_pem(cert: &str, key: &str) -> Result<Pair, PkiError> {
         let chain = pem::certificates(cert.as_bytes())?;
         let not_after = identity::parse(&chain[0])?.not_after;
-        let signer = any_supported_type(&pem::private_key(key.as_bytes())?).map_err(|err| Error::malformed("private key", err))?;
+        let signer = any_supported_type(&pem::private_key(key.as_bytes())?).map_err(|err| PkiError::malformed("private key", err))?;
         let certified = CertifiedKey::new(chain, signer);
         match certified.keys_match() {
             // A key that cannot tell its public half is taken at its word.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-            Err(_) => return Err(Error::malformed("private key", "it does not belong to the certificate beside it")),
+            Err(_) => return Err(PkiError::malformed("private key", "it does not belong to the certificate beside it")),
         }
         Ok(Pair { cert_pem: cert.to_owned(), key_pem: Secret::new(key.to_owned()), not_after, key: Arc::new(certified) })
     }
@@ -67,7 +67,7 @@ impl CertStore {
     }
 
     /// Reads both files, PEM.
-    pub fn load(cert: &Path, key: &Path) -> Result<Arc<CertStore>, Error> {
+    pub fn load(cert: &Path, key: &Path) -> Result<Arc<CertStore>, PkiError> {
         let read = |path: &Path| std::fs::read_to_string(path).map_err(FileError::at("cannot read", path));
         Ok(CertStore::new(Pair::from_pem(&read(cert)?, &read(key)?).map_err(|err| err.in_file(cert))?))
     }

@@ -12,7 +12,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
 use crate::authority::{Authority, LEAF_LIFE, params_for};
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::identity;
 use crate::leaf::Usage;
 
@@ -41,15 +41,15 @@ pub struct Request {
 }
 
 /// The DER of a request in PEM form.
-pub fn der_from_pem(text: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn der_from_pem(text: &[u8]) -> Result<Vec<u8>, PkiError> {
     let der = CertificateSigningRequestDer::from_pem_slice(text)
-        .map_err(|_| Error::malformed("certificate signing request", "PEM block type must be CERTIFICATE REQUEST"))?;
+        .map_err(|_| PkiError::malformed("certificate signing request", "PEM block type must be CERTIFICATE REQUEST"))?;
     Ok(der.to_vec())
 }
 
 /// Reads a request and checks that it is signed by its own key.
-pub fn parse(der: &[u8]) -> Result<Request, Error> {
-    let refused = |why: &str| Error::malformed("certificate signing request", why);
+pub fn parse(der: &[u8]) -> Result<Request, PkiError> {
+    let refused = |why: &str| PkiError::malformed("certificate signing request", why);
     let (_, csr) = X509CertificationRequest::from_der(der).map_err(|err| refused(&err.to_string()))?;
     let subject = &csr.certification_request_info.subject;
     // rcgen panics on an empty set, and writes one attribute of a type only: such names stop here.
@@ -76,8 +76,8 @@ pub fn parse(der: &[u8]) -> Result<Request, Error> {
 }
 
 /// Whether `profile` may sign `request`. The texts are upstream's.
-pub fn check(request: &Request, profile: Profile) -> Result<(), Error> {
-    let refused = |why: &str| Err(Error::Refused(why.to_owned()));
+pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
+    let refused = |why: &str| Err(PkiError::Refused(why.to_owned()));
     let node_group = request.organizations.len() == 1 && request.organizations[0] == "system:nodes";
     let node_name = request.common_name.strip_prefix("system:node:").is_some_and(|name| !name.is_empty());
     match profile {
@@ -100,13 +100,13 @@ impl Authority {
     /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority.
     ///
     /// Only the key, the subject and the names are taken from the request; uses and life are ours.
-    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, now: Timestamp) -> Result<String, Error> {
+    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, now: Timestamp) -> Result<String, PkiError> {
         let request = parse(der)?;
         check(&request, profile)?;
         if request.organizations.len() > 1 {
-            return Err(Error::Refused("more than one organization in the subject is not supported yet".to_owned()));
+            return Err(PkiError::Refused("more than one organization in the subject is not supported yet".to_owned()));
         }
-        let refused = |source| Error::Issue { subject: request.common_name.clone(), source };
+        let refused = |source| PkiError::Issue { subject: request.common_name.clone(), source };
         let asked = CertificateSigningRequestParams::from_der(&der.into()).map_err(refused)?;
         let life = life.unwrap_or(LEAF_LIFE).clamp(Duration::from_secs(600), LEAF_LIFE);
         let mut params = params_for(&request.common_name, &request.organizations, now, life);
@@ -119,8 +119,8 @@ impl Authority {
 }
 
 /// A new P-256 key (PEM) and the request (DER) for a certificate of this subject and these names.
-pub fn create(spec: &crate::leaf::LeafSpec) -> Result<(String, Vec<u8>), Error> {
-    let refused = |source| Error::Issue { subject: spec.common_name.clone(), source };
+pub fn create(spec: &crate::leaf::LeafSpec) -> Result<(String, Vec<u8>), PkiError> {
+    let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
     let key = rcgen::KeyPair::generate().map_err(refused)?;
     let mut params = params_for(&spec.common_name, &spec.organizations, Timestamp::UNIX_EPOCH, LEAF_LIFE);
     params.subject_alt_names = spec.san_types().map_err(refused)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// An error of this room.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum PkiError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] base::files::FileError),
@@ -48,15 +48,15 @@ pub enum Error {
     Sign,
 }
 
-impl Error {
-    pub(crate) fn malformed(what: &'static str, why: impl ToString) -> Error {
-        Error::Malformed { what, why: why.to_string() }
+impl PkiError {
+    pub(crate) fn malformed(what: &'static str, why: impl ToString) -> PkiError {
+        PkiError::Malformed { what, why: why.to_string() }
     }
 
     /// The same error with the file it came from.
-    pub(crate) fn in_file(self, path: &std::path::Path) -> Error {
+    pub(crate) fn in_file(self, path: &std::path::Path) -> PkiError {
         match self {
-            Error::Malformed { what, why } => Error::Unusable { path: path.to_owned(), what, why },
+            PkiError::Malformed { what, why } => PkiError::Unusable { path: path.to_owned(), what, why },
             other => other,
         }
     }

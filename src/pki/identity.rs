@@ -10,7 +10,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::x509::X509Name;
 
-use crate::error::Error;
+use crate::error::PkiError;
 
 /// OID of the subject attribute that carries a user's uid (Kubernetes' own arc).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
@@ -39,11 +39,11 @@ pub struct Identity {
 }
 
 /// Reads a certificate.
-pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, Error> {
-    let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| Error::malformed("certificate", err))?;
+pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
+    let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| PkiError::malformed("certificate", err))?;
     let uids: Vec<String> = attributes(cert.subject(), UID_OID);
     if uids.len() > 1 {
-        return Err(Error::malformed("certificate", "more than one uid in its subject"));
+        return Err(PkiError::malformed("certificate", "more than one uid in its subject"));
     }
     Ok(Identity {
         common_name: attributes(cert.subject(), "2.5.4.3").into_iter().next_back().unwrap_or_default(),

@@ -8,7 +8,7 @@ use rustls_pki_types::pem::SectionKind;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::pem;
 
 /// DER in front of an uncompressed P-256 point: together a SubjectPublicKeyInfo.
@@ -44,7 +44,7 @@ pub struct Signer {
 
 impl Signer {
     /// `text` holds a P-256 key in PKCS #8 form; of several the first signs.
-    pub fn from_pem(text: &str) -> Result<Signer, Error> {
+    pub fn from_pem(text: &str) -> Result<Signer, PkiError> {
         let key = key_pair(pem::pkcs8_key(text.as_bytes())?.secret_pkcs8_der())?;
         let kid = key_id(key.public_key().as_ref());
         Ok(Signer { key, kid, random: SystemRandom::new() })
@@ -56,10 +56,10 @@ impl Signer {
     }
 
     /// The token with these claims.
-    pub fn sign(&self, claims: &Value) -> Result<String, Error> {
+    pub fn sign(&self, claims: &Value) -> Result<String, PkiError> {
         let header = json!({"alg": "ES256", "kid": self.kid}).to_string();
         let body = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self.key.sign(&self.random, body.as_bytes()).map_err(|_| Error::Sign)?;
+        let signature = self.key.sign(&self.random, body.as_bytes()).map_err(|_| PkiError::Sign)?;
         Ok(format!("{body}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
@@ -78,20 +78,20 @@ struct PublicKey {
 
 impl Verifier {
     /// `text` holds private or public P-256 keys; all of them verify, so that keys can be rotated.
-    pub fn from_pem(text: &str) -> Result<Verifier, Error> {
+    pub fn from_pem(text: &str) -> Result<Verifier, PkiError> {
         let mut keys = Vec::new();
         for (kind, der) in pem::sections(text.as_bytes())? {
             let point = match kind {
                 SectionKind::PrivateKey => key_pair(&der)?.public_key().as_ref().to_vec(),
                 SectionKind::PublicKey => match der.strip_prefix(&SPKI_PREFIX) {
                     Some(point) if point.len() == POINT_BYTES => point.to_vec(),
-                    _ => return Err(Error::malformed("public key", "it is not a P-256 key")),
+                    _ => return Err(PkiError::malformed("public key", "it is not a P-256 key")),
                 },
                 _ => continue,
             };
             keys.push(PublicKey { kid: key_id(&point), point });
         }
-        if keys.is_empty() { Err(Error::malformed("key", "no key in it")) } else { Ok(Verifier { keys }) }
+        if keys.is_empty() { Err(PkiError::malformed("key", "no key in it")) } else { Ok(Verifier { keys }) }
     }
 
     /// The claims of a token whose signature is good. Times and audiences are the caller's to judge.
@@ -147,9 +147,9 @@ fn decode(token: &str) -> Result<(Value, Value), JwtError> {
     Ok((json(header)?, json(claims)?))
 }
 
-fn key_pair(pkcs8: &[u8]) -> Result<EcdsaKeyPair, Error> {
+fn key_pair(pkcs8: &[u8]) -> Result<EcdsaKeyPair, PkiError> {
     EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8, &SystemRandom::new())
-        .map_err(|err| Error::malformed("private key", format!("it is not a P-256 key ({err})")))
+        .map_err(|err| PkiError::malformed("private key", format!("it is not a P-256 key ({err})")))
 }
 
 fn key_id(point: &[u8]) -> String {

@@ -14,7 +14,7 @@ use tracing::info;
 use crate::authority::{Authority, LEAF_LIFE};
 use crate::bundle::Bundle;
 use crate::certstore::{CertStore, Pair};
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::identity::{self, Identity};
 use crate::jwt::{Signer, Verifier};
 use crate::leaf::{Ca, Leaf, LeafSpec};
@@ -49,7 +49,7 @@ impl Pki {
     /// Opens `dir` (`<data-dir>/server/tls`); what is missing, out of date or about to be is made anew.
     ///
     /// Authorities and the service-account key are never replaced: a broken one is an error that names its file.
-    pub fn load_or_create(dir: &Path, options: Options) -> Result<Pki, Error> {
+    pub fn load_or_create(dir: &Path, options: Options) -> Result<Pki, PkiError> {
         create_private_dir(dir)?;
         create_private_dir(&dir.join("etcd"))?;
         let now = options.clock.now();
@@ -77,22 +77,22 @@ impl Pki {
     }
 
     /// What clients must trust to talk to this server.
-    pub fn server_bundle(&self) -> Result<Bundle, Error> {
+    pub fn server_bundle(&self) -> Result<Bundle, PkiError> {
         Bundle::from_pem(self.authority(Ca::Server).bundle())
     }
 
     /// What the API server's port accepts at the handshake: users' and front proxies' certificates.
-    pub fn client_bundle(&self) -> Result<Bundle, Error> {
+    pub fn client_bundle(&self) -> Result<Bundle, PkiError> {
         Bundle::from_pems([self.authority(Ca::Client).bundle(), self.authority(Ca::RequestHeader).bundle()])
     }
 
     /// Signs service-account tokens.
-    pub fn signer(&self) -> Result<Signer, Error> {
+    pub fn signer(&self) -> Result<Signer, PkiError> {
         Signer::from_pem(&self.service_key)
     }
 
     /// Verifies service-account tokens.
-    pub fn verifier(&self) -> Result<Verifier, Error> {
+    pub fn verifier(&self) -> Result<Verifier, PkiError> {
         Verifier::from_pem(&self.service_key)
     }
 
@@ -103,7 +103,7 @@ impl Pki {
     }
 
     /// Reissues every leaf that has less than a third of its life left and swaps it in; says which.
-    pub fn renew(&self) -> Result<Vec<Leaf>, Error> {
+    pub fn renew(&self) -> Result<Vec<Leaf>, PkiError> {
         let now = self.options.clock.now();
         let mut renewed = Vec::new();
         for (leaf, store) in &self.leaves {
@@ -120,7 +120,7 @@ impl Pki {
         self.dir.join(format!("{stem}.{ending}"))
     }
 
-    fn load_leaf(&self, leaf: Leaf, now: Timestamp) -> Result<Pair, Error> {
+    fn load_leaf(&self, leaf: Leaf, now: Timestamp) -> Result<Pair, PkiError> {
         let cert = read_if_exists(&self.path(leaf.stem(), "crt"))?;
         let key = read_if_exists(&self.path(leaf.stem(), "key"))?;
         let (Some(cert), Some(key)) = (cert, key) else { return self.issue_leaf(leaf, "it was missing", now) };
@@ -135,7 +135,7 @@ impl Pki {
         }
     }
 
-    fn issue_leaf(&self, leaf: Leaf, why: &'static str, now: Timestamp) -> Result<Pair, Error> {
+    fn issue_leaf(&self, leaf: Leaf, why: &'static str, now: Timestamp) -> Result<Pair, PkiError> {
         let issued = self.authority(leaf.ca()).issue(&leaf.spec(&self.options), now)?;
         let pair = Pair::from_pem(&issued.cert_pem, &issued.key_pem)?;
         write_atomic(&self.path(leaf.stem(), "key"), issued.key_pem.as_bytes(), 0o600)?;
@@ -146,7 +146,7 @@ impl Pki {
 }
 
 /// Why a leaf must be made again, if it must.
-fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timestamp) -> Result<Option<&'static str>, Error> {
+fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timestamp) -> Result<Option<&'static str>, PkiError> {
     let signer = identity::parse(&ca.chain()[0])?;
     let third = Duration::from_secs(LEAF_LIFE.as_secs() / 3);
     let left_secs = seen.not_after.as_second() - now.as_second();
@@ -165,7 +165,7 @@ fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timest
     })
 }
 
-fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, Error> {
+fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, PkiError> {
     let (cert, key) = (dir.join(format!("{}.crt", ca.stem())), dir.join(format!("{}.key", ca.stem())));
     // The certificate is written last: a key without one is the trace of a power cut during the first start.
     if cert.exists() {
@@ -178,13 +178,13 @@ fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, Er
     Ok(authority)
 }
 
-fn load_or_create_service_key(dir: &Path) -> Result<String, Error> {
+fn load_or_create_service_key(dir: &Path) -> Result<String, PkiError> {
     let path = dir.join("service.key");
     if let Some(text) = read_if_exists(&path)? {
         let text = String::from_utf8_lossy(&text).into_owned();
         return Signer::from_pem(&text).map(|_| text).map_err(|err| err.in_file(&path));
     }
-    let refused = |source| Error::Issue { subject: "service-account key".to_owned(), source };
+    let refused = |source| PkiError::Issue { subject: "service-account key".to_owned(), source };
     let text = rcgen::KeyPair::generate().map_err(refused)?.serialize_pem();
     write_atomic(&path, text.as_bytes(), 0o600)?;
     Ok(text)

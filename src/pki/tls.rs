@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::bundle::Bundle;
 use crate::certstore::CertStore;
-use crate::error::Error;
+use crate::error::PkiError;
 
 /// HTTP/2, then HTTP/1.1.
 pub const ALPN_HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -23,8 +23,8 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one that
 /// leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by token).
-pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, Error> {
-    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
     let builder = match clients {
         Some(bundle) => builder.with_client_cert_verifier(bundle.client_verifier()),
         None => builder.with_no_client_auth(),
@@ -37,8 +37,8 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
 /// A client that trusts `servers` and shows `cert` if it has one.
 ///
 /// To speak HTTP/1.1 only, clone the configuration and set `alpn_protocols` from [`ALPN_HTTP1`].
-pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, Error> {
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, PkiError> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
     let builder = builder.with_root_certificates(servers.roots());
     let mut config = match cert {
         Some(cert) => builder.with_client_cert_resolver(cert),
@@ -49,9 +49,9 @@ pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<A
 }
 
 /// A client that takes any server's certificate, as upstream's HTTPS probes and the first look at `/cacerts` do.
-pub fn unverified_client_config() -> Result<Arc<ClientConfig>, Error> {
+pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     let provider = provider();
-    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(Error::Tls)?;
+    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
     let mut config =
         builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider })).with_no_client_auth();
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();

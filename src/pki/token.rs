@@ -7,7 +7,7 @@ use base::secret::Secret;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
-use crate::error::Error;
+use crate::error::PkiError;
 use crate::identity::{self, hex};
 use crate::pem;
 
@@ -34,9 +34,9 @@ pub enum Credential {
 
 impl JoinToken {
     /// Reads any of `K10<hash>::<user>:<password>`, `K10<hash>::<id>.<secret>`, `<id>.<secret>`, `<password>`.
-    pub fn parse(text: &str) -> Result<JoinToken, Error> {
+    pub fn parse(text: &str) -> Result<JoinToken, PkiError> {
         let text = text.trim();
-        let refused = |why: &str| Err(Error::malformed("token", why));
+        let refused = |why: &str| Err(PkiError::malformed("token", why));
         let Some(rest) = text.strip_prefix(FULL_PREFIX) else {
             if text.is_empty() {
                 return refused("it is empty");
@@ -60,13 +60,13 @@ impl JoinToken {
     }
 
     /// `K10<hash>::<user>:<password>` for the bundle that `/cacerts` serves.
-    pub fn full(ca_bundle: &[u8], user: &str, password: &str) -> Result<String, Error> {
+    pub fn full(ca_bundle: &[u8], user: &str, password: &str) -> Result<String, PkiError> {
         Ok(format!("{FULL_PREFIX}{}::{user}:{password}", ca_hash(ca_bundle)?))
     }
 }
 
 /// The hash in a full token: of the file's bytes for one certificate, of the root's DER for a chain (k3s's rule).
-pub fn ca_hash(ca_bundle: &[u8]) -> Result<String, Error> {
+pub fn ca_hash(ca_bundle: &[u8]) -> Result<String, PkiError> {
     let certs = pem::certificates(ca_bundle)?;
     if certs.len() == 1 {
         return Ok(hex(&Sha256::digest(ca_bundle)));
@@ -75,7 +75,7 @@ pub fn ca_hash(ca_bundle: &[u8]) -> Result<String, Error> {
 }
 
 /// Follows issuers from the first certificate to one that issued itself.
-fn root_of<'a>(certs: &'a [CertificateDer<'static>]) -> Result<&'a CertificateDer<'static>, Error> {
+fn root_of<'a>(certs: &'a [CertificateDer<'static>]) -> Result<&'a CertificateDer<'static>, PkiError> {
     let seen = certs.iter().map(identity::parse).collect::<Result<Vec<_>, _>>()?;
     let mut at = 0;
     for _ in 0..certs.len() {
@@ -87,7 +87,7 @@ fn root_of<'a>(certs: &'a [CertificateDer<'static>]) -> Result<&'a CertificateDe
             None => break,
         }
     }
-    Err(Error::malformed("certificate", "the bundle holds no root for its first certificate"))
+    Err(PkiError::malformed("certificate", "the bundle holds no root for its first certificate"))
 }
 
 /// A new password for the `server` or `node` user: 16 random bytes, hex.
@@ -112,13 +112,13 @@ impl fmt::Debug for BootstrapToken {
 
 impl BootstrapToken {
     /// Reads `id.secret`.
-    pub fn parse(text: &str) -> Result<BootstrapToken, Error> {
+    pub fn parse(text: &str) -> Result<BootstrapToken, PkiError> {
         let good = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         match text.split_once('.') {
             Some((id, secret)) if good(id, 6) && good(secret, 16) => {
                 Ok(BootstrapToken { id: id.to_owned(), secret: Secret::new(secret.to_owned()) })
             }
-            _ => Err(Error::malformed("bootstrap token", "it is not of the form \"[a-z0-9]{6}.[a-z0-9]{16}\"")),
+            _ => Err(PkiError::malformed("bootstrap token", "it is not of the form \"[a-z0-9]{6}.[a-z0-9]{16}\"")),
         }
     }
 

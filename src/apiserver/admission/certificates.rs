@@ -67,7 +67,7 @@ impl Plugin for SubjectRestriction {
             return Ok(());
         }
         let pem = review.object["spec"]["request"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
-        let refused = |err: pki::error::Error| review.forbidden(&format!("unable to parse csr: {err}"));
+        let refused = |err: pki::error::PkiError| review.forbidden(&format!("unable to parse csr: {err}"));
         let request = pki::csr::parse(&pki::csr::der_from_pem(&pem).map_err(refused)?).map_err(refused)?;
         if request.organizations.iter().any(|group| group == "system:masters") {
             return Err(review.forbidden("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"));
