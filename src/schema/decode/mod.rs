@@ -1,1 +1,143 @@
-//! decode/mod
+//! Bytes to objects: JSON and YAML are parsed, unknown and repeated fields reported, wrong types refused with Go's
+//! texts, and the rest is put into the form that a Go server would write back.
+
+use serde_json::{Map, Value};
+
+use crate::table::{Resource, TypeDef};
+
+mod conform;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+/// What to do about unknown and repeated fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and say so.
+    #[default]
+    Warn,
+    /// Refuse the object.
+    Strict,
+}
+
+impl FieldValidation {
+    /// Parses the query parameter `fieldValidation`; empty is `Warn`.
+    pub fn parse(text: &str) -> Option<FieldValidation> {
+        match text {
+            "Ignore" => Some(FieldValidation::Ignore),
+            "" | "Warn" => Some(FieldValidation::Warn),
+            "Strict" => Some(FieldValidation::Strict),
+            _ => None,
+        }
+    }
+}
+
+/// Encoding of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// application/json
+    Json,
+    /// application/yaml
+    Yaml,
+}
+
+/// A decoded object and what there is to warn about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object, pruned and normalised.
+    pub value: Value,
+    /// Texts for Warning headers, such as `unknown field "spec.foo"`; empty unless `FieldValidation::Warn`.
+    pub warnings: Vec<String>,
+}
+
+/// Why a body is no object of the type. All are the client's fault (400).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are not JSON or YAML.
+    #[error("couldn't get version/kind; json parse error: {0}")]
+    Syntax(String),
+    /// A value has the wrong type; the text is Go's.
+    #[error("{0}")]
+    Type(String),
+    /// `FieldValidation::Strict` found these.
+    #[error("strict decoding error: {}", .0.join(", "))]
+    Strict(Vec<String>),
+    /// apiVersion and kind are not those of the request.
+    #[error("{0}")]
+    Kind(String),
+}
+
+impl DecodeError {
+    /// The whole sentence of a Status: `Pod in version "v1" cannot be handled as a Pod: …`.
+    pub fn message(&self, kind: &str, version: &str) -> String {
+        match self {
+            DecodeError::Type(_) | DecodeError::Strict(_) => {
+                format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {self}")
+            }
+            DecodeError::Syntax(_) | DecodeError::Kind(_) => self.to_string(),
+        }
+    }
+}
+
+/// Decodes one object of a type.
+///
+/// Errors: see [`DecodeError`]; none is a server's fault.
+pub fn decode(bytes: &[u8], format: Format, t: &TypeDef, validation: FieldValidation) -> Result<Decoded, DecodeError> {
+    let (value, repeated) = parse::parse(bytes, format, validation)?;
+    conform::run(value, t, validation, repeated)
+}
+
+/// Brings a value that is already parsed (the result of a patch) into the type's form.
+pub fn conform(value: Value, t: &TypeDef, validation: FieldValidation) -> Result<Decoded, DecodeError> {
+    conform::run(value, t, validation, Vec::new())
+}
+
+/// Parses bytes without any type: for patches.
+pub fn untyped(bytes: &[u8], format: Format) -> Result<Value, DecodeError> {
+    parse::parse(bytes, format, FieldValidation::Ignore).map(|(value, _)| value)
+}
+
+/// Fills in apiVersion and kind where the body has none and refuses a body of another kind.
+pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<(), DecodeError> {
+    let Value::Object(map) = value else {
+        return Err(DecodeError::Type(format!("json: cannot unmarshal {} into Go value of type {kind}", go_kind(value))));
+    };
+    let text = |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (said_version, said_kind) = (text(map, "apiVersion"), text(map, "kind"));
+    if !said_version.is_empty() && said_version != api_version {
+        return Err(DecodeError::Kind(format!(
+            "the API version in the data ({said_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if !said_kind.is_empty() && said_kind != kind {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        return Err(DecodeError::Kind(format!("{said_kind} in version \"{version}\" cannot be handled as a {kind}: kinds differ")));
+    }
+    map.insert("apiVersion".into(), api_version.into());
+    map.insert("kind".into(), kind.into());
+    Ok(())
+}
+
+/// [`check_kind`] for a resource's own kind.
+pub fn check_resource(value: &mut Value, r: &Resource) -> Result<(), DecodeError> {
+    check_kind(value, &r.api_version(), &r.kind)
+}
+
+/// What Go's decoder calls a JSON value.
+fn go_kind(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Go's zero value of a shape, as it is written to JSON; null where nothing is written for it.
+pub(crate) fn zero(shape: &crate::table::Shape) -> Value {
+    conform::zero(shape)
+}

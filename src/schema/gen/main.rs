@@ -155,8 +155,9 @@ fn write_field(out: &mut String, at: (&str, &str), s: &Value, required: bool, al
     let collection = shape.starts_with(['[', '{', 'B']);
     let by_value = s.get("default").is_some();
     match known {
-        Some('D') if shape.starts_with('#') => write!(out, "\t=A")?,
-        Some(code) if !(field == "apiVersion" || field == "kind") || code == 'A' => write!(out, "\t={code}")?,
+        // omitempty never omits a struct by value; a named text type of another package is no struct.
+        Some('D' | 'S') if shape.starts_with(['#', 'Q', 'I', 't', 'u']) => write!(out, "\t=A")?,
+        Some('D' | 'S') => write!(out, "\t=D")?,
         Some(code) => write!(out, "\t={code}")?,
         // Two packages have no presence facts (apiextensions, apiregistration): a default marker tells a value from a pointer.
         None if collection => write!(out, "\t=D")?,

@@ -1,0 +1,77 @@
+use serde_json::json;
+
+use super::{DecodeError, FieldValidation, Format, decode};
+use crate::catalog::Catalog;
+
+fn deployment(text: &str, validation: FieldValidation) -> Result<super::Decoded, DecodeError> {
+    let r = Catalog::builtin().resource("apps", "v1", "deployments").expect("row");
+    decode(text.as_bytes(), Format::Json, r.type_def(), validation)
+}
+
+#[test]
+fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
+    let text = r#"{"spec":{"replicas":1,"replicas":2,"foo":1,"template":{"spec":{"containers":[{"name":"a","bar":1}]}}}}"#;
+    let err = deployment(text, FieldValidation::Strict).expect_err("strict");
+    assert_eq!(err.to_string(), r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.template.spec.containers[0].bar", unknown field "spec.foo""#);
+    let ok = deployment(text, FieldValidation::Warn).expect("warn");
+    assert_eq!((ok.warnings.len(), &ok.value["spec"]["replicas"]), (3, &json!(2)));
+    assert!(deployment(text, FieldValidation::Ignore).expect("ignore").warnings.is_empty());
+}
+
+#[test]
+fn a_wrong_type_is_refused_with_gos_text() {
+    let err = deployment(r#"{"spec":{"replicas":"3"}}"#, FieldValidation::Ignore).expect_err("type");
+    assert_eq!(
+        err.message("Deployment", "v1"),
+        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+    );
+}
+
+#[test]
+fn zero_values_are_written_as_a_go_server_writes_them() {
+    let text = r#"{"metadata":{"creationTimestamp":null,"labels":{}},"spec":{"replicas":0,"minReadySeconds":0,"selector":{},"template":{"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"1000m"}}}]}}}}"#;
+    let value = deployment(text, FieldValidation::Strict).expect("decodes").value;
+    assert_eq!(
+        value,
+        json!({"metadata":{},"spec":{"replicas":0,"selector":{},"strategy":{},"template":{"metadata":{},"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"1"}}}]}}},"status":{}})
+    );
+}
+
+#[test]
+fn yaml_decodes_like_json() {
+    let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");
+    let ok = decode(b"data:\n  a: \"1\"\n  b: x\n", Format::Yaml, r.type_def(), FieldValidation::Strict).expect("yaml");
+    assert_eq!(ok.value, json!({"metadata":{},"data":{"a":"1","b":"x"}}));
+}
+
+#[test]
+fn every_filled_object_of_upstream_survives_decoding() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/upstream-v1.36/roundtrip");
+    if !dir.exists() {
+        eprintln!("skipped: {} is absent", dir.display());
+        return;
+    }
+    for r in Catalog::builtin().resources() {
+        let group = if r.group.is_empty() { "core" } else { r.group.as_ref() };
+        let Ok(bytes) = std::fs::read(dir.join(format!("{group}.{}.{}.json", r.version, r.kind))) else { continue };
+        let want: serde_json::Value = serde_json::from_slice(&bytes).expect("json");
+        let got = decode(&bytes, Format::Json, r.type_def(), FieldValidation::Strict).unwrap_or_else(|e| panic!("{} {e}", r.kind)).value;
+        let differing = diff(&want, &got, r.kind.to_string());
+        assert_eq!(differing, Vec::<String>::new());
+    }
+}
+
+fn diff(want: &serde_json::Value, got: &serde_json::Value, path: String) -> Vec<String> {
+    match (want, got) {
+        (serde_json::Value::Object(a), serde_json::Value::Object(b)) => {
+            let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
+            let none = serde_json::Value::Null;
+            keys.into_iter().flat_map(|k| diff(a.get(k).unwrap_or(&none), b.get(k).unwrap_or(&none), format!("{path}.{k}"))).collect()
+        }
+        (serde_json::Value::Array(a), serde_json::Value::Array(b)) if a.len() == b.len() => {
+            a.iter().zip(b).enumerate().flat_map(|(i, (a, b))| diff(a, b, format!("{path}[{i}]"))).collect()
+        }
+        (a, b) if a == b => Vec::new(),
+        (a, b) => vec![format!("{path}: {a} became {b}")],
+    }
+}
