@@ -1,0 +1,204 @@
+//! Runs reconcilers: takes keys off a queue, calls the reconciler, and asks again later when it failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use client::informer::{Change, Informer, Informers, Key, Kind};
+use client::queue::Queue;
+use client::transport::Clients;
+use kube::ResourceExt as _;
+use tracing::{debug, warn};
+
+/// Keys that one controller works on at once.
+const WORKERS: usize = 5;
+
+/// What a reconciler reports.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The API refused or was not reached.
+    #[error("request failed")]
+    Api(#[from] kube::Error),
+    /// Some of several requests failed; the first one's error.
+    #[error("{failed} of {all} requests failed")]
+    Some {
+        /// How many failed.
+        failed: usize,
+        /// How many were sent.
+        all: usize,
+        /// Why the first one did.
+        #[source]
+        first: kube::Error,
+    },
+    /// An object cannot be worked with as it stands.
+    #[error("{0}")]
+    Object(String),
+}
+
+impl Error {
+    /// A lost race or a vanished object: normal life, tried again without a warning.
+    fn is_routine(&self) -> bool {
+        let (Error::Api(err) | Error::Some { first: err, .. }) = self else { return false };
+        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+    }
+}
+
+/// What is to be done after a reconciler went well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing until something changes.
+    Wait,
+    /// Look again after this time, e.g. when a pod becomes available.
+    After(Duration),
+}
+
+/// Brings one object to where it should be. No input but the key: a lost signal, a restart and an event run the same way.
+#[async_trait::async_trait]
+pub(crate) trait Reconcile: Send + Sync + 'static {
+    /// Looks at the caches and acts. `NotFound` of its own object is no error.
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error>;
+}
+
+/// What every controller is built from.
+#[derive(Clone)]
+pub(crate) struct Context {
+    clients: Clients,
+    /// The process's shared informers.
+    pub(crate) informers: Informers,
+    group: Group,
+}
+
+impl Context {
+    /// Tasks will live in `group`.
+    pub(crate) fn new(clients: Clients, informers: Informers, group: Group) -> Context {
+        Context { clients, informers, group }
+    }
+
+    /// A client that acts as the service account of controller `name`, e.g. `replicaset-controller`.
+    pub(crate) fn client(&self, name: &str) -> kube::Client {
+        self.clients.for_user(&format!("system:serviceaccount:kube-system:{name}"))
+    }
+
+    /// A recorder of events of controller `name`.
+    pub(crate) fn recorder(&self, name: &str) -> client::events::Recorder {
+        client::events::Recorder::new(self.client(name), name, "", &self.group)
+    }
+
+    /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`].
+    pub(crate) fn start(
+        &self,
+        name: &'static str,
+        queue: &Arc<Queue<Key>>,
+        reconciler: impl Reconcile,
+        ready: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let reconciler = Arc::new(reconciler);
+        let (queue, group) = (Arc::clone(queue), self.group.child(name));
+        self.group.spawn(name, async move {
+            ready.await;
+            for _ in 0..WORKERS {
+                group.spawn("worker", work(name, Arc::clone(&queue), Arc::clone(&reconciler)));
+            }
+            std::future::pending::<()>().await;
+        });
+    }
+
+    /// Turns every change of a kind into keys. After a resync all objects count as changed.
+    pub(crate) fn feed<K: Kind>(
+        &self,
+        informer: &Informer<K>,
+        queue: &Arc<Queue<Key>>,
+        keys: impl Fn(&Change<K>) -> Vec<Key> + Send + Sync + 'static,
+    ) {
+        let (informer, queue, mut changes) = (informer.clone(), Arc::clone(queue), informer.changes());
+        self.group.spawn("feed", async move {
+            informer.synced().await;
+            let everything = |queue: &Queue<Key>| {
+                for object in informer.list() {
+                    keys(&Change::Added(object)).into_iter().for_each(|key| queue.add(key));
+                }
+            };
+            everything(&queue);
+            loop {
+                match changes.next().await {
+                    Change::Resync => everything(&queue),
+                    change => keys(&change).into_iter().for_each(|key| queue.add(key)),
+                }
+            }
+        });
+    }
+
+    /// The simplest feed: a change of an object concerns the object itself.
+    pub(crate) fn feed_own<K: Kind>(&self, informer: &Informer<K>, queue: &Arc<Queue<Key>>) {
+        self.feed(informer, queue, |change| objects_of(change).into_iter().map(|object| Key::of(&*object)).collect());
+    }
+
+    /// Runs a task of a controller that is no queue worker.
+    pub(crate) fn spawn(&self, name: &str, task: impl Future<Output = ()> + Send + 'static) {
+        self.group.spawn(name, task);
+    }
+}
+
+/// The objects that a change speaks of: the old and the new one, as either may point to an owner.
+pub(crate) fn objects_of<K>(change: &Change<K>) -> Vec<Arc<K>> {
+    match change {
+        Change::Added(object) | Change::Deleted(object) => vec![Arc::clone(object)],
+        Change::Modified { old, new } => vec![Arc::clone(new), Arc::clone(old)],
+        Change::Resync => Vec::new(),
+    }
+}
+
+/// The key of the controller of kind `kind` that an object names.
+pub(crate) fn owner_key<K: Kind>(object: &K, kind: &str) -> Option<Key> {
+    let owner = crate::owners::controller_of(object.meta()).filter(|owner| owner.kind == kind)?;
+    Some(Key::new(&object.namespace().unwrap_or_default(), &owner.name))
+}
+
+async fn work<R: Reconcile>(name: &'static str, queue: Arc<Queue<Key>>, reconciler: Arc<R>) {
+    loop {
+        let key = queue.next().await;
+        match reconciler.reconcile(&key).await {
+            Ok(next) => {
+                queue.forget(&key);
+                if let Next::After(delay) = next {
+                    queue.add_after(key.clone(), delay);
+                }
+            }
+            Err(err) => {
+                if err.is_routine() {
+                    debug!(controller = name, key = %key, err = %Chain(&err), "will try again");
+                } else {
+                    warn!(controller = name, key = %key, err = %Chain(&err), "will try again");
+                }
+                queue.retry(key.clone());
+            }
+        }
+        queue.done(&key);
+    }
+}
+
+/// `Ok` when a deleted or vanished object answers 404: what was wanted is so.
+pub(crate) fn gone_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Sums the results of several requests up: fine if all went well.
+pub(crate) fn all_of<T>(results: Vec<Result<T, kube::Error>>) -> Result<Vec<T>, Error> {
+    let all = results.len();
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => good.push(value),
+            Err(err) => bad.push(err),
+        }
+    }
+    let failed = bad.len();
+    match bad.into_iter().next() {
+        Some(first) => Err(Error::Some { failed, all, first }),
+        None => Ok(good),
+    }
+}

@@ -1,0 +1,170 @@
+//! Services: the addresses of the pods they select, as EndpointSlices and as Endpoints.
+
+mod endpoints;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use client::informer::{Change, Informer, Key};
+use client::queue::Queue;
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
+
+use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::owners;
+
+const NAME: &str = "endpointslice-controller";
+const OLD_NAME: &str = "endpoint-controller";
+
+struct Controller {
+    client: kube::Client,
+    old_client: kube::Client,
+    services: Informer<Service>,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    slices: Informer<EndpointSlice>,
+    endpoints: Informer<Endpoints>,
+}
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    let controller = Controller {
+        client: context.client(NAME),
+        old_client: context.client(OLD_NAME),
+        services: context.informers.get(),
+        pods: context.informers.get(),
+        nodes: context.informers.get(),
+        slices: context.informers.get(),
+        endpoints: context.informers.get(),
+    };
+    let queue = Arc::new(Queue::default());
+    context.feed_own(&controller.services, &queue);
+    let services = controller.services.clone();
+    context.feed(&controller.pods, &queue, move |change| pod_concerns(change, &services));
+    context.feed(&controller.slices, &queue, |change| {
+        let service = |slice: &EndpointSlice| Some(Key::new(&slice.namespace()?, slice.labels().get(plan::SERVICE_NAME)?));
+        driver::objects_of(change).iter().filter_map(|slice| service(slice)).collect()
+    });
+    context.feed(&controller.endpoints, &queue, |change| match change {
+        Change::Deleted(endpoints) => vec![Key::of(&**endpoints)],
+        _ => Vec::new(),
+    });
+    let waits = (
+        controller.services.clone(),
+        controller.pods.clone(),
+        controller.nodes.clone(),
+        controller.slices.clone(),
+        controller.endpoints.clone(),
+    );
+    context.start(NAME, &queue, controller, async move {
+        waits.0.synced().await;
+        waits.1.synced().await;
+        waits.2.synced().await;
+        waits.3.synced().await;
+        waits.4.synced().await;
+    });
+}
+
+/// The Services that select a pod, before or after the change; none if nothing changed that a Service shows.
+fn pod_concerns(change: &Change<Pod>, services: &Informer<Service>) -> Vec<Key> {
+    if let Change::Modified { old, new } = change {
+        let shown = |pod: &Pod| {
+            let status = pod.status.as_ref();
+            let ready = crate::pods::is_ready(pod);
+            let ips = status.map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
+            (ready, ips, crate::pods::phase(pod).to_owned(), pod.metadata.deletion_timestamp.is_some(), pod.metadata.labels.clone())
+        };
+        if shown(old) == shown(new) {
+            return Vec::new();
+        }
+    }
+    let selects = |service: &Service, pod: &Pod| {
+        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
+        selector.is_some_and(|selector| selector.iter().all(|(k, v)| pod.labels().get(k) == Some(v)))
+    };
+    let mut keys = Vec::new();
+    for pod in driver::objects_of(change) {
+        let namespace = pod.namespace().unwrap_or_default();
+        keys.extend(services.list_in(&namespace).iter().filter(|service| selects(service, &pod)).map(|service| Key::of(&**service)));
+    }
+    keys.dedup();
+    keys
+}
+
+#[async_trait::async_trait]
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
+        // The slices and Endpoints of a Service that is gone are the garbage collector's, by their owner reference.
+        let Some(service) = self.services.get(&key.namespace, &key.name) else { return self.forget(key).await };
+        let spec = service.spec.clone().unwrap_or_default();
+        let Some(selector) = spec.selector.filter(|s| !s.is_empty()) else { return Ok(Next::Wait) };
+        if spec.type_.as_deref() == Some("ExternalName") || service.metadata.deletion_timestamp.is_some() {
+            return Ok(Next::Wait);
+        }
+        let selector = k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
+            match_labels: Some(selector),
+            match_expressions: None,
+        };
+        let selected: Vec<Arc<Pod>> = self
+            .pods
+            .list_in(&key.namespace)
+            .into_iter()
+            .filter(|pod| owners::selects(&selector, pod.metadata.labels.as_ref()))
+            .collect();
+        self.write_slices(&service, &selected).await?;
+        self.write_endpoints(&service, &selected).await?;
+        Ok(Next::Wait)
+    }
+}
+
+impl Controller {
+    async fn write_slices(&self, service: &Service, selected: &[Arc<Pod>]) -> Result<(), Error> {
+        let namespace = service.namespace().unwrap_or_default();
+        let name = service.name_any();
+        let ours = |slice: &EndpointSlice| {
+            slice.labels().get(plan::SERVICE_NAME) == Some(&name)
+                && slice.labels().get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER)
+                && slice.metadata.deletion_timestamp.is_none()
+        };
+        let existing: Vec<_> = self.slices.list_in(&namespace).into_iter().filter(|slice| ours(slice)).collect();
+        let nodes: BTreeMap<String, Arc<Node>> = self.nodes.list().into_iter().map(|node| (node.name_any(), node)).collect();
+        let plan = plan::plan(service, selected, &nodes, &existing);
+        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
+        for slice in &plan.update {
+            api.replace(&slice.name_any(), &PostParams::default(), slice).await?;
+        }
+        for slice in &plan.create {
+            api.create(&PostParams::default(), slice).await?;
+        }
+        for name in &plan.delete {
+            driver::gone_is_fine(api.delete(name, &DeleteParams::default()).await)?;
+        }
+        Ok(())
+    }
+
+    async fn write_endpoints(&self, service: &Service, selected: &[Arc<Pod>]) -> Result<(), Error> {
+        let namespace = service.namespace().unwrap_or_default();
+        let existing = self.endpoints.get(&namespace, &service.name_any());
+        let wanted = endpoints::endpoints(service, selected, existing.as_deref());
+        let api: Api<Endpoints> = Api::namespaced(self.old_client.clone(), &namespace);
+        match existing {
+            None => drop(api.create(&PostParams::default(), &wanted).await?),
+            Some(existing) if *existing != wanted => drop(api.replace(&wanted.name_any(), &PostParams::default(), &wanted).await?),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Endpoints share their Service's name and end with it; they carry no owner reference in upstream either.
+    async fn forget(&self, key: &Key) -> Result<Next, Error> {
+        let ours = self.endpoints.get(&key.namespace, &key.name).is_some_and(|e| e.labels().contains_key(endpoints::MANAGED_BY));
+        if ours {
+            let api: Api<Endpoints> = Api::namespaced(self.old_client.clone(), &key.namespace);
+            driver::gone_is_fine(api.delete(&key.name, &DeleteParams::default()).await)?;
+        }
+        Ok(Next::Wait)
+    }
+}

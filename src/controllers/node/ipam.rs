@@ -1,0 +1,78 @@
+//! Gives each node its part of the cluster's pod network, for ever: a node keeps its range until it is deleted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use client::events::{Recorder, Severity};
+use client::informer::{Informer, Key};
+use client::queue::Queue;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+use super::plan::{self, Range};
+use crate::driver::{Context, Error, Next, Reconcile};
+
+const NAME: &str = "node-controller";
+
+struct Controller {
+    client: kube::Client,
+    recorder: Recorder,
+    nodes: Informer<Node>,
+    ranges: Vec<Range>,
+    /// Ranges given out that the cache may not show yet. Its lock makes choosing and writing one step.
+    given: Mutex<BTreeSet<String>>,
+}
+
+/// Starts the controller for the cluster's ranges, at most one of each family: IPv4 nodes get a /24, IPv6 nodes a /64.
+///
+/// Errors: the text says which range is not `address/bits` or too small.
+pub(crate) fn start(context: &Context, cluster_cidrs: &[String]) -> Result<(), String> {
+    let ranges = cluster_cidrs.iter().map(|cidr| Range::parse(cidr)).collect::<Result<Vec<_>, _>>()?;
+    if ranges.is_empty() {
+        return Ok(());
+    }
+    let nodes = context.informers.get::<Node>();
+    let queue = Arc::new(Queue::default());
+    context.feed_own(&nodes, &queue);
+    let client = context.client(NAME);
+    let recorder = context.recorder(NAME);
+    let controller = Controller { client, recorder, nodes: nodes.clone(), ranges, given: Mutex::default() };
+    context.start("node-ipam-controller", &queue, controller, async move { nodes.synced().await });
+    Ok(())
+}
+
+fn cidrs(node: &Node) -> Vec<String> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    spec.pod_cidrs.clone().filter(|c| !c.is_empty()).unwrap_or_else(|| spec.pod_cidr.iter().cloned().collect())
+}
+
+#[async_trait::async_trait]
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
+        let mut given = self.given.lock().await;
+        let nodes = self.nodes.list();
+        let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).collect();
+        let Some(node) = self.nodes.get("", &key.name).filter(|node| node.metadata.deletion_timestamp.is_none() && cidrs(node).is_empty())
+        else {
+            // Every node that waits for a range is in the queue: when none is left, the cache has caught up.
+            if nodes.iter().all(|node| !cidrs(node).is_empty()) {
+                given.clear();
+            }
+            return Ok(Next::Wait);
+        };
+        let free = |range: &Range| range.first_free(|cidr| used.contains(cidr) || given.contains(cidr));
+        let Some(chosen) = self.ranges.iter().map(free).collect::<Option<Vec<String>>>() else {
+            let text = format!("Node {} status is now: CIDRNotAvailable", key.name);
+            self.recorder.report(&*node, Severity::Normal, "CIDRNotAvailable", text);
+            return Err(Error::Object("no free pod range is left in the cluster's range".to_owned()));
+        };
+        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"podCIDR": chosen.first(), "podCIDRs": chosen}});
+        let api: Api<Node> = Api::all(self.client.clone());
+        api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        given.extend(chosen);
+        Ok(Next::Wait)
+    }
+}

@@ -1,0 +1,141 @@
+//! Pure decisions about nodes: ranges of addresses, taints that mirror conditions, and which pods a taint drives away.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// A cluster range that is cut into one piece per node.
+#[derive(Clone, Debug)]
+pub(super) struct Range {
+    v6: bool,
+    first: u128,
+    piece_bits: u32,
+    pieces: u128,
+}
+
+impl Range {
+    /// `10.42.0.0/16` is cut into /24, IPv6 into /64.
+    pub(super) fn parse(cidr: &str) -> Result<Range, String> {
+        let bad = || format!("cluster range {cidr:?} is not of the form address/bits");
+        let (address, bits) = cidr.split_once('/').ok_or_else(bad)?;
+        let (address, bits): (IpAddr, u32) = (address.parse().map_err(|_| bad())?, bits.parse().map_err(|_| bad())?);
+        let (v6, width, node_bits, number) = match address {
+            IpAddr::V4(v4) => (false, 32, 24, u128::from(u32::from(v4))),
+            IpAddr::V6(v6) => (true, 128, 64, u128::from(v6)),
+        };
+        if bits > node_bits || node_bits - bits > 32 {
+            return Err(format!("cluster range {cidr:?} cannot be cut into pieces of /{node_bits}: give it at most {node_bits} bits"));
+        }
+        let mask = if bits == 0 { 0 } else { u128::MAX << (width - bits) };
+        Ok(Range { v6, first: number & mask, piece_bits: node_bits, pieces: 1 << (node_bits - bits) })
+    }
+
+    /// The lowest piece that is not taken.
+    pub(super) fn first_free(&self, taken: impl Fn(&str) -> bool) -> Option<String> {
+        (0..self.pieces).map(|n| self.piece(n)).find(|cidr| !taken(cidr))
+    }
+
+    fn piece(&self, n: u128) -> String {
+        let width = if self.v6 { 128 } else { 32 };
+        let number = self.first + (n << (width - self.piece_bits));
+        let address = if self.v6 { IpAddr::V6(number.into()) } else { IpAddr::V4((number as u32).into()) };
+        format!("{address}/{}", self.piece_bits)
+    }
+}
+
+/// The condition of this type: its status, empty if there is none.
+pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
+}
+
+fn taint(key: &str, effect: &str, now: Option<Timestamp>) -> Taint {
+    Taint { key: key.to_owned(), effect: effect.to_owned(), time_added: now.map(Time), value: None }
+}
+
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// The keys of taints that follow from conditions; others are the users'.
+const MANAGED_NO_SCHEDULE: [&str; 7] = [
+    NOT_READY,
+    UNREACHABLE,
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/pid-pressure",
+];
+
+/// The taints a node should have, or `None` if it has them: users' taints stay, ours mirror the conditions.
+pub(super) fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
+    let spec = node.spec.clone().unwrap_or_default();
+    let status = |kind: &str| condition(node, kind).map_or("", |c| c.status.as_str());
+    let ready_key = match status("Ready") {
+        "True" => None,
+        "Unknown" => Some(UNREACHABLE),
+        _ => Some(NOT_READY),
+    };
+    let mut wanted: Vec<Taint> = Vec::new();
+    if let Some(key) = ready_key {
+        // A node that never reported gets no NoExecute: there is nothing on it to drive away.
+        wanted.push(taint(key, "NoSchedule", None));
+        if !status("Ready").is_empty() {
+            wanted.push(taint(key, "NoExecute", Some(now)));
+        }
+    }
+    for (kind, key) in [
+        ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+        ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+        ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+        ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+    ] {
+        if status(kind) == "True" {
+            wanted.push(taint(key, "NoSchedule", None));
+        }
+    }
+    if spec.unschedulable == Some(true) {
+        wanted.push(taint("node.kubernetes.io/unschedulable", "NoSchedule", Some(now)));
+    }
+    let have = spec.taints.unwrap_or_default();
+    let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
+    let ours = |t: &Taint| match t.effect.as_str() {
+        "NoSchedule" => MANAGED_NO_SCHEDULE.contains(&t.key.as_str()),
+        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
+        _ => false,
+    };
+    let mut result: Vec<Taint> = have.iter().filter(|t| !ours(t) || wanted.iter().any(|w| same(w, t))).cloned().collect();
+    let missing: Vec<Taint> = wanted.into_iter().filter(|w| !have.iter().any(|t| same(w, t))).collect();
+    let changed = result.len() != have.len() || !missing.is_empty();
+    result.extend(missing);
+    changed.then_some(result)
+}
+
+/// When a pod must leave a node because of its NoExecute taints; `None` if it tolerates them for ever.
+pub(super) fn leave_at(pod: &Pod, node_taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
+    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+    let mut leave: Option<Timestamp> = None;
+    for taint in node_taints.iter().filter(|t| t.effect == "NoExecute") {
+        let matching: Vec<&Toleration> = tolerations.iter().filter(|t| tolerates(t, taint)).collect();
+        if matching.is_empty() {
+            return Some(now);
+        }
+        let since = taint.time_added.as_ref().map_or(now, |t| t.0);
+        let seconds = matching.iter().filter_map(|t| t.toleration_seconds).min();
+        let until = seconds.map(|secs| since.checked_add(jiff::SignedDuration::from_secs(secs.max(0))).unwrap_or(Timestamp::MAX));
+        leave = match (leave, until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+    leave
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    let value = toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    (effect.is_empty() || effect == taint.effect) && (if key.is_empty() { exists } else { key == taint.key }) && (exists || value)
+}

@@ -1,0 +1,49 @@
+//! Claims about ranges, taints and eviction.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::json;
+
+use super::plan::{self, Range};
+
+fn node(conditions: serde_json::Value, taints: serde_json::Value) -> Node {
+    serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
+}
+
+#[test]
+fn a_range_gives_its_lowest_free_piece() {
+    let range = Range::parse("10.42.0.0/16").unwrap();
+    assert_eq!(range.first_free(|_| false).unwrap(), "10.42.0.0/24");
+    assert_eq!(range.first_free(|c| c == "10.42.0.0/24").unwrap(), "10.42.1.0/24");
+    assert_eq!(Range::parse("fd00:42::/56").unwrap().first_free(|c| c == "fd00:42::/64").unwrap(), "fd00:42:0:1::/64");
+    assert_eq!(Range::parse("10.0.0.0/24").unwrap().first_free(|c| c == "10.0.0.0/24"), None);
+    assert!(Range::parse("10.0.0.0/25").is_err());
+}
+
+#[test]
+fn a_ready_node_loses_our_taints_and_keeps_the_users() {
+    let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]);
+    let node = node(json!([{"type": "Ready", "status": "True"}]), taints);
+    let left = plan::taints(&node, Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(left.iter().map(|t| t.key.as_str()).collect::<Vec<_>>(), ["mine"]);
+}
+
+#[test]
+fn a_silent_node_is_unreachable_for_scheduling_and_for_running() {
+    let node = node(json!([{"type": "Ready", "status": "Unknown"}]), json!([]));
+    let taints = plan::taints(&node, Timestamp::UNIX_EPOCH).unwrap();
+    assert_eq!(taints.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule", "NoExecute"]);
+    assert!(taints.iter().all(|t| t.key == plan::UNREACHABLE));
+}
+
+#[test]
+fn a_pod_leaves_when_its_shortest_toleration_ends() {
+    let now = Timestamp::UNIX_EPOCH;
+    let node = node(json!([{"type": "Ready", "status": "Unknown"}]), json!([]));
+    let taints = plan::taints(&node, now).unwrap();
+    let pod = |tolerations| -> Pod { serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap() };
+    let for_300 = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
+    assert_eq!(plan::leave_at(&pod(for_300), &taints, now).unwrap().as_second(), 300);
+    assert_eq!(plan::leave_at(&pod(json!([{"operator": "Exists"}])), &taints, now), None);
+    assert_eq!(plan::leave_at(&pod(json!([])), &taints, now), Some(now));
+}

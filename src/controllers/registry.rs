@@ -1,0 +1,28 @@
+//! The table of controllers.
+
+use base::task::Group;
+use client::informer::Informers;
+use client::transport::Clients;
+use ipnet::IpNet;
+
+use crate::driver::Context;
+use crate::{deployment, endpointslice, replicaset};
+
+/// What controllers must be told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Address range of pods; each node gets a slice of it.
+    pub cluster_cidr: IpNet,
+    /// PEM of the CA that pods verify the API server with.
+    pub root_ca_pem: String,
+}
+
+/// Starts all controllers. They act as `system:serviceaccount:kube-system:NAME` and read through `informers`.
+///
+/// They live in `group`: stopping it (a lost leadership) stops them, and nothing else.
+pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Group) {
+    let context = Context::new(clients, informers, group.child("controllers"));
+    deployment::start(&context);
+    replicaset::start(&context);
+    endpointslice::start(&context);
+}
