@@ -66,6 +66,11 @@ impl Pki {
         Ok(pki)
     }
 
+    /// What the certificates were made for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// One of the authorities.
     pub fn authority(&self, ca: Ca) -> &Authority {
         &self.authorities[&ca]

@@ -97,3 +97,7 @@ impl ServerCertVerifier for TrustAnyServer {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

@@ -22,7 +22,7 @@ impl Plugin for NamespaceLifecycle {
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         match operation {
             Operation::Delete => a.is("", "namespaces"),
-            Operation::Create | Operation::Update => !a.namespace.is_empty() && !(a.group.is_empty() && a.resource == "namespaces"),
+            Operation::Create | Operation::Update => !a.namespace.is_empty() && (!a.group.is_empty() || a.resource != "namespaces"),
             Operation::Connect => false,
         }
     }

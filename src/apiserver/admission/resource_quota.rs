@@ -47,6 +47,14 @@ impl Plugin for ResourceQuota {
     }
 }
 
+/// One amount that would be over its limit.
+struct Excess<'a> {
+    name: &'a str,
+    asked: Quantity,
+    used: Quantity,
+    limit: Quantity,
+}
+
 fn judge(review: &Review<'_>, quota: &Value, asked: &Usage) -> Result<(), Status> {
     let a = review.attributes;
     let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
@@ -62,25 +70,23 @@ fn judge(review: &Review<'_>, quota: &Value, asked: &Usage) -> Result<(), Status
         return Ok(());
     }
     let used = used(review.lookup, &a.namespace, (&a.group, &a.resource), quota, &a.name);
-    let mut over: Vec<(&String, Quantity, Quantity, Quantity)> = Vec::new();
+    let mut over: Vec<Excess<'_>> = Vec::new();
     for (name, amount) in concerned {
         let have = used.get(name).copied().unwrap_or(Quantity::from_units(0, Notation::DecimalSi));
         if let Some(limit) = hard(name).filter(|limit| have.add(amount) > *limit) {
-            over.push((name, amount, have, limit));
+            over.push(Excess { name, asked: amount, used: have, limit });
         }
     }
     if over.is_empty() {
         return Ok(());
     }
-    let list = |pick: &dyn Fn(&(&String, Quantity, Quantity, Quantity)) -> Quantity| {
-        over.iter().map(|entry| format!("{}={}", entry.0, pick(entry))).collect::<Vec<_>>().join(",")
-    };
+    let list = |pick: fn(&Excess<'_>) -> Quantity| over.iter().map(|e| format!("{}={}", e.name, pick(e))).collect::<Vec<_>>().join(",");
     let why = format!(
         "exceeded quota: {}, requested: {}, used: {}, limited: {}",
         meta::name(quota),
-        list(&|entry| entry.1),
-        list(&|entry| entry.2),
-        list(&|entry| entry.3)
+        list(|e| e.asked),
+        list(|e| e.used),
+        list(|e| e.limit)
     );
     Err(review.forbidden(&why))
 }

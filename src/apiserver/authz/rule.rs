@@ -33,7 +33,7 @@ fn has_or_star(list: &[String], word: &str) -> bool {
 }
 
 /// The name that a request is about. A list or watch of one object carries it in its field selector.
-pub fn name_asked<'a>(a: &'a Attributes) -> &'a str {
+pub fn name_asked(a: &Attributes) -> &str {
     if !a.name.is_empty() || !matches!(a.verb.as_str(), "list" | "watch" | "deletecollection") {
         return &a.name;
     }

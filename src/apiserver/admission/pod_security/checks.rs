@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// How strict a namespace is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(super) enum Level {
     /// Everything goes.
     Privileged,
     /// No known way to the host.
@@ -15,7 +15,7 @@ pub enum Level {
 
 impl Level {
     /// As labels spell it.
-    pub fn parse(text: &str) -> Option<Level> {
+    pub(super) fn parse(text: &str) -> Option<Level> {
         match text {
             "privileged" => Some(Level::Privileged),
             "baseline" => Some(Level::Baseline),
@@ -25,7 +25,7 @@ impl Level {
     }
 
     /// As labels spell it.
-    pub fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Level::Privileged => "privileged",
             Level::Baseline => "baseline",
@@ -66,7 +66,7 @@ const RESTRICTED: &[(&str, Check)] = &[
 ];
 
 /// `privileged (container "c" must not set …), hostPort (…)`, or nothing if `level` admits the pod.
-pub fn violations(level: Level, metadata: &Value, spec: &Value) -> Option<String> {
+pub(super) fn violations(level: Level, metadata: &Value, spec: &Value) -> Option<String> {
     let pod = Pod { metadata, spec };
     let found = |(name, check): &(&str, Check)| check(&pod).map(|why| format!("{name} ({why})"));
     let texts: Vec<String> = match level {

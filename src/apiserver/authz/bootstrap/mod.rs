@@ -1,4 +1,4 @@
-//! What a fresh cluster holds before its first user: bootstrap roles and bindings, priority classes, system namespaces.
+//! What a fresh cluster holds before its first user: bootstrap roles and bindings, priority classes.
 //!
 //! [`plan`] says what is missing; it is asked at every start, so that an upgrade adds what is new and a person's own additions stay.
 
@@ -27,13 +27,9 @@ pub struct Write {
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Everything that must be there, in the order of creation.
+/// Everything that must be there, in the order of creation. The namespaces it lives in are there already.
 pub fn objects() -> Vec<(&'static str, &'static str, Value)> {
     let mut out: Vec<(&'static str, &'static str, Value)> = Vec::new();
-    for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-        let metadata = json!({"name": name, "labels": {"kubernetes.io/metadata.name": name}});
-        out.push(("", "namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})));
-    }
     out.extend(cluster_roles::CLUSTER_ROLES.iter().map(|role| (RBAC, "clusterroles", role.object(""))));
     out.extend(controllers::CONTROLLER_ROLES.iter().map(|role| (RBAC, "clusterroles", role.object("system:controller:"))));
     for (name, role, subjects) in bindings::CLUSTER_BINDINGS {
