@@ -104,9 +104,11 @@ impl Verifier {
         let (body, signature) = token.rsplit_once('.').ok_or(JwtError::Malformed)?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| JwtError::Malformed)?;
         let kid = header["kid"].as_str().filter(|kid| !kid.is_empty());
-        let good = self.keys.iter().filter(|key| kid.is_none_or(|kid| kid == key.kid)).any(|key| {
-            UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &key.point).verify(body.as_bytes(), &signature).is_ok()
-        });
+        let good = self
+            .keys
+            .iter()
+            .filter(|key| kid.is_none_or(|kid| kid == key.kid))
+            .any(|key| UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &key.point).verify(body.as_bytes(), &signature).is_ok());
         if good { Ok(claims) } else { Err(JwtError::Signature) }
     }
 

@@ -52,8 +52,7 @@ pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<A
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     let provider = provider();
     let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
-    let mut config =
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider })).with_no_client_auth();
+    let mut config = builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider })).with_no_client_auth();
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
 }

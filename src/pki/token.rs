@@ -124,7 +124,8 @@ impl BootstrapToken {
 
     /// A new random one.
     pub fn generate(rng: &Rng) -> BootstrapToken {
-        let draw = |n: usize| (0..n).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyz0123456789"[rng.below(36) as usize])).collect::<String>();
+        let draw =
+            |n: usize| (0..n).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyz0123456789"[rng.below(36) as usize])).collect::<String>();
         BootstrapToken { id: draw(6), secret: Secret::new(draw(16)) }
     }
 

@@ -25,7 +25,8 @@ impl Plugin for DefaultIngressClass {
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
-        let chosen = !review.object["spec"]["ingressClassName"].is_null() || meta::annotation(review.object, "kubernetes.io/ingress.class").is_some();
+        let chosen = !review.object["spec"]["ingressClassName"].is_null()
+            || meta::annotation(review.object, "kubernetes.io/ingress.class").is_some();
         let marks = ["ingressclass.kubernetes.io/is-default-class"];
         if let (false, Some(class)) = (chosen, newest_marked(review.lookup, (GROUP, "ingressclasses"), &marks)) {
             review.object["spec"]["ingressClassName"] = json!(meta::name(&class));

@@ -92,7 +92,11 @@ fn mirror(review: &Review<'_>, node: &str) -> Verdict {
 fn owners(review: &Review<'_>, node: &str) -> Verdict {
     let owners = meta::owner_references(review.object);
     let [owner] = owners.as_slice() else {
-        return if owners.is_empty() { Ok(()) } else { Err(format!("node {node:?} can only create pods with a single owner reference set to itself")) };
+        return if owners.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("node {node:?} can only create pods with a single owner reference set to itself"))
+        };
     };
     if owner.api_version != "v1" || owner.kind != "Node" || owner.name != node {
         return Err(format!("node {node:?} can only create pods with an owner reference set to itself"));
@@ -163,7 +167,8 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
         return Err(format!("node {node:?} is not allowed to modify taints"));
     }
     let changed = |key: &&str| meta::label(old, key) != meta::label(review.object, key);
-    let mut restricted: Vec<&str> = labels(old).chain(labels(review.object)).map(|(key, _)| key).filter(|key| is_restricted(key)).filter(changed).collect();
+    let mut restricted: Vec<&str> =
+        labels(old).chain(labels(review.object)).map(|(key, _)| key).filter(|key| is_restricted(key)).filter(changed).collect();
     restricted.sort_unstable();
     restricted.dedup();
     if restricted.is_empty() { Ok(()) } else { Err(format!("is not allowed to modify labels: {}", restricted.join(", "))) }
@@ -212,7 +217,10 @@ fn token(review: &Review<'_>, node: &str) -> Verdict {
     let name = reference["name"].as_str().unwrap_or_default();
     match review.lookup.get("", "pods", &review.attributes.namespace, name) {
         None => Err(format!("pods {name:?} not found")),
-        Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!("the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated", reference["uid"].as_str().unwrap_or_default())),
+        Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!(
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+            reference["uid"].as_str().unwrap_or_default()
+        )),
         Some(pod) if pod["spec"]["nodeName"] != node => Err("node requested token bound to a pod scheduled on a different node".to_owned()),
         Some(_) => Ok(()),
     }

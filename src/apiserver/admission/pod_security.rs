@@ -64,7 +64,9 @@ impl Plugin for PodSecurity {
 /// Where a workload keeps its pod template; workloads are warned about, their pods are refused.
 fn template_of(group: &str, resource: &str) -> Option<&'static str> {
     match (group, resource) {
-        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") | ("batch", "jobs") | ("", "replicationcontrollers") => Some("/spec/template"),
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") | ("batch", "jobs") | ("", "replicationcontrollers") => {
+            Some("/spec/template")
+        }
         ("batch", "cronjobs") => Some("/spec/jobTemplate/spec/template"),
         ("", "podtemplates") => Some("/template"),
         _ => None,

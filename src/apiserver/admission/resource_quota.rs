@@ -65,7 +65,8 @@ fn judge(review: &Review<'_>, quota: &Value, asked: &Usage) -> Result<(), Status
             return Err(review.forbidden(&format!("failed quota: {}: must specify {}", meta::name(quota), lacking.join("; "))));
         }
     }
-    let concerned: Vec<(&String, Quantity)> = asked.iter().filter(|(name, _)| watched.contains(name)).map(|(name, amount)| (name, *amount)).collect();
+    let concerned: Vec<(&String, Quantity)> =
+        asked.iter().filter(|(name, _)| watched.contains(name)).map(|(name, amount)| (name, *amount)).collect();
     if concerned.is_empty() {
         return Ok(());
     }
@@ -195,8 +196,10 @@ fn unspecified(pod: &Value, watched: &[&String]) -> Vec<String> {
             },
         };
         let containers = ["initContainers", "containers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
-        let without: Vec<&str> =
-            containers.filter(|container| container["resources"][field][resource].is_null()).filter_map(|container| container["name"].as_str()).collect();
+        let without: Vec<&str> = containers
+            .filter(|container| container["resources"][field][resource].is_null())
+            .filter_map(|container| container["name"].as_str())
+            .collect();
         if !without.is_empty() {
             lacking.push(format!("{name} for: {}", without.join(",")));
         }
@@ -219,7 +222,9 @@ fn in_scope(quota: &Value, resource: &str, object: &Value) -> bool {
 fn pod_in(pod: &Value, scope: &str) -> bool {
     let best_effort = || {
         let lists = ["initContainers", "containers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
-        lists.flat_map(|container| ["requests", "limits"].map(|field| &container["resources"][field])).all(|amounts| amounts.as_object().is_none_or(|a| a.is_empty()))
+        lists
+            .flat_map(|container| ["requests", "limits"].map(|field| &container["resources"][field]))
+            .all(|amounts| amounts.as_object().is_none_or(|a| a.is_empty()))
     };
     let terminating = || pod["spec"]["activeDeadlineSeconds"].is_i64();
     match scope {

@@ -57,7 +57,9 @@ impl Plugin for ServiceAccount {
             if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
                 return Err(review.forbidden("a mirror pod may not reference service accounts"));
             }
-            let token = |volume: &Value| volume["projected"]["sources"].as_array().into_iter().flatten().any(|s| s["serviceAccountToken"].is_object());
+            let token = |volume: &Value| {
+                volume["projected"]["sources"].as_array().into_iter().flatten().any(|s| s["serviceAccountToken"].is_object())
+            };
             if spec["volumes"].as_array().into_iter().flatten().any(token) {
                 return Err(review.forbidden("a mirror pod may not use ServiceAccountToken volume projections"));
             }
@@ -74,9 +76,10 @@ impl Plugin for ServiceAccount {
 
 fn find(review: &Review<'_>, name: &str) -> Result<std::sync::Arc<Value>, Status> {
     let namespace = &review.attributes.namespace;
-    review.lookup.get("", "serviceaccounts", namespace, name).ok_or_else(|| {
-        review.forbidden(&format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"))
-    })
+    review
+        .lookup
+        .get("", "serviceaccounts", namespace, name)
+        .ok_or_else(|| review.forbidden(&format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found")))
 }
 
 /// Adds the token's volume, and a mount for each container that has none at the place.
@@ -122,7 +125,9 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
     let (spec, who) = (&review.object["spec"], meta::name(account));
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         if let Some(name) = volume["secret"]["secretName"].as_str().filter(|name| !listed("secrets", name)) {
-            let why = format!("volume with secret.secretName={name:?} is not allowed because service account {who} does not reference that secret");
+            let why = format!(
+                "volume with secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
+            );
             return Err(review.forbidden(&why));
         }
     }
@@ -142,7 +147,9 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
     }
     for secret in spec["imagePullSecrets"].as_array().into_iter().flatten() {
         if let Some(name) = secret["name"].as_str().filter(|name| !listed("imagePullSecrets", name)) {
-            let why = format!("imagePullSecret.name={name:?} is not allowed because service account {who} does not reference that imagePullSecret");
+            let why = format!(
+                "imagePullSecret.name={name:?} is not allowed because service account {who} does not reference that imagePullSecret"
+            );
             return Err(review.forbidden(&why));
         }
     }

@@ -85,16 +85,22 @@ async fn nothing_is_created_in_a_namespace_that_goes_or_is_not_there() {
 #[tokio::test]
 async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
     let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
-    let account = |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
-    let pod = || json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
-        {"name": "own", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}]}});
+    let account =
+        |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
+    let pod = || {
+        json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
+        {"name": "own", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}]}})
+    };
     let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(true)).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["serviceAccountName"], "default");
     let volume = made["spec"]["volumes"][0]["name"].as_str().unwrap();
     assert!(volume.starts_with("kube-api-access-") && volume.len() == 21, "{volume}");
     assert_eq!(made["spec"]["containers"][0]["volumeMounts"][0]["name"], volume);
     assert_eq!(made["spec"]["containers"][1]["volumeMounts"].as_array().unwrap().len(), 1);
-    assert_eq!(made["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"], json!({"expirationSeconds": 3607, "path": "token"}));
+    assert_eq!(
+        made["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"],
+        json!({"expirationSeconds": 3607, "path": "token"})
+    );
     let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(false)).run(&plugin).await.unwrap();
     assert!(made["spec"]["volumes"].is_null());
     let text = "pods \"p\" is forbidden: error looking up service account default/default: serviceaccount \"default\" not found";
@@ -106,7 +112,11 @@ async fn priority_is_the_classs_and_nobody_elses() {
     let class = |name: &str, value: i64, default: bool| json!({"metadata": {"name": name}, "value": value, "globalDefault": default});
     let create = |spec: Value| {
         let pod = case(Operation::Create, "pods", "p", json!({ "spec": spec }));
-        pod.with("scheduling.k8s.io", "priorityclasses", class("high", 1000, false)).with("scheduling.k8s.io", "priorityclasses", class("usual", 7, true))
+        pod.with("scheduling.k8s.io", "priorityclasses", class("high", 1000, false)).with(
+            "scheduling.k8s.io",
+            "priorityclasses",
+            class("usual", 7, true),
+        )
     };
     let made = create(json!({"priorityClassName": "high"})).run(&priority::Priority).await.unwrap();
     assert_eq!((&made["spec"]["priority"], &made["spec"]["preemptionPolicy"]), (&json!(1000), &json!("PreemptLowerPriority")));
@@ -124,7 +134,10 @@ async fn a_node_touches_only_itself_and_its_pods() {
     let plain = || node(json!([]), json!({"kubernetes.io/hostname": "n1", "own.example/x": "y"}));
     let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(plain());
     change(plain()).run(&plugin).await.unwrap();
-    assert_eq!(change(node(json!([{"key": "k"}]), json!({}))).run(&plugin).await.unwrap_err(), "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints");
+    assert_eq!(
+        change(node(json!([{"key": "k"}]), json!({}))).run(&plugin).await.unwrap_err(),
+        "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints"
+    );
     let labelled = node(json!([]), json!({"node-restriction.kubernetes.io/pci": "1"}));
     let text = "nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/pci";
     assert_eq!(change(labelled).run(&plugin).await.unwrap_err(), text);
@@ -164,9 +177,12 @@ async fn limit_ranges_fill_in_and_refuse() {
 async fn quota_counts_what_is_there_and_names_what_is_missing() {
     let quota = json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});
     let pod = |name: &str, cpu: &str| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
-    let create = |cpu: &str| case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with("", "pods", pod("a", "600m"));
+    let create = |cpu: &str| {
+        case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with("", "pods", pod("a", "600m"))
+    };
     create("400m").run(&resource_quota::ResourceQuota).await.unwrap();
-    let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
+    let text =
+        "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
     assert_eq!(create("500m").run(&resource_quota::ResourceQuota).await.unwrap_err(), text);
     let bare = json!({"spec": {"containers": [{"name": "c"}]}});
     let without = case(Operation::Create, "pods", "new", bare).with("", "resourcequotas", quota.clone());

@@ -30,7 +30,8 @@ impl Plugin for PersistentVolumeClaimResize {
             return Err(review.forbidden("Only bound persistent volume claims can be expanded"));
         }
         let class = review.object["spec"]["storageClassName"].as_str().unwrap_or_default();
-        let grows = review.lookup.get("storage.k8s.io", "storageclasses", "", class).is_some_and(|class| class["allowVolumeExpansion"] == true);
+        let grows =
+            review.lookup.get("storage.k8s.io", "storageclasses", "", class).is_some_and(|class| class["allowVolumeExpansion"] == true);
         if grows {
             return Ok(());
         }

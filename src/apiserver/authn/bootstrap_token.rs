@@ -60,7 +60,9 @@ impl TokenAuthenticator for BootstrapTokens {
         let mut groups = vec![GROUP.to_owned()];
         for group in field(&secret, "auth-extra-groups").split(',').filter(|group| !group.is_empty()) {
             if !group.starts_with("system:bootstrappers:") {
-                return Err(AuthnError(format!("bootstrap group {group:?} is invalid (must match \\Asystem:bootstrappers:[a-z0-9:-]{{0,255}}[a-z0-9]\\z)")));
+                return Err(AuthnError(format!(
+                    "bootstrap group {group:?} is invalid (must match \\Asystem:bootstrappers:[a-z0-9:-]{{0,255}}[a-z0-9]\\z)"
+                )));
             }
             groups.push(group.to_owned());
         }

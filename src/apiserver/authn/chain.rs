@@ -102,7 +102,8 @@ impl Authenticator for Chain {
     async fn authenticate(&self, parts: &Parts, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
         if let Some(identity) = &conn.identity {
             // Somebody else's type in there would be a bug of ours: better nobody than anybody.
-            let user = Arc::clone(identity).downcast::<UserInfo>().map_err(|_| AuthnError("in-process caller of unknown type".to_owned()))?;
+            let user =
+                Arc::clone(identity).downcast::<UserInfo>().map_err(|_| AuthnError("in-process caller of unknown type".to_owned()))?;
             return Ok(Some(completed((*user).clone())));
         }
         if let Some(user) = self.front_proxy.authenticate(parts, conn)? {

@@ -45,7 +45,11 @@ impl World {
             verifier: self.pki.verifier().unwrap(),
             issuer: ISSUER.to_owned(),
             audiences: vec![ISSUER.to_owned()],
-            basic: vec![BasicUser { name: "node".into(), password: base::secret::Secret::new("pw".into()), groups: vec!["kedge:agent".into()] }],
+            basic: vec![BasicUser {
+                name: "node".into(),
+                password: base::secret::Secret::new("pw".into()),
+                groups: vec!["kedge:agent".into()],
+            }],
         };
         Chain::new(config, Arc::new(objects))
     }
@@ -85,7 +89,11 @@ fn parts(headers: &[(&str, &str)]) -> Parts {
 fn objects() -> Objects {
     Objects::of([
         ("", "serviceaccounts", json!({"metadata": {"name": "web", "namespace": "default", "uid": "sa-uid"}})),
-        ("", "pods", json!({"metadata": {"name": "p", "namespace": "default", "uid": "pod-uid"}, "spec": {"serviceAccountName": "web", "nodeName": "n1"}})),
+        (
+            "",
+            "pods",
+            json!({"metadata": {"name": "p", "namespace": "default", "uid": "pod-uid"}, "spec": {"serviceAccountName": "web", "nodeName": "n1"}}),
+        ),
         ("", "nodes", json!({"metadata": {"name": "n1", "uid": "node-uid"}})),
     ])
 }
@@ -181,9 +189,11 @@ async fn token_requests_are_refused_with_upstreams_texts() {
 async fn bootstrap_tokens_and_passwords_let_machines_join() {
     let world = world();
     let enc = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
-    let secret = |expires: &str| json!({"metadata": {"name": "bootstrap-token-abc123", "namespace": "kube-system"}, "type": "bootstrap.kubernetes.io/token",
+    let secret = |expires: &str| {
+        json!({"metadata": {"name": "bootstrap-token-abc123", "namespace": "kube-system"}, "type": "bootstrap.kubernetes.io/token",
         "data": {"token-id": enc("abc123"), "token-secret": enc("0123456789abcdef"), "usage-bootstrap-authentication": enc("true"),
-                 "expiration": enc(expires), "auth-extra-groups": enc("system:bootstrappers:kedge:default-node-token")}});
+                 "expiration": enc(expires), "auth-extra-groups": enc("system:bootstrappers:kedge:default-node-token")}})
+    };
     let live = world.chain(Objects::of([("", "secrets", secret("2026-12-01T00:00:00Z"))]));
     let user = bearer(&live, "abc123.0123456789abcdef").await.unwrap().unwrap();
     assert_eq!(user.name, "system:bootstrap:abc123");

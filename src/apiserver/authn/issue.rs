@@ -111,7 +111,11 @@ fn check_life(spec: &Value, name: &str) -> Result<(), Status> {
     } else {
         return Ok(());
     };
-    let cause = Cause { reason: "FieldValueInvalid".to_owned(), message: format!("Invalid value: {life}: {why}"), field: "spec.expirationSeconds".to_owned() };
+    let cause = Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {life}: {why}"),
+        field: "spec.expirationSeconds".to_owned(),
+    };
     Err(Status::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause]))
 }
 
@@ -134,14 +138,19 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
     let object = lookup.get("", resource, namespace, name).ok_or_else(|| Status::not_found("", resource, name))?;
     let (asked, uid) = (text("uid"), meta::uid(&object));
     if !asked.is_empty() && asked != uid {
-        let why = format!("the UID in the bound object reference ({asked}) does not match the UID in record. The object might have been deleted and then recreated");
+        let why = format!(
+            "the UID in the bound object reference ({asked}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
         return Err(Status::conflict("", resource, name, &why));
     }
     let mut node = None;
     if claim == "pod" {
         let of_pod = object["spec"]["serviceAccountName"].as_str().unwrap_or_default();
         if of_pod != meta::name(account) {
-            let why = format!("cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.", meta::name(account));
+            let why = format!(
+                "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+                meta::name(account)
+            );
             return Err(Status::bad_request(why));
         }
         if let Some(node_name) = object["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) {

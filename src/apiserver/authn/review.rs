@@ -20,7 +20,8 @@ impl Virtual for TokenReview {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let asked: Vec<String> = object["spec"]["audiences"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+        let asked: Vec<String> =
+            object["spec"]["audiences"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
         let accepted = if asked.is_empty() { self.0.audiences().to_vec() } else { asked };
         object["status"] = match self.0.token(&token, &accepted).await {
             Ok(Some(found)) => json!({"authenticated": true, "user": found.user, "audiences": found.audiences}),

@@ -92,7 +92,8 @@ impl ServiceAccounts {
     }
 
     fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
-        let account = self.lookup.get("", "serviceaccounts", namespace, name).ok_or_else(|| format!("serviceaccounts {name:?} not found"))?;
+        let account =
+            self.lookup.get("", "serviceaccounts", namespace, name).ok_or_else(|| format!("serviceaccounts {name:?} not found"))?;
         if meta::deletion_timestamp(&account).is_some() {
             return Err(format!("service account {namespace}/{name} has been deleted"));
         }
@@ -105,7 +106,8 @@ impl ServiceAccounts {
 
     fn legacy(&self, claims: &Value, token: &str) -> Result<UserInfo, String> {
         let text = |field: &str| claims[format!("kubernetes.io/serviceaccount/{field}")].as_str().unwrap_or_default().to_owned();
-        let (namespace, name, uid, secret) = (text("namespace"), text("service-account.name"), text("service-account.uid"), text("secret.name"));
+        let (namespace, name, uid, secret) =
+            (text("namespace"), text("service-account.name"), text("service-account.uid"), text("secret.name"));
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
             return Err("the token's subject is not its service account".to_owned());
         }

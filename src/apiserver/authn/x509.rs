@@ -41,7 +41,9 @@ impl ClientCerts {
             return Ok(Some(user.clone()));
         }
         let seen = identity::parse(leaf).map_err(|err| AuthnError(err.to_string()))?;
-        self.ca.verify_client(&conn.client_certs, now).map_err(|err| AuthnError(format!("verifying certificate of {:?} failed: {err}", seen.common_name)))?;
+        self.ca
+            .verify_client(&conn.client_certs, now)
+            .map_err(|err| AuthnError(format!("verifying certificate of {:?} failed: {err}", seen.common_name)))?;
         if seen.common_name.is_empty() {
             return Err(AuthnError("the certificate's subject has no common name".to_owned()));
         }

@@ -42,12 +42,7 @@ impl Escalation {
         }
         // A role that gathers can come to hold anything.
         if role["aggregationRule"].is_object() && !same("aggregationRule") {
-            let all = Rule {
-                verbs: vec!["*".into()],
-                api_groups: vec!["*".into()],
-                resources: vec!["*".into()],
-                ..Rule::default()
-            };
+            let all = Rule { verbs: vec!["*".into()], api_groups: vec!["*".into()], resources: vec!["*".into()], ..Rule::default() };
             let urls = Rule { verbs: vec!["*".into()], non_resource_urls: vec!["*".into()], ..Rule::default() };
             if let Err(_why) = self.held(&a.user, "", &[all, urls]) {
                 let why = "must have cluster-admin privileges to use the aggregationRule";
@@ -120,9 +115,17 @@ mod tests {
         let read = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
         let objects = Objects::of([
             (GROUP, "clusterroles", json!({"metadata": {"name": "reader"}, "rules": read})),
-            (GROUP, "clusterroles", json!({"metadata": {"name": "lord"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]})),
-            (GROUP, "clusterrolebindings", json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "reader"},
-                "subjects": [{"kind": "User", "name": "bob"}]})),
+            (
+                GROUP,
+                "clusterroles",
+                json!({"metadata": {"name": "lord"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}),
+            ),
+            (
+                GROUP,
+                "clusterrolebindings",
+                json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "reader"},
+                "subjects": [{"kind": "User", "name": "bob"}]}),
+            ),
         ]);
         let rbac = Arc::new(Rbac::new(Arc::new(objects)));
         Escalation { rbac: rbac.clone(), authorizer: rbac }
@@ -130,7 +133,15 @@ mod tests {
 
     fn writes(resource: &str, name: &str) -> Attributes {
         let user = UserInfo::new("bob", &[]).into();
-        Attributes { user, verb: "create".into(), group: GROUP.into(), resource: resource.into(), name: name.into(), is_resource: true, ..Attributes::default() }
+        Attributes {
+            user,
+            verb: "create".into(),
+            group: GROUP.into(),
+            resource: resource.into(),
+            name: name.into(),
+            is_resource: true,
+            ..Attributes::default()
+        }
     }
 
     #[tokio::test]

@@ -45,9 +45,9 @@ impl Node {
                 }
                 self.related(node, a)
             }
-            ("", "persistentvolumeclaims" | "persistentvolumes") | ("resource.k8s.io", "resourceclaims") | ("storage.k8s.io", "volumeattachments") => {
-                self.get_related(node, a)
-            }
+            ("", "persistentvolumeclaims" | "persistentvolumes")
+            | ("resource.k8s.io", "resourceclaims")
+            | ("storage.k8s.io", "volumeattachments") => self.get_related(node, a),
             ("", "serviceaccounts") if a.subresource == "token" || a.verb == "create" => self.create_token(node, a),
             ("", "serviceaccounts") => self.get_related(node, a),
             ("coordination.k8s.io", "leases") => lease(node, a),
@@ -122,9 +122,10 @@ impl Node {
             "persistentvolumes" => {
                 self.lookup.get("", "persistentvolumes", "", name).is_some_and(|volume| self.volume_in_use(node, &volume))
             }
-            "volumeattachments" => {
-                self.lookup.get("storage.k8s.io", "volumeattachments", "", name).is_some_and(|attachment| attachment["spec"]["nodeName"] == node)
-            }
+            "volumeattachments" => self
+                .lookup
+                .get("storage.k8s.io", "volumeattachments", "", name)
+                .is_some_and(|attachment| attachment["spec"]["nodeName"] == node),
             _ => false,
         }
     }
@@ -241,9 +242,7 @@ fn claims(pod: &Value) -> impl Iterator<Item = String> + '_ {
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     volumes.filter_map(|volume| match volume["persistentVolumeClaim"]["claimName"].as_str() {
         Some(name) => Some(name.to_owned()),
-        None if volume["ephemeral"].is_object() => {
-            Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?))
-        }
+        None if volume["ephemeral"].is_object() => Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?)),
         None => None,
     })
 }
@@ -257,9 +256,10 @@ fn resource_claims(pod: &Value) -> impl Iterator<Item = &str> {
 /// `(namespace, name)` of every secret reference under a volume's spec.
 fn secret_refs(spec: &Value) -> impl Iterator<Item = (&str, &str)> {
     let sources = spec.as_object().into_iter().flatten().filter_map(|(_, source)| source.as_object());
-    sources.flatten().filter(|(key, _)| key.ends_with("ecretRef")).filter_map(|(_, secret)| {
-        Some((secret["namespace"].as_str()?, secret["name"].as_str()?))
-    })
+    sources
+        .flatten()
+        .filter(|(key, _)| key.ends_with("ecretRef"))
+        .filter_map(|(_, secret)| Some((secret["namespace"].as_str()?, secret["name"].as_str()?)))
 }
 
 #[cfg(test)]

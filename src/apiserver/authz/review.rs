@@ -84,7 +84,8 @@ fn check(kind: Kind, spec: &Value, a: &Attributes) -> Result<(), Status> {
 fn subject(spec: &Value) -> UserInfo {
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect::<Vec<_>>();
-    let extra: BTreeMap<String, Vec<String>> = spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.to_lowercase(), list(v))).collect();
+    let extra: BTreeMap<String, Vec<String>> =
+        spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.to_lowercase(), list(v))).collect();
     UserInfo { name: text("user"), uid: text("uid"), groups: list(&spec["groups"]), extra }
 }
 

@@ -83,7 +83,8 @@ impl Rule {
             let sub = wanted.split_once('/').map_or("", |(_, sub)| sub);
             self.resources.iter().any(|pattern| resource_matches(pattern, wanted, sub))
         };
-        let names = self.resource_names.is_empty() || (!other.resource_names.is_empty() && all(&self.resource_names, &other.resource_names));
+        let names =
+            self.resource_names.is_empty() || (!other.resource_names.is_empty() && all(&self.resource_names, &other.resource_names));
         let url = |wanted: &String| {
             self.non_resource_urls.iter().any(|mine| mine == wanted || mine.strip_suffix('*').is_some_and(|head| wanted.starts_with(head)))
         };

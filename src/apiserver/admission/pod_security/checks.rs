@@ -85,7 +85,9 @@ struct Pod<'a> {
 impl<'a> Pod<'a> {
     fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
         let spec = self.spec;
-        ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(move |list| spec[list].as_array().into_iter().flatten())
+        ["initContainers", "containers", "ephemeralContainers"]
+            .into_iter()
+            .flat_map(move |list| spec[list].as_array().into_iter().flatten())
     }
 
     fn volumes(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
@@ -154,7 +156,18 @@ fn app_armor(pod: &Pod<'_>) -> Option<String> {
 }
 
 const DEFAULT_CAPABILITIES: [&str; 13] = [
-    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID",
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
     "SYS_CHROOT",
 ];
 
@@ -174,8 +187,11 @@ fn added_beyond(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
 }
 
 fn host_namespaces(pod: &Pod<'_>) -> Option<String> {
-    let set: Vec<String> =
-        ["hostNetwork", "hostPID", "hostIPC"].iter().filter(|field| pod.spec[**field] == true).map(|field| format!("{field}=true")).collect();
+    let set: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
+        .iter()
+        .filter(|field| pod.spec[**field] == true)
+        .map(|field| format!("{field}=true"))
+        .collect();
     (!set.is_empty()).then(|| set.join(", "))
 }
 
@@ -208,7 +224,14 @@ fn probe_hosts(pod: &Pod<'_>) -> Option<String> {
     let containers = pod.named(|container| !handlers(container).is_empty());
     let hosts = unique(pod.containers().flat_map(handlers).collect());
     let verb = if containers.len() == 1 { "uses" } else { "use" };
-    (!containers.is_empty()).then(|| format!("{} {verb} probe or lifecycle host{} {}", counted("container", &containers), if hosts.len() == 1 { "" } else { "s" }, quoted(&hosts)))
+    (!containers.is_empty()).then(|| {
+        format!(
+            "{} {verb} probe or lifecycle host{} {}",
+            counted("container", &containers),
+            if hosts.len() == 1 { "" } else { "s" },
+            quoted(&hosts)
+        )
+    })
 }
 
 fn privileged(pod: &Pod<'_>) -> Option<String> {
@@ -222,10 +245,12 @@ fn proc_mount(pod: &Pod<'_>) -> Option<String> {
 }
 
 fn proc_mount_restricted(pod: &Pod<'_>) -> Option<String> {
-    let mount = |container: &Value| container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned);
+    let mount =
+        |container: &Value| container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned);
     let containers = pod.named(|container| mount(container).is_some());
     let mounts = unique(pod.containers().filter_map(mount).collect());
-    (!containers.is_empty()).then(|| format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts)))
+    (!containers.is_empty())
+        .then(|| format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts)))
 }
 
 fn selinux(pod: &Pod<'_>) -> Option<String> {
@@ -244,8 +269,9 @@ fn selinux(pod: &Pod<'_>) -> Option<String> {
         (true, false) => format!("pod and {}", counted("container", &containers)),
         _ => counted("container", &containers),
     };
-    let all: Vec<&Value> =
-        std::iter::once(&pod.security()["seLinuxOptions"]).chain(pod.containers().map(|c| &c["securityContext"]["seLinuxOptions"])).collect();
+    let all: Vec<&Value> = std::iter::once(&pod.security()["seLinuxOptions"])
+        .chain(pod.containers().map(|c| &c["securityContext"]["seLinuxOptions"]))
+        .collect();
     let types = unique(all.iter().map(|options| text(options, "type")).filter(|kind| !TYPES.contains(&kind.as_str())).collect());
     let mut why: Vec<String> = Vec::new();
     if !types.is_empty() {
@@ -331,7 +357,8 @@ fn volume_types(pod: &Pod<'_>) -> Option<String> {
         ["", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
     let kind = |volume: &Value| volume.as_object().and_then(|fields| fields.keys().find(|key| *key != "name")).cloned().unwrap_or_default();
     let bad: Vec<&Value> = pod.volumes().filter(|volume| !ALLOWED.contains(&kind(volume).as_str())).collect();
-    let (names, kinds) = (bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(), unique(bad.iter().map(|volume| kind(volume)).collect()));
+    let (names, kinds) =
+        (bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(), unique(bad.iter().map(|volume| kind(volume)).collect()));
     let verb = if names.len() == 1 { "uses" } else { "use" };
     let plural = if kinds.len() == 1 { "" } else { "s" };
     (!names.is_empty()).then(|| format!("{} {verb} restricted volume type{plural} {}", counted("volume", &names), quoted(&kinds)))
@@ -395,6 +422,10 @@ fn seccomp_required(pod: &Pod<'_>) -> Option<String> {
         return Some(format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")));
     }
     let open = pod.named(|container| kind(&container["securityContext"]).is_empty());
-    (own.is_empty() && !open.is_empty())
-        .then(|| format!("pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"", counted("container", &open)))
+    (own.is_empty() && !open.is_empty()).then(|| {
+        format!(
+            "pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"",
+            counted("container", &open)
+        )
+    })
 }

@@ -49,7 +49,11 @@ pub fn objects() -> Vec<(&'static str, &'static str, Value)> {
     }
     for (name, value, description) in [
         ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
     ] {
         let class = json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
@@ -76,7 +80,9 @@ pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
         let stored = lookup.get(group, resource, meta::namespace(&want), meta::name(&want));
         match stored {
             None => writes.push(Write { group, resource, object: want, exists: false }),
-            Some(have) if group == RBAC => writes.extend(completed(&have, &want).map(|object| Write { group, resource, object, exists: true })),
+            Some(have) if group == RBAC => {
+                writes.extend(completed(&have, &want).map(|object| Write { group, resource, object, exists: true }))
+            }
             Some(_) => {}
         }
     }
