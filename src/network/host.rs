@@ -1,0 +1,97 @@
+//! What the node's kernel must be set to before it forwards pods' packets.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+
+use base::task::Group;
+use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use rtnetlink::RouteMessageBuilder;
+use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::route::RouteProtocol;
+use tracing::{info, warn};
+
+use crate::NetworkError;
+use crate::service::rules::Family;
+
+/// Sets what must be set and says what the administrator must do; only forwarding is indispensable.
+pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
+    for family in families {
+        let path = match family {
+            Family::V4 => "/proc/sys/net/ipv4/ip_forward",
+            Family::V6 => "/proc/sys/net/ipv6/conf/all/forwarding",
+        };
+        set(path, "1").map_err(|source| NetworkError::Forwarding { path, source })?;
+    }
+    let bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    if !Path::new(bridge).exists() {
+        warn!("the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service; run: modprobe br_netfilter");
+    }
+    for (path, value) in [
+        (bridge, "1"),
+        ("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "1"),
+        // As kube-proxy: a connection that one side has closed may linger that long.
+        ("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600"),
+    ] {
+        if let Err(err) = set(path, value)
+            && Path::new(path).exists()
+        {
+            warn!(path, err = %err, "cannot set a kernel parameter");
+        }
+    }
+    if fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter").is_ok_and(|value| value.trim() == "1") {
+        info!("strict reverse path filtering is on: packets that come in on another interface than they leave are dropped");
+    }
+    Ok(())
+}
+
+fn set(path: &str, value: &str) -> std::io::Result<()> {
+    if fs::read_to_string(path)?.trim() == value {
+        return Ok(());
+    }
+    fs::write(path, value)
+}
+
+/// Gives the service network a route where the node has no default route (a machine that never saw the internet): without one
+/// the kernel refuses a connection to a service address before any rule could translate it.
+pub(crate) async fn route_services(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Group) -> Result<(), NetworkError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
+    let tasks = group.child("routes");
+    tasks.spawn_short("netlink", connection);
+    for cidr in service_cidrs {
+        let Some(node_ip) = node_ips.iter().find(|ip| ip.is_ipv4() == cidr.addr().is_ipv4()) else { continue };
+        let probe = RouteMessageBuilder::<IpAddr>::new().destination_prefix(cidr.network(), if cidr.addr().is_ipv4() { 32 } else { 128 });
+        let Ok(probe) = probe else { continue };
+        if let Ok(Some(_)) = handle.route().get(probe.build()).execute().try_next().await {
+            continue;
+        }
+        let Some(index) = interface_of(&handle, *node_ip).await? else {
+            warn!(ip = %node_ip, "no interface has the node's address: service addresses may be unreachable from the node itself");
+            continue;
+        };
+        let route = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(cidr.network(), cidr.prefix_len())
+            .and_then(|route| route.output_interface(index).protocol(RouteProtocol::Other(OUR_ROUTES)).pref_source(*node_ip))
+            .map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
+        handle.route().add(route.build()).replace().execute().await.map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
+        info!(cidr = %cidr, "the node has no default route: the service network got a route of its own");
+    }
+    tasks.shutdown().await;
+    Ok(())
+}
+
+/// Routes of ours carry this protocol number (`ip route show proto 107`).
+const OUR_ROUTES: u8 = 107;
+
+async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u32>, NetworkError> {
+    let mut stream = std::pin::pin!(handle.address().get().execute());
+    let failed = |err: rtnetlink::Error| NetworkError::Io { doing: "cannot list addresses", source: std::io::Error::other(err.to_string()) };
+    while let Some(message) = stream.try_next().await.map_err(failed)? {
+        if message.attributes.iter().any(|attribute| matches!(attribute, AddressAttribute::Local(addr) | AddressAttribute::Address(addr) if *addr == ip)) {
+            return Ok(Some(message.header.index));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,405 @@
+//! From service ports to the content of our nftables table, without touching the kernel.
+//!
+//! A packet costs the same however many Services there are: one lookup in a verdict map finds the chain of the service port, and
+//! one random number in that chain finds the endpoint.
+//!
+//! ```text
+//! prerouting, output ─ services ─ @service-ips, @service-nodeports ─┬─ svc-…  (all endpoints)
+//!                                                                   ├─ svl-…  (endpoints of this node)
+//!                                                                   └─ ext-…  (from outside: masquerade or Local) ─ lb-… (source ranges)
+//! input, forward, output ─ @no-endpoint-ips, @no-endpoint-nodeports ─ reject or drop
+//! postrouting ─ masquerade what is marked, hairpins, and pods that leave the cluster
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use crate::service::snapshot::{Endpoint, Policy, Protocol, ServicePort};
+
+/// The bit of the packet mark that asks for masquerade, as kube-proxy's default.
+const MASQUERADE_BIT: u32 = 0x4000;
+
+/// Name of our table in each family.
+pub(crate) const TABLE: &str = "kedge-proxy";
+
+/// Entries of one affinity set; when it is full, further clients are balanced anew each time.
+const AFFINITY_CLIENTS_MAX: u32 = 65_535;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// nft's word for the table family, which is the word of its addresses too.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+
+    fn addr_type(self) -> &'static str {
+        match self {
+            Family::V4 => "ipv4_addr",
+            Family::V6 => "ipv6_addr",
+        }
+    }
+
+    fn loopback(self) -> &'static str {
+        match self {
+            Family::V4 => "127.0.0.0/8",
+            Family::V6 => "::1",
+        }
+    }
+
+    fn multicast(self) -> &'static str {
+        match self {
+            Family::V4 => "224.0.0.0/4",
+            Family::V6 => "ff00::/8",
+        }
+    }
+
+    pub(crate) fn of(ip: &IpAddr) -> Family {
+        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
+
+/// What of the node's configuration the rules depend on, for one family.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) family: Family,
+    /// Pod networks of the cluster, of this family only.
+    pub(crate) cluster_cidrs: Vec<IpNet>,
+    /// Whether pods that leave the cluster get the node's address.
+    pub(crate) masquerade_pods: bool,
+}
+
+/// The content of the table: what differs between two of these is what an update changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Ruleset {
+    /// Maps and sets with the text between their braces.
+    pub(crate) sets: BTreeMap<String, SetKind>,
+    /// Chains with their rules; a base chain's first line is its hook.
+    pub(crate) chains: BTreeMap<String, Vec<String>>,
+    /// Elements of each map or set: key to value, which is empty in a set.
+    pub(crate) elements: BTreeMap<&'static str, BTreeMap<String, String>>,
+    /// UDP destinations and who answers them, for conntrack's sake.
+    pub(crate) udp: BTreeMap<UdpTarget, BTreeSet<SocketAddr>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SetKind {
+    Map(String),
+    Set(String),
+}
+
+/// Where a UDP client sends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum UdpTarget {
+    Address(SocketAddr),
+    NodePort(u16),
+}
+
+/// Endpoints that may answer now, by policy.
+struct Usable<'a> {
+    cluster: Vec<&'a Endpoint>,
+    local: Vec<&'a Endpoint>,
+}
+
+impl<'a> Usable<'a> {
+    /// Ready ones; where there is none, those that terminate but still serve, so that a last pod's drain loses nothing.
+    fn of(endpoints: &'a [Endpoint], family: Family) -> Usable<'a> {
+        let pick = |local_only: bool| -> Vec<&'a Endpoint> {
+            let candidates: Vec<&Endpoint> =
+                endpoints.iter().filter(|e| Family::of(&e.addr.ip()) == family && (e.local || !local_only)).collect();
+            let ready: Vec<&Endpoint> = candidates.iter().copied().filter(|e| e.ready).collect();
+            if !ready.is_empty() {
+                return ready;
+            }
+            candidates.into_iter().filter(|e| e.serving && e.terminating).collect()
+        };
+        Usable { cluster: pick(false), local: pick(true) }
+    }
+
+    fn under(&self, policy: Policy) -> &[&'a Endpoint] {
+        match policy {
+            Policy::Cluster => &self.cluster,
+            Policy::Local => &self.local,
+        }
+    }
+}
+
+/// The whole table for one family.
+pub(crate) fn render(site: &Site, ports: &[ServicePort]) -> Ruleset {
+    let mut rules = frame(site);
+    for port in ports {
+        PortRules { site, port, usable: Usable::of(&port.endpoints, site.family), rules: &mut rules }.render();
+    }
+    rules
+}
+
+/// What is there without any Service.
+fn frame(site: &Site) -> Ruleset {
+    let (f, addr) = (site.family.name(), site.family.addr_type());
+    let mut rules = Ruleset::default();
+    let by_address = format!("type {addr} . inet_proto . inet_service : verdict;");
+    let by_port = "type inet_proto . inet_service : verdict;";
+    for name in ["service-ips", "no-endpoint-ips"] {
+        rules.sets.insert(name.to_owned(), SetKind::Map(by_address.clone()));
+    }
+    for name in ["service-nodeports", "no-endpoint-nodeports"] {
+        rules.sets.insert(name.to_owned(), SetKind::Map(by_port.to_owned()));
+    }
+    rules.sets.insert("cluster-ips".to_owned(), SetKind::Set(format!("type {addr};")));
+    rules.sets.insert("hairpin".to_owned(), SetKind::Set(format!("type {addr} . {addr};")));
+    for name in ["service-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
+        rules.elements.insert(name, BTreeMap::new());
+    }
+    let cidrs = braces(&site.cluster_cidrs);
+    let mut services = Vec::new();
+    if let Some(cidrs) = &cidrs {
+        services.push(format!("{f} daddr @cluster-ips {f} saddr != {cidrs} jump mark-for-masquerade"));
+    }
+    services.push(format!("{f} daddr . meta l4proto . th dport vmap @service-ips"));
+    services.push(format!("fib daddr type local {f} daddr != {} meta l4proto . th dport vmap @service-nodeports", site.family.loopback()));
+    let check = format!("ct state new {f} daddr . meta l4proto . th dport vmap @no-endpoint-ips");
+    let nodeport_check = "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
+    // A port that the Service does not have.
+    let unknown_port = format!("ct state new {f} daddr @cluster-ips reject");
+    let hook = |kind: &str, hook: &str, priority: i32| format!("type {kind} hook {hook} priority {priority};");
+    let mut put = |name: &str, lines: Vec<String>| rules.chains.insert(name.to_owned(), lines);
+    put("mark-for-masquerade", vec![format!("meta mark set meta mark or {MASQUERADE_BIT:#x}")]);
+    put("services", services);
+    put("nat-prerouting", vec![hook("nat", "prerouting", -100), "jump services".to_owned()]);
+    put("nat-output", vec![hook("nat", "output", -100), "jump services".to_owned()]);
+    put("nat-postrouting", postrouting(site, cidrs.as_deref()));
+    put("filter-input", vec![hook("filter", "input", 0), nodeport_check.clone(), check.clone()]);
+    // A late packet of a connection that conntrack forgot would reach the pod with the wrong addresses and be answered with a reset
+    // (https://issue.k8s.io/74839).
+    put("filter-forward", vec![hook("filter", "forward", 0), "ct state invalid drop".to_owned(), check.clone(), unknown_port.clone()]);
+    put("filter-output", vec![hook("filter", "output", 0), nodeport_check, check, unknown_port]);
+    rules
+}
+
+fn postrouting(site: &Site, cidrs: Option<&str>) -> Vec<String> {
+    let f = site.family.name();
+    let mut lines = vec![
+        "type nat hook postrouting priority 100;".to_owned(),
+        format!("meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} meta mark set meta mark xor {MASQUERADE_BIT:#x} masquerade fully-random"),
+        // A pod that reaches itself through a Service must see the answer come from elsewhere.
+        format!("ct status dnat {f} saddr . {f} daddr @hairpin masquerade fully-random"),
+    ];
+    if let Some(cidrs) = cidrs.filter(|_| site.masquerade_pods) {
+        let outside = format!("{f} daddr != {{ {}, {} }}", cidrs.trim_matches(['{', '}', ' ']), site.family.multicast());
+        lines.push(format!("{f} saddr {cidrs} {outside} masquerade fully-random"));
+    }
+    lines
+}
+
+/// The chains and elements of one service port.
+struct PortRules<'a> {
+    site: &'a Site,
+    port: &'a ServicePort,
+    usable: Usable<'a>,
+    rules: &'a mut Ruleset,
+}
+
+impl PortRules<'_> {
+    fn render(&mut self) {
+        let family = self.site.family;
+        let of_family = |ips: &[IpAddr]| -> Vec<IpAddr> { ips.iter().copied().filter(|ip| Family::of(ip) == family).collect() };
+        let (cluster_ips, external_ips) = (of_family(&self.port.cluster_ips), of_family(&self.port.external_ips));
+        if cluster_ips.is_empty() {
+            return;
+        }
+        for ip in &cluster_ips {
+            self.put("cluster-ips", ip.to_string(), String::new());
+            self.internal(*ip);
+        }
+        let balancer_ips = of_family(&self.port.balancer_ips);
+        let from_outside = !external_ips.is_empty() || !balancer_ips.is_empty() || self.port.node_port.is_some();
+        let verdict = from_outside.then(|| self.external());
+        let Some(verdict) = verdict else { return self.balancers() };
+        for ip in external_ips {
+            self.address(ip, &verdict, self.port.external);
+        }
+        let guarded = if self.port.balancer_sources.is_empty() { verdict.clone() } else { self.guarded(&verdict) };
+        for ip in balancer_ips {
+            self.address(ip, &guarded, self.port.external);
+        }
+        if let Some(port) = self.port.node_port {
+            let key = format!("{} . {port}", self.port.protocol.as_str());
+            if let Verdict::Goto(chain) = &verdict {
+                self.put("service-nodeports", key.clone(), format!("goto {chain}"));
+            }
+            self.refuse("no-endpoint-nodeports", key, self.port.external);
+            self.remember_udp(UdpTarget::NodePort(port), self.port.external);
+        }
+        self.balancers();
+    }
+
+    /// The cluster address.
+    fn internal(&mut self, ip: IpAddr) {
+        let verdict = match self.port.internal {
+            Policy::Cluster if !self.usable.cluster.is_empty() => Verdict::Goto(self.chain("svc")),
+            Policy::Local if !self.usable.local.is_empty() => Verdict::Goto(self.chain("svl")),
+            _ => Verdict::Reject,
+        };
+        self.address(ip, &verdict, self.port.internal);
+    }
+
+    /// The chain for what comes from outside the cluster.
+    fn external(&mut self) -> Verdict {
+        if self.usable.cluster.is_empty() {
+            return Verdict::Reject;
+        }
+        let (f, chain, svc) = (self.site.family.name(), self.chain("ext"), self.chain("svc"));
+        let mut lines = Vec::new();
+        match self.port.external {
+            Policy::Cluster => lines.extend(["jump mark-for-masquerade".to_owned(), format!("goto {svc}")]),
+            Policy::Local => {
+                // From within, an external address is a short cut to the Service: any endpoint will do.
+                lines.extend(braces(&self.site.cluster_cidrs).map(|cidrs| format!("{f} saddr {cidrs} goto {svc}")));
+                lines.push("fib saddr type local jump mark-for-masquerade".to_owned());
+                lines.push(format!("fib saddr type local goto {svc}"));
+                if self.usable.local.is_empty() {
+                    // The filter chains drop it: the sender tries another node.
+                } else {
+                    lines.push(format!("goto {}", self.chain("svl")));
+                }
+            }
+        }
+        self.rules.chains.insert(chain.clone(), lines);
+        Verdict::Goto(chain)
+    }
+
+    /// A chain that lets only the Service's `loadBalancerSourceRanges` through.
+    fn guarded(&mut self, inner: &Verdict) -> Verdict {
+        let Verdict::Goto(ext) = inner else { return inner.clone() };
+        let (f, chain) = (self.site.family.name(), self.chain("lb"));
+        let sources: Vec<IpNet> = self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == self.site.family).collect();
+        let mut lines = Vec::new();
+        match braces(&sources) {
+            Some(sources) => lines.extend([format!("{f} saddr {sources} goto {ext}"), "drop".to_owned()]),
+            None => lines.push("drop".to_owned()),
+        }
+        self.rules.chains.insert(chain.clone(), lines);
+        Verdict::Goto(chain)
+    }
+
+    fn address(&mut self, ip: IpAddr, verdict: &Verdict, policy: Policy) {
+        let key = format!("{ip} . {} . {}", self.port.protocol.as_str(), self.port.port);
+        if let Verdict::Goto(chain) = verdict {
+            self.put("service-ips", key.clone(), format!("goto {chain}"));
+        }
+        self.refuse("no-endpoint-ips", key, policy);
+        self.remember_udp(UdpTarget::Address(SocketAddr::new(ip, self.port.port)), policy);
+    }
+
+    /// Nobody anywhere: reject, the client shall know. Only nobody here under `Local`: drop, others have some.
+    fn refuse(&mut self, map: &'static str, key: String, policy: Policy) {
+        if !self.usable.under(policy).is_empty() {
+            return;
+        }
+        let verdict = if self.usable.cluster.is_empty() { "goto refuse" } else { "drop" };
+        if verdict == "goto refuse" {
+            self.rules.chains.entry("refuse".to_owned()).or_insert_with(|| vec!["reject".to_owned()]);
+        }
+        self.put(map, key, verdict.to_owned());
+    }
+
+    fn remember_udp(&mut self, target: UdpTarget, policy: Policy) {
+        if self.port.protocol == Protocol::Udp {
+            let answering = self.usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
+            self.rules.udp.insert(target, answering);
+        }
+    }
+
+    /// The chains that choose an endpoint.
+    fn balancers(&mut self) {
+        for (prefix, endpoints) in [("svc", self.usable.cluster.clone()), ("svl", self.usable.local.clone())] {
+            if endpoints.is_empty() {
+                continue;
+            }
+            let lines = match self.port.affinity_secs {
+                None => vec![self.balance(&endpoints)],
+                Some(secs) => self.balance_with_affinity(&endpoints, secs),
+            };
+            self.rules.chains.insert(self.chain(prefix), lines);
+        }
+        for endpoint in self.usable.cluster.iter().chain(&self.usable.local).filter(|endpoint| endpoint.local) {
+            let ip = endpoint.addr.ip();
+            self.rules.elements.entry("hairpin").or_default().insert(format!("{ip} . {ip}"), String::new());
+        }
+    }
+
+    fn balance(&self, endpoints: &[&Endpoint]) -> String {
+        let (f, proto) = (self.site.family.name(), self.port.protocol.as_str());
+        if let [only] = endpoints {
+            return format!("meta l4proto {proto} dnat {f} to {}", only.addr);
+        }
+        let choices: Vec<String> = endpoints.iter().enumerate().map(|(n, e)| format!("{n} : {} . {}", e.addr.ip(), e.addr.port())).collect();
+        format!("meta l4proto {proto} dnat {f} to numgen random mod {} map {{ {} }}", endpoints.len(), choices.join(", "))
+    }
+
+    /// A client known to an endpoint goes there again; a new one is given to any, whose chain notes it.
+    fn balance_with_affinity(&mut self, endpoints: &[&Endpoint], secs: u32) -> Vec<String> {
+        let (f, proto, addr) = (self.site.family.name(), self.port.protocol.as_str(), self.site.family.addr_type());
+        let (mut lines, mut choices) = (Vec::new(), Vec::new());
+        for (n, endpoint) in endpoints.iter().enumerate() {
+            let id = hash(&[&self.identity(), &endpoint.addr.to_string(), &secs.to_string()]);
+            let (chain, set) = (format!("ep-{id}"), format!("aff-{id}"));
+            let kind = format!("type {addr}; size {AFFINITY_CLIENTS_MAX}; flags dynamic,timeout; timeout {secs}s;");
+            self.rules.sets.insert(set.clone(), SetKind::Set(kind));
+            let note = format!("update @{set} {{ {f} saddr }}");
+            self.rules.chains.insert(chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]);
+            lines.push(format!("{f} saddr @{set} goto {chain}"));
+            choices.push(format!("{n} : goto {chain}"));
+        }
+        lines.push(format!("numgen random mod {} vmap {{ {} }}", endpoints.len(), choices.join(", ")));
+        lines
+    }
+
+    fn put(&mut self, set: &'static str, key: String, value: String) {
+        // The first Service in order keeps an address that two claim.
+        self.rules.elements.entry(set).or_default().entry(key).or_insert(value);
+    }
+
+    fn identity(&self) -> String {
+        let port = self.port;
+        format!("{}/{}/{}/{}", port.ns, port.name, port.protocol.as_str(), port.port_name)
+    }
+
+    /// `svc-1a2b3c4d-default/web/tcp/http`, cut to what nft takes; the hash keeps cut names apart.
+    fn chain(&self, prefix: &str) -> String {
+        let identity = self.identity();
+        let mut name = format!("{prefix}-{}-{}", hash(&[&identity]), identity.trim_end_matches('/'));
+        name.truncate(100);
+        name
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Verdict {
+    Goto(String),
+    Reject,
+}
+
+fn braces(nets: &[IpNet]) -> Option<String> {
+    let texts: Vec<String> = nets.iter().map(|net| net.trunc().to_string()).collect();
+    (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
+}
+
+/// FNV-1a in hex: names must differ, nobody attacks them.
+fn hash(parts: &[&str]) -> String {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
+    let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{sum:016x}")[..12].to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Claims about the rules that one service port becomes.
+
+use super::*;
+use crate::service::diff;
+
+fn site() -> Site {
+    Site { family: Family::V4, cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], masquerade_pods: true }
+}
+
+fn endpoint(addr: &str, local: bool) -> Endpoint {
+    Endpoint { addr: addr.parse().unwrap(), ready: true, serving: true, terminating: false, local }
+}
+
+fn draining(addr: &str, local: bool) -> Endpoint {
+    Endpoint { ready: false, serving: true, terminating: true, ..endpoint(addr, local) }
+}
+
+fn port(endpoints: Vec<Endpoint>) -> ServicePort {
+    ServicePort {
+        ns: "default".into(),
+        name: "web".into(),
+        port_name: "http".into(),
+        protocol: Protocol::Tcp,
+        port: 80,
+        node_port: None,
+        cluster_ips: vec!["10.43.0.80".parse().unwrap(), "fd00:43::80".parse().unwrap()],
+        external_ips: vec![],
+        balancer_ips: vec![],
+        balancer_sources: vec![],
+        affinity_secs: None,
+        external: Policy::Cluster,
+        internal: Policy::Cluster,
+        endpoints,
+    }
+}
+
+fn chain<'a>(rules: &'a Ruleset, prefix: &str) -> &'a [String] {
+    rules.chains.iter().find(|(name, _)| name.starts_with(prefix)).map_or(&[], |(_, lines)| lines)
+}
+
+#[test]
+fn a_ready_endpoint_hides_terminating_ones() {
+    let rules = render(&site(), &[port(vec![endpoint("10.42.0.5:8080", true), draining("10.42.0.6:8080", true)])]);
+    assert_eq!(chain(&rules, "svc-"), ["meta l4proto tcp dnat ip to 10.42.0.5:8080"]);
+}
+
+#[test]
+fn the_last_terminating_endpoint_still_serves() {
+    let rules = render(&site(), &[port(vec![draining("10.42.0.6:8080", true)])]);
+    assert_eq!(chain(&rules, "svc-"), ["meta l4proto tcp dnat ip to 10.42.0.6:8080"]);
+    assert!(rules.elements["no-endpoint-ips"].is_empty());
+}
+
+#[test]
+fn a_service_without_endpoints_is_rejected_not_translated() {
+    let rules = render(&site(), &[port(vec![])]);
+    assert!(rules.elements["service-ips"].is_empty());
+    assert_eq!(rules.elements["no-endpoint-ips"]["10.43.0.80 . tcp . 80"], "goto refuse");
+    assert_eq!(rules.chains["refuse"], ["reject"]);
+}
+
+#[test]
+fn external_traffic_to_a_node_without_local_endpoints_is_dropped_under_local() {
+    let service = ServicePort { node_port: Some(30080), external: Policy::Local, ..port(vec![endpoint("10.42.1.5:8080", false)]) };
+    let rules = render(&site(), &[service]);
+    assert_eq!(rules.elements["no-endpoint-nodeports"]["tcp . 30080"], "drop");
+    let ext = chain(&rules, "ext-");
+    assert!(ext[0].starts_with("ip saddr { 10.42.0.0/16 } goto svc-"), "{ext:?}");
+    assert!(!ext.iter().any(|line| line.starts_with("goto")), "{ext:?}");
+}
+
+#[test]
+fn internal_traffic_under_local_goes_to_local_endpoints_only() {
+    let service = ServicePort { internal: Policy::Local, ..port(vec![endpoint("10.42.0.5:80", true), endpoint("10.42.1.5:80", false)]) };
+    let rules = render(&site(), &[service]);
+    assert!(rules.elements["service-ips"]["10.43.0.80 . tcp . 80"].starts_with("goto svl-"));
+    assert_eq!(chain(&rules, "svl-"), ["meta l4proto tcp dnat ip to 10.42.0.5:80"]);
+}
+
+#[test]
+fn an_endpoint_change_touches_one_chain() {
+    let before = render(&site(), &[port(vec![endpoint("10.42.0.5:8080", true)])]);
+    let after = render(&site(), &[port(vec![endpoint("10.42.0.5:8080", true), endpoint("10.42.1.5:8080", false)])]);
+    let script = diff::update(Family::V4, &before, &after);
+    let name = after.chains.keys().find(|name| name.starts_with("svc-")).unwrap();
+    assert_eq!(
+        script.change,
+        format!(
+            "flush chain ip kedge-proxy {name}\nadd rule ip kedge-proxy {name} meta l4proto tcp dnat ip to numgen random mod 2 \
+             map {{ 0 : 10.42.0.5 . 8080, 1 : 10.42.1.5 . 8080 }}\n"
+        )
+    );
+    assert_eq!(script.sweep, "");
+    assert_eq!(diff::update(Family::V4, &after, &after), diff::Script::default());
+}
+
+#[test]
+fn a_new_affinity_timeout_makes_new_sets() {
+    let with = |secs| render(&site(), &[ServicePort { affinity_secs: Some(secs), ..port(vec![endpoint("10.42.0.5:80", true)]) }]);
+    let (before, after) = (with(10), with(20));
+    assert!(before.sets.keys().any(|name| name.starts_with("aff-") && !after.sets.contains_key(name)));
+}
+
+#[test]
+fn a_gone_udp_endpoint_leaves_a_stale_flow() {
+    let udp = |endpoints| render(&site(), &[ServicePort { protocol: Protocol::Udp, ..port(endpoints) }]);
+    let stale = diff::stale_flows(&udp(vec![endpoint("10.42.0.5:53", true)]), &udp(vec![endpoint("10.42.0.6:53", true)]));
+    let target = UdpTarget::Address("10.43.0.80:80".parse().unwrap());
+    assert_eq!(stale.into_iter().collect::<Vec<_>>(), [diff::StaleFlow::Endpoint { target, endpoint: "10.42.0.5:53".parse().unwrap() }]);
+}
+
+// SCRATCH
+#[test]
+fn scratch_print() {
+    let a = ServicePort {
+        node_port: Some(30080), external: Policy::Local, external_ips: vec!["192.0.2.1".parse().unwrap()], balancer_ips: vec!["192.0.2.2".parse().unwrap()],
+        balancer_sources: vec!["10.0.0.0/8".parse().unwrap()],
+        ..port(vec![endpoint("10.42.0.5:8080", true), endpoint("10.42.0.6:8080", false)]) };
+    let b = ServicePort { name: "sticky".into(), cluster_ips: vec!["10.43.0.81".parse().unwrap()], affinity_secs: Some(100), ..a.clone() };
+    let b = ServicePort { node_port: Some(30081), external_ips: vec![], balancer_ips: vec![], external: Policy::Cluster, ..b };
+    let c = ServicePort { name: "none".into(), cluster_ips: vec!["10.43.0.82".parse().unwrap()], ..port(vec![]) };
+    let d = ServicePort { name: "dns".into(), protocol: Protocol::Udp, port: 53, cluster_ips: vec!["10.43.0.10".parse().unwrap()], ..port(vec![endpoint("10.42.0.5:5353", true)]) };
+    let one = render(&site(), &[a.clone(), b.clone(), c.clone(), d.clone()]);
+    let a2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:8080", false)], ..a.clone() };
+    let d2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:5353", false)], ..d.clone() };
+    let c2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:8080", false)], ..c.clone() };
+    let two = render(&site(), &[a2, c2, d2]);
+    std::fs::write("/tmp/network/full.nft", diff::full(Family::V4, &one)).unwrap();
+    let s = diff::update(Family::V4, &one, &two);
+    std::fs::write("/tmp/network/change.nft", s.change).unwrap();
+    std::fs::write("/tmp/network/sweep.nft", s.sweep).unwrap();
+    let s6 = Site { family: Family::V6, cluster_cidrs: vec!["fd00:42::/56".parse().unwrap()], masquerade_pods: true };
+    let v6 = ServicePort { cluster_ips: vec!["fd00:43::80".parse().unwrap()], affinity_secs: Some(5), endpoints: vec![endpoint("[fd00:42::5]:80", true), endpoint("[fd00:42::6]:80", true)], node_port: Some(30000), ..a.clone() };
+    let v62 = ServicePort { name: "x".into(), cluster_ips: vec!["fd00:43::81".parse().unwrap()], affinity_secs: None, node_port: None, ..v6.clone() };
+    std::fs::write("/tmp/network/full6.nft", diff::full(Family::V6, &render(&s6, &[v6, v62]))).unwrap();
+}
