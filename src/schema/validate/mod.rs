@@ -1,4 +1,84 @@
-//! Is this object allowed? Field errors in upstream's words.
+//! Is this object allowed? Field errors in upstream's words. Kinds hang their rules on the map in [`rules`].
 
 pub mod error;
 pub mod names;
+
+mod checks;
+mod cluster;
+mod config;
+mod container;
+mod metadata;
+mod network;
+mod pod;
+mod pod_update;
+mod rbac;
+mod rules;
+mod storage;
+mod volume;
+mod workload;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use crate::table::{Resource, Shape, TypeDef};
+use crate::validate::error::FieldError;
+use crate::validate::rules::rules_of;
+
+/// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted input.
+pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
+    let rules = rules_of(r);
+    let mut errors = metadata::create(r, object, rules.name);
+    enums(r.type_def(), object, "", &mut errors);
+    (rules.create)(object, &mut errors);
+    errors
+}
+
+/// Everything wrong with replacing `old` by `new`.
+pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let rules = rules_of(r);
+    let mut errors = metadata::update(new, old);
+    enums(r.type_def(), new, "", &mut errors);
+    (rules.create)(new, &mut errors);
+    (rules.update)(new, old, &mut errors);
+    errors
+}
+
+/// The same for a write to a subresource that changes metadata and `status` only.
+pub fn update_status(_r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    metadata::update(new, old)
+}
+
+/// Values outside the enumerations of the table, anywhere but in `status`.
+fn enums(t: &TypeDef, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (name, child) in value.as_object().into_iter().flatten() {
+        let Some(field) = t.field(name).filter(|_| !(path.is_empty() && name == "status")) else { continue };
+        let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if let Some(text) = child.as_str().filter(|s| !s.is_empty() && !field.enums.is_empty())
+            && !field.enums.iter().any(|e| e == text)
+        {
+            let supported: Vec<&str> = field.enums.iter().map(|e| e.as_ref()).collect();
+            errors.push(FieldError::not_supported(here, text, &supported));
+            continue;
+        }
+        enums_inside(&field.shape, child, &here, errors);
+    }
+}
+
+fn enums_inside(shape: &Shape, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    match (shape, value) {
+        (Shape::Struct(t), Value::Object(_)) => enums(t.get(), value, path, errors),
+        (Shape::List(item), Value::Array(list)) => {
+            for (idx, child) in list.iter().enumerate() {
+                enums_inside(item, child, &format!("{path}[{idx}]"), errors);
+            }
+        }
+        (Shape::Map(entry), Value::Object(map)) => {
+            for (key, child) in map {
+                enums_inside(entry, child, &format!("{path}[{key}]"), errors);
+            }
+        }
+        _ => {}
+    }
+}

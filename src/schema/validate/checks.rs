@@ -1,0 +1,158 @@
+//! Small checks that many kinds share. Each takes the path of the parent and the name of the field.
+
+use serde_json::Value;
+
+use crate::labels::Selector;
+use crate::quantity::Quantity;
+use crate::read;
+use crate::validate::error::FieldError;
+use crate::validate::metadata;
+use crate::validate::names;
+
+/// Where errors go.
+pub(super) type Errors = Vec<FieldError>;
+
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+pub(super) const IMMUTABLE: &str = "field is immutable";
+
+/// `path.field`, or the field alone at the top.
+pub(super) fn join(path: &str, field: &str) -> String {
+    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}
+
+/// Each message as an `Invalid` of this value.
+pub(super) fn invalid_each(path: &str, value: impl Into<Value>, messages: Vec<String>, errors: &mut Errors) {
+    let value = value.into();
+    errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, value.clone(), m)));
+}
+
+/// The text must be there.
+pub(super) fn required_text(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+    if read::text(value, field).is_empty() {
+        errors.push(FieldError::required(join(path, field), ""));
+    }
+}
+
+/// The number may not be negative.
+pub(super) fn not_negative(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+    if let Some(n) = read::integer(value, field).filter(|n| *n < 0) {
+        errors.push(FieldError::invalid(join(path, field), n, NOT_NEGATIVE).clone());
+    }
+}
+
+/// The number must be positive when given.
+pub(super) fn positive(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+    if let Some(n) = read::integer(value, field).filter(|n| *n <= 0) {
+        errors.push(FieldError::invalid(join(path, field), n, "must be greater than 0"));
+    }
+}
+
+/// The field may not change.
+pub(super) fn immutable(new: &Value, old: &Value, field: &str, errors: &mut Errors) {
+    let (now, before) = (read::at(new, field), read::at(old, field));
+    if now != before {
+        errors.push(FieldError::invalid(field, now.cloned().unwrap_or(Value::Null), IMMUTABLE));
+    }
+}
+
+/// A number that is not negative, or a percentage.
+pub(super) fn int_or_percent(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+    match read::at(value, field) {
+        Some(Value::String(text)) => invalid_each(&join(path, field), text.as_str(), names::percent_errors(text), errors),
+        Some(_) => not_negative(value, path, field, errors),
+        None => {}
+    }
+}
+
+/// What an int-or-percent is as a number; percentages count as their number.
+pub(super) fn int_or_percent_value(value: &Value, field: &str) -> i64 {
+    match read::at(value, field) {
+        Some(Value::String(text)) => text.trim_end_matches('%').parse().unwrap_or(0),
+        Some(n) => n.as_i64().unwrap_or(0),
+        None => 0,
+    }
+}
+
+/// A `metav1.LabelSelector`.
+pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Errors) {
+    if let Some(map) = read::map(selector, "matchLabels") {
+        metadata::labels(map, &join(path, "matchLabels"), errors);
+    }
+    for (idx, requirement) in read::list(selector, "matchExpressions").iter().enumerate() {
+        let path = format!("{path}.matchExpressions[{idx}]");
+        let values = read::texts(requirement, "values");
+        match read::text(requirement, "operator") {
+            "In" | "NotIn" if values.is_empty() => {
+                let message = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(format!("{path}.values"), message));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let message = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(format!("{path}.values"), message));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator")),
+        }
+        let key = read::text(requirement, "key");
+        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+        for (idx, value) in values.iter().enumerate() {
+            invalid_each(&format!("{path}.values[{idx}]"), *value, names::label_value_errors(value), errors);
+        }
+    }
+}
+
+/// A workload's selector: there, not empty, matching its own template.
+pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
+    let Some(selector) = read::at(spec, "selector") else {
+        errors.push(FieldError::required("spec.selector", ""));
+        return;
+    };
+    label_selector(selector, "spec.selector", errors);
+    if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty)
+        && read::list(selector, "matchExpressions").is_empty()
+    {
+        let message = format!("empty selector is invalid for {kind}");
+        errors.push(FieldError::invalid("spec.selector", selector.clone(), message));
+        return;
+    }
+    selector_matches_template(spec, selector, errors);
+}
+
+/// `selector` must match the labels of `template`.
+pub(super) fn selector_matches_template(spec: &Value, selector: &Value, errors: &mut Errors) {
+    let labels = read::map(spec, "template.metadata.labels");
+    if Selector::from_label_selector(Some(selector)).is_ok_and(|s| !s.matches(labels)) {
+        let labels = labels.cloned().unwrap_or_default();
+        let message = "`selector` does not match template `labels`";
+        errors.push(FieldError::invalid("spec.template.metadata.labels", labels, message));
+    }
+}
+
+/// Every value of a resource list is a quantity that is not negative.
+pub(super) fn resource_list(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+    for (name, amount) in read::map(value, field).into_iter().flatten() {
+        let here = format!("{}[{name}]", join(path, field));
+        invalid_each(&here, name.as_str(), names::qualified_name_errors(name), errors);
+        match Quantity::from_value(amount) {
+            Ok(q) if q.sign() < 0 => errors.push(FieldError::invalid(here, q.to_string(), NOT_NEGATIVE)),
+            Ok(_) => {}
+            Err(e) => errors.push(FieldError::invalid(here, amount.clone(), e.to_string())),
+        }
+    }
+}
+
+/// An IP address.
+pub(super) fn ip(text: &str, path: &str, errors: &mut Errors) {
+    if text.parse::<std::net::IpAddr>().is_err() {
+        let message = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        errors.push(FieldError::invalid(path, text, message));
+    }
+}
+
+/// A CIDR block.
+pub(super) fn cidr(text: &str, path: &str, errors: &mut Errors) {
+    if text.parse::<ipnet::IpNet>().is_err() {
+        let message = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        errors.push(FieldError::invalid(path, text, message));
+    }
+}

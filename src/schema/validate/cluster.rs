@@ -1,0 +1,207 @@
+//! Namespaces, nodes, events, quotas, leases, classes, definitions.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::meta;
+use crate::quantity::Quantity;
+use crate::read;
+use crate::validate::checks::{Errors, cidr, immutable, invalid_each, positive, resource_list};
+use crate::validate::error::FieldError;
+use crate::validate::names;
+
+pub(super) fn namespace(object: &Value, errors: &mut Errors) {
+    for finalizer in read::texts(object, "spec.finalizers") {
+        let path = "spec.finalizers";
+        invalid_each(path, finalizer, names::qualified_name_errors(finalizer), errors);
+        if !finalizer.contains('/') && finalizer != "kubernetes" {
+            let message = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(path, finalizer, message));
+        }
+    }
+}
+
+pub(super) fn node(object: &Value, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (idx, taint) in read::list(object, "spec.taints").iter().enumerate() {
+        let path = format!("spec.taints[{idx}]");
+        let (key, value, effect) = (read::text(taint, "key"), read::text(taint, "value"), read::text(taint, "effect"));
+        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+        invalid_each(&format!("{path}.value"), value, names::label_value_errors(value), errors);
+        if effect.is_empty() {
+            errors.push(FieldError::required(format!("{path}.effect"), ""));
+        }
+        if !seen.insert((key, effect)) {
+            let message = "taints must be unique by key and effect pair";
+            let mut error = FieldError::duplicate(path, taint.clone());
+            error.detail = message.to_owned();
+            errors.push(error);
+        }
+    }
+    for (idx, range) in read::texts(object, "spec.podCIDRs").iter().enumerate() {
+        cidr(range, &format!("spec.podCIDRs[{idx}]"), errors);
+    }
+}
+
+pub(super) fn event(object: &Value, errors: &mut Errors) {
+    let Some(about) = read::at(object, "involvedObject") else { return };
+    let (ns, own) = (read::text(about, "namespace"), meta::namespace(object));
+    if ns.is_empty() {
+        if own != "default" && own != "kube-system" {
+            errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
+        }
+    } else if ns != own {
+        errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
+    }
+}
+
+pub(super) fn resource_quota(object: &Value, errors: &mut Errors) {
+    resource_list(read::at(object, "spec").unwrap_or(&Value::Null), "spec", "hard", errors);
+}
+
+pub(super) fn resource_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "spec.scopes", errors);
+}
+
+pub(super) fn limit_range(object: &Value, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (idx, limit) in read::list(object, "spec.limits").iter().enumerate() {
+        let path = format!("spec.limits[{idx}]");
+        let kind = read::text(limit, "type");
+        if kind.is_empty() {
+            errors.push(FieldError::required(format!("{path}.type"), ""));
+        }
+        if !seen.insert(kind) {
+            errors.push(FieldError::duplicate(format!("{path}.type"), kind));
+        }
+        for field in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+            resource_list(limit, &path, field, errors);
+        }
+        if kind == "Pod" {
+            for field in ["default", "defaultRequest"].iter().filter(|f| read::at(limit, f).is_some()) {
+                errors.push(FieldError::forbidden(format!("{path}.{field}"), "may not be specified when `type` is 'Pod'"));
+            }
+        }
+        limit_order(limit, &path, errors);
+    }
+}
+
+/// min ≤ defaultRequest ≤ default ≤ max, as far as they are given.
+fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
+    let amount = |field: &str, name: &str| {
+        let list = read::map(limit, field)?;
+        Quantity::from_value(list.get(name)?).ok()
+    };
+    let resources: BTreeSet<&String> =
+        ["min", "defaultRequest", "default"].iter().filter_map(|f| read::map(limit, f)).flat_map(|m| m.keys()).collect();
+    let pairs = [
+        ("min", "max", "min", "max"),
+        ("defaultRequest", "max", "default request", "max"),
+        ("default", "max", "default", "max"),
+        ("min", "defaultRequest", "min", "default request"),
+        ("min", "default", "min", "default"),
+        ("defaultRequest", "default", "default request", "default limit"),
+    ];
+    for name in resources {
+        for (low, high, low_words, high_words) in pairs {
+            if let (Some(lesser), Some(greater)) = (amount(low, name), amount(high, name))
+                && lesser > greater
+            {
+                let field = if low == "min" && high != "max" { high } else { low };
+                let message = format!("{low_words} value {lesser} is greater than {high_words} value {greater}");
+                let bad = amount(field, name).unwrap_or(lesser).to_string();
+                errors.push(FieldError::invalid(format!("{path}.{field}[{name}]"), bad, message));
+            }
+        }
+    }
+}
+
+pub(super) fn lease(object: &Value, errors: &mut Errors) {
+    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
+    positive(spec, "spec", "leaseDurationSeconds", errors);
+    if let Some(n) = read::integer(spec, "leaseTransitions").filter(|n| *n < 0) {
+        errors.push(FieldError::invalid("spec.leaseTransitions", n, "must be greater than or equal to 0"));
+    }
+}
+
+const USER_PRIORITY_MAX: i64 = 1_000_000_000;
+
+pub(super) fn priority_class(object: &Value, errors: &mut Errors) {
+    let (name, value) = (meta::name(object), read::number(object, "value"));
+    let system = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+    if name.starts_with("system-") {
+        if !system.contains(&(name, value)) {
+            let message = "priority class names with 'system-' prefix are reserved for system use only. error: this name is not a known system priority class";
+            errors.push(FieldError::forbidden("metadata.name", message));
+        }
+    } else if value > USER_PRIORITY_MAX {
+        let message = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
+        errors.push(FieldError::forbidden("value", message));
+    }
+}
+
+pub(super) fn priority_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+    if read::number(new, "value") != read::number(old, "value") {
+        errors.push(FieldError::forbidden("value", "may not be changed in an update."));
+    }
+    immutable(new, old, "preemptionPolicy", errors);
+}
+
+pub(super) fn runtime_class(object: &Value, errors: &mut Errors) {
+    let handler = read::text(object, "handler");
+    invalid_each("handler", handler, names::dns_label_errors(handler), errors);
+}
+
+pub(super) fn runtime_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "handler", errors);
+}
+
+pub(super) fn definition(object: &Value, errors: &mut Errors) {
+    let (group, plural) = (read::text(object, "spec.group"), read::text(object, "spec.names.plural"));
+    let name = format!("{plural}.{group}");
+    if meta::name(object) != name {
+        let message = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid("metadata.name", meta::name(object), message));
+    }
+    if group.is_empty() {
+        errors.push(FieldError::required("spec.group", ""));
+    } else {
+        invalid_each("spec.group", group, names::dns_subdomain_errors(group), errors);
+        if group.split('.').count() < 2 {
+            errors.push(FieldError::invalid("spec.group", group, "should be a domain with at least one dot"));
+        }
+    }
+    if read::text(object, "spec.scope").is_empty() {
+        errors.push(FieldError::required("spec.scope", ""));
+    }
+    let versions = read::list(object, "spec.versions");
+    let stored: Vec<&str> = versions.iter().filter(|v| read::flag(v, "storage")).map(|v| read::text(v, "name")).collect();
+    if stored.len() != 1 {
+        let message = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", versions.to_vec(), message));
+    }
+    let mut seen = BTreeSet::new();
+    for (idx, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{idx}]");
+        let name = read::text(version, "name");
+        invalid_each(&format!("{path}.name"), name, names::dns_1035_label_errors(name), errors);
+        if !seen.insert(name) {
+            errors.push(FieldError::invalid("spec.versions", versions.to_vec(), "must contain unique version names"));
+        }
+        if read::at(version, "schema.openAPIV3Schema").is_none() {
+            errors.push(FieldError::required(format!("{path}.schema.openAPIV3Schema"), "schemas are required"));
+        }
+    }
+    for (field, required) in [("plural", true), ("singular", false), ("kind", true), ("listKind", false)] {
+        let path = format!("spec.names.{field}");
+        let text = read::text(object, &path);
+        if text.is_empty() {
+            if required {
+                errors.push(FieldError::required(path, ""));
+            }
+            continue;
+        }
+        invalid_each(&path, text, names::dns_1035_label_errors(&text.to_lowercase()), errors);
+    }
+}

@@ -1,0 +1,88 @@
+//! Which rules belong to which row of the table.
+
+use serde_json::Value;
+
+use crate::table::Resource;
+use crate::validate::checks::Errors;
+use crate::validate::names::{self, NameCheck};
+use crate::validate::{cluster, config, network, pod, pod_update, rbac, storage, workload};
+
+/// The rules of one kind.
+pub(super) struct Rules {
+    group: &'static str,
+    kind: &'static str,
+    /// What its name may look like.
+    pub(super) name: NameCheck,
+    /// Holds on create and on update.
+    pub(super) create: fn(&Value, &mut Errors),
+    /// What may not change, given new and old.
+    pub(super) update: fn(&Value, &Value, &mut Errors),
+}
+
+fn anything(_: &Value, _: &mut Errors) {}
+
+fn any_change(_: &Value, _: &Value, _: &mut Errors) {}
+
+const fn rule(
+    group: &'static str,
+    kind: &'static str,
+    name: NameCheck,
+    create: fn(&Value, &mut Errors),
+    update: fn(&Value, &Value, &mut Errors),
+) -> Rules {
+    Rules { group, kind, name, create, update }
+}
+
+const APPS: &str = "apps";
+const NET: &str = "networking.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const STORAGE: &str = "storage.k8s.io";
+const DEFAULT: Rules = rule("", "", names::subdomain, anything, any_change);
+
+static RULES: &[Rules] = &[
+    rule("", "Pod", names::subdomain, pod::create, pod_update::update),
+    rule("", "PodTemplate", names::subdomain, pod::template, any_change),
+    rule(APPS, "Deployment", names::subdomain, workload::deployment, workload::deployment_update),
+    rule(APPS, "ReplicaSet", names::subdomain, workload::replica_set, workload::selector_update),
+    rule("", "ReplicationController", names::subdomain, workload::replication_controller, any_change),
+    rule(APPS, "DaemonSet", names::subdomain, workload::daemon_set, workload::selector_update),
+    rule(APPS, "StatefulSet", names::label, workload::stateful_set, workload::stateful_set_update),
+    rule(APPS, "ControllerRevision", names::subdomain, workload::controller_revision, workload::controller_revision_update),
+    rule("batch", "Job", names::subdomain, workload::job, workload::job_update),
+    rule("batch", "CronJob", names::subdomain, workload::cron_job, any_change),
+    rule("autoscaling", "HorizontalPodAutoscaler", names::subdomain, workload::autoscaler, any_change),
+    rule("policy", "PodDisruptionBudget", names::subdomain, workload::disruption_budget, any_change),
+    rule("", "Service", names::label_1035, network::service, network::service_update),
+    rule("", "Endpoints", names::subdomain, network::endpoints, any_change),
+    rule("discovery.k8s.io", "EndpointSlice", names::subdomain, network::endpoint_slice, network::endpoint_slice_update),
+    rule(NET, "Ingress", names::subdomain, network::ingress, any_change),
+    rule(NET, "IngressClass", names::subdomain, network::ingress_class, network::ingress_class_update),
+    rule(NET, "NetworkPolicy", names::subdomain, network::network_policy, any_change),
+    rule("", "ConfigMap", names::subdomain, config::config_map, config::config_map_update),
+    rule("", "Secret", names::subdomain, config::secret, config::secret_update),
+    rule("", "Namespace", names::label, cluster::namespace, any_change),
+    rule("", "Node", names::subdomain, cluster::node, any_change),
+    rule("", "ServiceAccount", names::subdomain, anything, any_change),
+    rule("", "Event", names::subdomain, cluster::event, any_change),
+    rule("", "ResourceQuota", names::subdomain, cluster::resource_quota, cluster::resource_quota_update),
+    rule("", "LimitRange", names::subdomain, cluster::limit_range, any_change),
+    rule("coordination.k8s.io", "Lease", names::subdomain, cluster::lease, any_change),
+    rule("scheduling.k8s.io", "PriorityClass", names::subdomain, cluster::priority_class, cluster::priority_class_update),
+    rule("node.k8s.io", "RuntimeClass", names::subdomain, cluster::runtime_class, cluster::runtime_class_update),
+    rule("apiextensions.k8s.io", "CustomResourceDefinition", names::subdomain, cluster::definition, any_change),
+    rule(RBAC, "Role", names::path_segment, rbac::role, any_change),
+    rule(RBAC, "ClusterRole", names::path_segment, rbac::cluster_role, any_change),
+    rule(RBAC, "RoleBinding", names::path_segment, rbac::role_binding, rbac::binding_update),
+    rule(RBAC, "ClusterRoleBinding", names::path_segment, rbac::cluster_role_binding, rbac::binding_update),
+    rule("", "PersistentVolume", names::subdomain, storage::volume, storage::volume_update),
+    rule("", "PersistentVolumeClaim", names::subdomain, storage::claim, storage::claim_update),
+    rule(STORAGE, "StorageClass", names::subdomain, storage::class, storage::class_update),
+];
+
+/// The rules of a resource; custom and unlisted ones only have those of metadata and of the table.
+pub(super) fn rules_of(r: &Resource) -> &'static Rules {
+    if r.custom {
+        return &DEFAULT;
+    }
+    RULES.iter().find(|rules| rules.kind == r.kind && rules.group == r.group).unwrap_or(&DEFAULT)
+}

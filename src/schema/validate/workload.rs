@@ -1,0 +1,313 @@
+//! Workloads, autoscalers, disruption budgets.
+
+use serde_json::Value;
+
+use crate::read;
+use crate::validate::checks::{
+    Errors, IMMUTABLE, immutable, int_or_percent, int_or_percent_value, label_selector, not_negative, positive, required_text,
+    selector_matches_template, workload_selector,
+};
+use crate::validate::error::FieldError;
+use crate::validate::pod::pod_template;
+
+fn spec_of(object: &Value) -> &Value {
+    read::at(object, "spec").unwrap_or(&Value::Null)
+}
+
+/// Templates of workloads that restart their pods themselves.
+fn always_template(object: &Value, errors: &mut Errors) {
+    pod_template(spec_of(object), "template", "spec.template", errors);
+    let policy = read::text(object, "spec.template.spec.restartPolicy");
+    if !matches!(policy, "" | "Always") {
+        errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, &["Always"]));
+    }
+    if read::at(object, "spec.template.spec.activeDeadlineSeconds").is_some() {
+        let message = "activeDeadlineSeconds in ReplicaSet is not Supported";
+        errors.push(FieldError::forbidden("spec.template.spec.activeDeadlineSeconds", message));
+    }
+}
+
+fn counts(object: &Value, fields: &[&str], errors: &mut Errors) {
+    for field in fields {
+        not_negative(spec_of(object), "spec", field, errors);
+    }
+}
+
+pub(super) fn deployment(object: &Value, errors: &mut Errors) {
+    counts(object, &["replicas", "minReadySeconds", "revisionHistoryLimit"], errors);
+    workload_selector(spec_of(object), "deployment", errors);
+    always_template(object, errors);
+    let strategy = read::at(object, "spec.strategy").unwrap_or(&Value::Null);
+    let rolling = read::at(strategy, "rollingUpdate");
+    match (read::text(strategy, "type"), rolling) {
+        ("Recreate", Some(_)) => {
+            let message = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", message));
+        }
+        ("RollingUpdate", Some(rolling)) => rolling_update(rolling, "spec.strategy.rollingUpdate", errors),
+        _ => {}
+    }
+    if let Some(deadline) = read::integer(object, "spec.progressDeadlineSeconds") {
+        not_negative(spec_of(object), "spec", "progressDeadlineSeconds", errors);
+        if deadline <= read::number(object, "spec.minReadySeconds") {
+            errors.push(FieldError::invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"));
+        }
+    }
+}
+
+fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
+    int_or_percent(rolling, path, "maxUnavailable", errors);
+    int_or_percent(rolling, path, "maxSurge", errors);
+    if let Some(unavailable) = read::at(rolling, "maxUnavailable")
+        && int_or_percent_value(rolling, "maxUnavailable") == 0
+        && int_or_percent_value(rolling, "maxSurge") == 0
+    {
+        let message = "may not be 0 when `maxSurge` is 0";
+        errors.push(FieldError::invalid(format!("{path}.maxUnavailable"), unavailable.clone(), message));
+    }
+    if let Some(Value::String(text)) = read::at(rolling, "maxUnavailable")
+        && int_or_percent_value(rolling, "maxUnavailable") > 100
+    {
+        errors.push(FieldError::invalid(format!("{path}.maxUnavailable"), text.as_str(), "must not be greater than 100%"));
+    }
+}
+
+pub(super) fn deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "spec.selector", errors);
+}
+
+pub(super) fn selector_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "spec.selector", errors);
+}
+
+pub(super) fn replica_set(object: &Value, errors: &mut Errors) {
+    counts(object, &["replicas", "minReadySeconds"], errors);
+    workload_selector(spec_of(object), "deployment", errors);
+    always_template(object, errors);
+}
+
+pub(super) fn replication_controller(object: &Value, errors: &mut Errors) {
+    counts(object, &["replicas", "minReadySeconds"], errors);
+    match read::map(object, "spec.selector") {
+        None => errors.push(FieldError::required("spec.selector", "")),
+        Some(selector) if selector.is_empty() => errors.push(FieldError::required("spec.selector", "")),
+        Some(selector) => {
+            let selector = serde_json::json!({"matchLabels": selector});
+            selector_matches_template(spec_of(object), &selector, errors);
+        }
+    }
+    always_template(object, errors);
+}
+
+pub(super) fn daemon_set(object: &Value, errors: &mut Errors) {
+    counts(object, &["minReadySeconds", "revisionHistoryLimit"], errors);
+    workload_selector(spec_of(object), "daemonset", errors);
+    always_template(object, errors);
+    if let Some(rolling) = read::at(object, "spec.updateStrategy.rollingUpdate") {
+        let path = "spec.updateStrategy.rollingUpdate";
+        int_or_percent(rolling, path, "maxUnavailable", errors);
+        int_or_percent(rolling, path, "maxSurge", errors);
+        let (down, up) = (int_or_percent_value(rolling, "maxUnavailable"), int_or_percent_value(rolling, "maxSurge"));
+        if down == 0 && up == 0 {
+            let value = read::at(rolling, "maxUnavailable").cloned().unwrap_or(Value::Null);
+            errors.push(FieldError::invalid(format!("{path}.maxUnavailable"), value, "cannot be 0 when maxSurge is 0"));
+        } else if down != 0 && up != 0 {
+            let value = read::at(rolling, "maxSurge").cloned().unwrap_or(Value::Null);
+            let message = "may not be set when maxUnavailable is non-zero";
+            errors.push(FieldError::invalid(format!("{path}.maxSurge"), value, message));
+        }
+    }
+}
+
+pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
+    counts(object, &["replicas", "minReadySeconds", "revisionHistoryLimit"], errors);
+    workload_selector(spec_of(object), "statefulset", errors);
+    always_template(object, errors);
+    let strategy = read::at(object, "spec.updateStrategy").unwrap_or(&Value::Null);
+    if read::text(strategy, "type") == "OnDelete" && read::at(strategy, "rollingUpdate").is_some() {
+        let rolling = read::at(strategy, "rollingUpdate").cloned().unwrap_or(Value::Null);
+        let message = "only allowed for updateStrategy 'RollingUpdate'";
+        errors.push(FieldError::invalid("spec.updateStrategy.rollingUpdate", rolling, message));
+    }
+    not_negative(strategy, "spec.updateStrategy", "rollingUpdate.partition", errors);
+}
+
+const STATEFUL_MUTABLE: &[&str] = &[
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+pub(super) fn stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let fixed = |object: &Value| {
+        let mut spec = read::map(object, "spec").cloned().unwrap_or_default();
+        spec.retain(|k, _| !STATEFUL_MUTABLE.contains(&k.as_str()));
+        // The status of a claim template is nobody's wish.
+        for claim in spec.get_mut("volumeClaimTemplates").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(map) = claim.as_object_mut() {
+                map.remove("status");
+            }
+        }
+        spec
+    };
+    if fixed(new) != fixed(old) {
+        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        errors.push(FieldError::forbidden("spec", message));
+    }
+}
+
+pub(super) fn controller_revision(object: &Value, errors: &mut Errors) {
+    if read::at(object, "data").is_none() {
+        errors.push(FieldError::required("data", "data is mandatory"));
+    }
+    not_negative(object, "", "revision", errors);
+}
+
+pub(super) fn controller_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "data", errors);
+}
+
+fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
+    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex"] {
+        not_negative(spec, path, field, errors);
+    }
+    if read::text(spec, "completionMode") == "Indexed" && read::at(spec, "completions").is_none() {
+        let message = "when completion mode is Indexed";
+        errors.push(FieldError::required(format!("{path}.completions"), message));
+    }
+    pod_template(spec, "template", &format!("{path}.template"), errors);
+    let policy = read::text(spec, "template.spec.restartPolicy");
+    let here = format!("{path}.template.spec.restartPolicy");
+    if matches!(policy, "" | "Always") {
+        errors.push(FieldError::required(here, "valid values: \"OnFailure\", \"Never\""));
+    } else if read::at(spec, "podFailurePolicy").is_some() && policy != "Never" {
+        let message = "only \"Never\" is supported when podFailurePolicy is specified";
+        errors.push(FieldError::invalid(here, policy, message));
+    }
+}
+
+pub(super) fn job(object: &Value, errors: &mut Errors) {
+    let spec = spec_of(object);
+    job_spec(spec, "spec", errors);
+    match read::at(spec, "selector") {
+        None => errors.push(FieldError::required("spec.selector", "")),
+        Some(selector) => {
+            label_selector(selector, "spec.selector", errors);
+            selector_matches_template(spec, selector, errors);
+        }
+    }
+}
+
+pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
+    for field in ["spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex"] {
+        immutable(new, old, field, errors);
+    }
+    if read::text(new, "spec.completionMode") != "Indexed" {
+        immutable(new, old, "spec.completions", errors);
+    } else {
+        let path = "spec.completions";
+        let (now, before) = (read::integer(new, path), read::integer(old, path));
+        if now != before && now != read::integer(new, "spec.parallelism") {
+            errors.push(FieldError::invalid(path, now, format!("can only be modified in tandem with {}", "spec.parallelism")));
+        }
+    }
+    // A job that has not started since it was suspended may still change where its pods go.
+    let open = read::flag(old, "spec.suspend") && read::at(old, "status.startTime").is_none();
+    let template = |object: &Value| {
+        let mut template = read::at(object, "spec.template").cloned().unwrap_or_default();
+        if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut).filter(|_| open) {
+            spec.retain(|k, _| !["affinity", "nodeSelector", "tolerations", "schedulingGates"].contains(&k.as_str()));
+        }
+        if let Some(map) = template.as_object_mut().filter(|_| open) {
+            map.remove("metadata");
+        }
+        template
+    };
+    if template(new) != template(old) {
+        let value = read::at(new, "spec.template").cloned().unwrap_or(Value::Null);
+        errors.push(FieldError::invalid("spec.template", value, IMMUTABLE));
+    }
+}
+
+/// Five fields of numbers, names, ranges and steps, or one of the `@` words.
+fn schedule_error(text: &str) -> Option<String> {
+    if text.contains("TZ") {
+        return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
+    }
+    const WORDS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    if text.starts_with('@') {
+        let every = text.strip_prefix("@every ").is_some_and(|d| !d.is_empty());
+        return (!WORDS.contains(&text) && !every).then(|| format!("unrecognized descriptor: {text}"));
+    }
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    if fields.len() != 5 {
+        return Some(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
+    }
+    let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
+    for (field, (low, high)) in fields.iter().zip(bounds) {
+        for number in field.split([',', '-']).filter_map(|part| part.split('/').next()?.parse::<i64>().ok()) {
+            if number < low {
+                return Some(format!("beginning of range ({number}) below minimum ({low}): {field}"));
+            }
+            if number > high {
+                return Some(format!("end of range ({number}) above maximum ({high}): {field}"));
+            }
+        }
+        if !field.bytes().all(|b| b.is_ascii_alphanumeric() || b"*/,-?".contains(&b)) {
+            return Some(format!("failed to parse int from {field}: strconv.Atoi: parsing {field:?}: invalid syntax"));
+        }
+    }
+    None
+}
+
+pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
+    let spec = spec_of(object);
+    let schedule = read::text(spec, "schedule");
+    if schedule.is_empty() {
+        errors.push(FieldError::required("spec.schedule", ""));
+    } else if let Some(message) = schedule_error(schedule) {
+        errors.push(FieldError::invalid("spec.schedule", schedule, message));
+    }
+    for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
+        not_negative(spec, "spec", field, errors);
+    }
+    if crate::meta::name(object).len() > 52 {
+        errors.push(FieldError::invalid("metadata.name", crate::meta::name(object), "must be no more than 52 characters"));
+    }
+    job_spec(read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null), "spec.jobTemplate.spec", errors);
+}
+
+pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
+    let spec = spec_of(object);
+    let (min, max) = (read::integer(spec, "minReplicas"), read::number(spec, "maxReplicas"));
+    if let Some(min) = min.filter(|m| *m < 1) {
+        errors.push(FieldError::invalid("spec.minReplicas", min, "must be greater than or equal to 1"));
+    }
+    if max < 1 {
+        errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than 0"));
+    }
+    if min.is_some_and(|min| max < min) {
+        errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than or equal to `minReplicas`"));
+    }
+    let target = read::at(spec, "scaleTargetRef").unwrap_or(&Value::Null);
+    required_text(target, "spec.scaleTargetRef", "kind", errors);
+    required_text(target, "spec.scaleTargetRef", "name", errors);
+    positive(spec, "spec", "targetCPUUtilizationPercentage", errors);
+}
+
+pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
+    let spec = spec_of(object);
+    if read::at(spec, "minAvailable").is_some() && read::at(spec, "maxUnavailable").is_some() {
+        let message = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(FieldError::invalid("spec", spec.clone(), message));
+    }
+    int_or_percent(spec, "spec", "minAvailable", errors);
+    int_or_percent(spec, "spec", "maxUnavailable", errors);
+    if let Some(selector) = read::at(spec, "selector") {
+        label_selector(selector, "spec.selector", errors);
+    }
+}
