@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::Revision;
 
 /// Why the store could not do what was asked.
+#[allow(clippy::error_impl_error, reason = "one Error per room, always written store::error::Error by others")]
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The revision asked for is older than what is kept.

@@ -131,6 +131,10 @@ async fn start_raft(member: u64, log: Log, path: PathBuf) -> Result<Raft<TypeCon
         cluster_name: "kedge".to_owned(),
         // Alone there is nobody to hear a heartbeat or to win an election: no ticks, so that an idle store sleeps.
         enable_tick: false,
+        // openraft's clock wakes up at this interval even so. Members that join bring their own intervals.
+        heartbeat_interval: 60_000,
+        election_timeout_min: 120_000,
+        election_timeout_max: 180_000,
         snapshot_policy: SnapshotPolicy::Never,
         ..openraft::Config::default()
     };

@@ -10,4 +10,3 @@ pub mod index;
 pub mod past;
 pub mod read;
 pub mod writer;
-

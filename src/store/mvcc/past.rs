@@ -49,9 +49,8 @@ impl Past {
 
 /// Batches of whole revisions from `next` on, and the first revision not looked at.
 fn page(conn: &Connection, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id",
-    )?;
+    let mut statement =
+        conn.prepare_cached("SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut rows = statement.query(params![next << POSITION_BITS, (until + 1) << POSITION_BITS])?;
     let mut batches: Vec<(u64, Vec<Event>)> = Vec::new();
     let (mut n_rows, mut last) = (0, next);
@@ -93,9 +92,8 @@ pub fn event(key: &Bytes, version: Version, value: Bytes, prev: Option<KeyValue>
 // Walks back from the row: rows are ordered by revision, not by key, so it costs the distance to the version before.
 // Only watches that ask for `prev_kv` of the past pay it.
 fn before(conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
-    let mut statement = conn.prepare_cached(
-        "SELECT id, created, version, lease, value FROM history WHERE id < ? AND key = ? ORDER BY id DESC LIMIT 1",
-    )?;
+    let mut statement =
+        conn.prepare_cached("SELECT id, created, version, lease, value FROM history WHERE id < ? AND key = ? ORDER BY id DESC LIMIT 1")?;
     let found = statement
         .query_row(params![id, &key[..]], |row| {
             let version = Version { id: row.get(0)?, create: row.get(1)?, version: row.get(2)?, lease: row.get(3)? };

@@ -44,9 +44,7 @@ pub async fn run(raft: Raft<TypeConfig>, mut proposals: mpsc::Receiver<Proposal>
 
 fn refusal(err: RaftError<u64, ClientWriteError<u64, openraft::BasicNode>>) -> Error {
     match err {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => {
-            Error::NotLeader { leader: to.leader_node.map(|node| node.addr) }
-        }
+        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Error::NotLeader { leader: to.leader_node.map(|node| node.addr) },
         RaftError::APIError(err) => Error::io("cannot write")(err),
         RaftError::Fatal(_) => Error::Closed,
     }

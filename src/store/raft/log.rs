@@ -6,7 +6,9 @@ use std::ops::RangeBounds;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
-use openraft::{AnyError, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError, StorageIOError, Vote};
+use openraft::{
+    AnyError, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError, StorageIOError, Vote,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
@@ -52,8 +54,7 @@ impl RaftLogReader<TypeConfig> for Log {
         range: R,
     ) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
         let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
-        let recent: Vec<_> =
-            self.recent.lock().unwrap_or_else(PoisonError::into_inner).range((from, to)).map(|(_, e)| e.clone()).collect();
+        let recent: Vec<_> = self.recent.lock().unwrap_or_else(PoisonError::into_inner).range((from, to)).map(|(_, e)| e.clone()).collect();
         let wanted = match (from, to) {
             (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)) => to.saturating_sub(from),
             _ => u64::MAX,

@@ -87,9 +87,9 @@ impl Machine {
         if last_membership.nodes().count() != 1 {
             return Err(no_snapshots());
         }
-        let file = tokio::fs::File::open(&self.path).await.map_err(|err| {
-            storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::io("cannot open the database")(err))
-        })?;
+        let file = tokio::fs::File::open(&self.path)
+            .await
+            .map_err(|err| storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::io("cannot open the database")(err)))?;
         let meta = SnapshotMeta { last_log_id, last_membership, snapshot_id: last.to_string() };
         Ok(Some(Snapshot { meta, snapshot: Box::new(file) }))
     }
