@@ -302,16 +302,17 @@ fn new_object(of: &Value) -> Value {
     object
 }
 
-/// An object with only the structs that Go holds by value: they are there from the start, so nobody adds them.
+/// An object with only what Go holds without a pointer: structs by value and lists that are written even when null.
+/// They are there from the start, so nobody adds them.
 fn skeleton_of(t: &TypeDef, value: &Value) -> Value {
     let mut out = Map::new();
     for (name, child) in value.as_object().into_iter().flatten() {
-        let by_value = t.field(name).filter(|f| f.empty == Empty::Always || name == "metadata");
-        if let Some(Shape::Struct(inner)) = by_value.map(|f| &f.shape)
-            && child.is_object()
-        {
-            out.insert(name.clone(), skeleton_of(inner.get(), child));
-        }
+        let Some(field) = t.field(name).filter(|f| f.empty == Empty::Always || name == "metadata") else { continue };
+        match (&field.shape, child) {
+            (Shape::Struct(inner), Value::Object(_)) => out.insert(name.clone(), skeleton_of(inner.get(), child)),
+            (Shape::List(_), Value::Array(_)) | (Shape::Map(_), Value::Object(_)) => out.insert(name.clone(), Value::Null),
+            _ => None,
+        };
     }
     Value::Object(out)
 }

@@ -18,6 +18,8 @@ mod volume;
 mod workload;
 
 #[cfg(test)]
+mod road_tests;
+#[cfg(test)]
 mod tests;
 
 use serde_json::Value;
