@@ -80,7 +80,8 @@ fn fill(pod: &mut Value, range: &Value) {
     let mut notes: Vec<String> = Vec::new();
     for list in ["containers", "initContainers"] {
         let what = if list == "containers" { "container" } else { "init container" };
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        // Not pod["spec"][list]: indexing for change would add a null where there is no such list.
+        for container in pod["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             for (field, source) in [("requests", "defaultRequest"), ("limits", "default")] {
                 let mut set: Vec<&str> = Vec::new();
                 for limit in range["spec"]["limits"].as_array().into_iter().flatten().filter(of_container) {

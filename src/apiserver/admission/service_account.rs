@@ -87,7 +87,8 @@ fn mount_token(spec: &mut Value, rng: &Rng) {
     let volume = free_name(spec, rng);
     let mut needed = false;
     for list in ["initContainers", "containers"] {
-        for container in spec[list].as_array_mut().into_iter().flatten() {
+        // Not spec[list]: indexing for change would add a null where there is no such list.
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let mounts = container["volumeMounts"].as_array();
             if mounts.into_iter().flatten().any(|mount| mount["mountPath"] == MOUNT_PATH) {
                 continue;

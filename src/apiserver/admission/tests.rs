@@ -93,6 +93,7 @@ async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
     };
     let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(true)).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["serviceAccountName"], "default");
+    assert!(made["spec"].get("initContainers").is_none());
     let volume = made["spec"]["volumes"][0]["name"].as_str().unwrap();
     assert!(volume.starts_with("kube-api-access-") && volume.len() == 21, "{volume}");
     assert_eq!(made["spec"]["containers"][0]["volumeMounts"][0]["name"], volume);
@@ -167,6 +168,7 @@ async fn limit_ranges_fill_in_and_refuse() {
     };
     let made = create(json!({})).run(&limit_ranger::LimitRanger).await.unwrap();
     assert_eq!(made["spec"]["containers"][0]["resources"], json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}}));
+    assert!(made["spec"].get("initContainers").is_none());
     let note = "LimitRanger plugin set: cpu request for container c; cpu limit for container c";
     assert_eq!(made["metadata"]["annotations"]["kubernetes.io/limit-ranger"], note);
     let text = "pods \"p\" is forbidden: maximum cpu usage per Container is 1, but limit is 2";

@@ -109,9 +109,22 @@ impl Authenticator for Chain {
         if let Some(user) = self.front_proxy.authenticate(parts, conn)? {
             return Ok(Some(completed(user)));
         }
-        if let Some(user) = self.certs.authenticate(conn)? {
-            return Ok(Some(completed(user)));
+        // A certificate that is no good does not spoil a token that is: the next ways are tried, and it is blamed if none leads in.
+        let blamed = match self.certs.authenticate(conn) {
+            Ok(Some(user)) => return Ok(Some(completed(user))),
+            Ok(None) => None,
+            Err(err) => Some(err),
+        };
+        match self.header(parts).await? {
+            None => blamed.map_or(Ok(None), Err),
+            found => Ok(found),
         }
+    }
+}
+
+impl Chain {
+    /// Who the `Authorization` header says it is.
+    async fn header(&self, parts: &Parts) -> Result<Option<UserInfo>, AuthnError> {
         let Some(header) = parts.headers.get(http::header::AUTHORIZATION) else {
             return websocket_token(parts).map_or(Ok(None), Err);
         };
