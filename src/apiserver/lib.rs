@@ -3,11 +3,35 @@
 //!
 //! In: requests from `wire` (network) and `client` (same process). Out: `store::Txn`, responses, watch streams.
 //! It never knows what a kind means beyond what `schema`'s table says, and it never touches a node.
+//!
+//! The road of a request: [`serve`] → [`pipeline`] (stages) → [`verbs`] (one file each) → [`cache`] and the store.
 
 pub mod admission;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
+pub mod bootstrap;
+pub mod cache;
+pub mod connect;
+pub mod eviction;
+pub mod guards;
+pub mod hooks;
+pub mod impersonate;
+pub mod info;
+pub mod keys;
+pub mod kinds;
 pub mod lookup;
+pub mod metrics;
+pub mod negotiate;
+pub mod paths;
+pub mod pipeline;
+pub mod query;
+pub mod respond;
+pub mod serve;
+pub mod services;
 pub mod status;
+pub mod stream;
 pub mod user;
+pub mod verbs;
+
+pub use serve::{ApiServer, Config, Guards};

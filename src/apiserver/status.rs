@@ -301,6 +301,19 @@ impl Status {
     }
 }
 
+impl From<store::error::Error> for Status {
+    fn from(err: store::error::Error) -> Status {
+        use store::error::Error;
+        match err {
+            Error::Compacted { .. } => Status::expired("The resourceVersion for the provided list is too old."),
+            Error::Future { asked, current } => Status::future(asked.0, current.0),
+            Error::NotLeader { .. } | Error::SlowWatcher | Error::Closed => Status::unavailable(err.to_string()),
+            Error::TooLarge { max, .. } => Status::too_large(max),
+            other => Status::internal(base::chain::Chain(&other)),
+        }
+    }
+}
+
 impl Cause {
     fn to_value(&self) -> Value {
         let mut out = Map::new();

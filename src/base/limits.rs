@@ -17,3 +17,12 @@ pub const API_WATCH_BACKLOG_EVENTS: usize = 1024;
 
 /// Writes that wait for the store's next batch; more wait in their callers.
 pub const STORE_WRITE_QUEUE: usize = 4096;
+
+/// Recent changes kept per resource for watches that resume; older ones are read from the store.
+pub const WATCH_CACHE_RING: usize = 1024;
+
+/// Keys read from the store at once while a watch cache fills, or a collection is read at an old revision.
+pub const CACHE_FILL_PAGE_KEYS: u64 = 2000;
+
+/// Deletes of one deletecollection that are under way at once; the others wait their turn.
+pub const DELETE_COLLECTION_PARALLEL: usize = 256;

@@ -1,0 +1,44 @@
+//! Which objects a list or watch wants.
+
+use schema::fields::FieldSelector;
+use schema::labels::Selector;
+use schema::table::Name;
+
+use super::entry::Entry;
+
+/// Namespace, labels and fields, all of which must fit.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// `None`: all namespaces, or cluster scope.
+    pub namespace: Option<String>,
+    /// By labels.
+    pub labels: Selector,
+    /// By fields.
+    pub fields: FieldSelector,
+    /// The resource's selectable fields: positions in [`Entry::fields`].
+    pub selectable: &'static [Name],
+}
+
+impl Filter {
+    /// Whether the object is wanted.
+    pub fn matches(&self, entry: &Entry) -> bool {
+        if self.namespace.as_deref().is_some_and(|ns| ns != entry.namespace()) {
+            return false;
+        }
+        let fields_match = self.fields.is_empty()
+            || self.fields.matches(&|field| match field {
+                "metadata.name" => entry.name().to_owned(),
+                "metadata.namespace" => entry.namespace().to_owned(),
+                other => {
+                    let at = self.selectable.iter().position(|s| *s == other);
+                    at.and_then(|at| entry.fields.get(at)).map(|text| text.to_string()).unwrap_or_default()
+                }
+            });
+        fields_match && (self.labels.is_empty() || self.labels.matches_with(&|key| entry.label(key)))
+    }
+
+    /// Wants everything in its namespace.
+    pub fn is_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+}

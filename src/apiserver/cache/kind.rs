@@ -1,0 +1,286 @@
+//! The cache of one resource: its objects, its recent changes, and who watches.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::chain::Chain;
+use base::limits;
+use schema::table::Name;
+use store::{Event, EventKind, KeyValue};
+use tokio::sync::{mpsc, watch};
+use tracing::error;
+
+use super::change::{Change, EventType};
+use super::entry::Entry;
+use super::filter::Filter;
+
+/// What a watcher's channel carries.
+pub type Delivery = (EventType, Arc<Change>);
+
+/// One resource.
+pub struct Kind {
+    /// Where its keys start.
+    pub prefix: String,
+    selectable: &'static [Name],
+    state: Mutex<State>,
+    /// Only one task fills the cache.
+    pub(super) filling: tokio::sync::Mutex<()>,
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    items: BTreeMap<Box<str>, Arc<Entry>>,
+    /// Recent changes, oldest first; every change after `floor` is here.
+    ring: VecDeque<Arc<Change>>,
+    floor: u64,
+    /// Revision of the newest change in `items`, at least that of the filling.
+    newest: u64,
+    sinks: Vec<Sink>,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Cold,
+    /// Being read from the store; events that come meanwhile wait here.
+    Filling(Vec<Event>),
+    Ready,
+}
+
+struct Sink {
+    filter: Arc<Filter>,
+    events: mpsc::Sender<Delivery>,
+}
+
+/// Objects at one moment.
+pub struct Snapshot {
+    /// In key order.
+    pub items: Vec<Arc<Entry>>,
+    /// The newest change they hold.
+    pub newest: u64,
+}
+
+impl Kind {
+    pub(super) fn new(prefix: String, selectable: &'static [Name]) -> Kind {
+        Kind {
+            prefix,
+            selectable,
+            state: Mutex::default(),
+            filling: tokio::sync::Mutex::default(),
+            changed: watch::Sender::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it holds all objects of the resource.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.state().phase, Phase::Ready)
+    }
+
+    /// Names of the selectable fields besides `metadata.name` and `metadata.namespace`.
+    pub fn selectable(&self) -> &'static [Name] {
+        self.selectable
+    }
+
+    pub(super) fn begin_filling(&self) {
+        self.state().phase = Phase::Filling(Vec::new());
+    }
+
+    /// Takes over what was read at `at` and the events that came meanwhile.
+    pub(super) fn finish_filling(&self, read: Vec<KeyValue>, at: u64) {
+        let items: BTreeMap<_, _> = read.iter().filter_map(|kv| self.entry(kv)).map(|e| (e.key.clone(), e)).collect();
+        let mut state = self.state();
+        let Phase::Filling(waiting) = std::mem::take(&mut state.phase) else { return };
+        state.items = items;
+        state.ring.clear();
+        (state.floor, state.newest) = (at, at);
+        state.phase = Phase::Ready;
+        for event in waiting {
+            self.apply_one(&mut state, &event);
+        }
+        self.changed.send_replace(state.newest);
+    }
+
+    /// Forgets everything; watchers end and must list again.
+    pub(super) fn reset(&self) {
+        *self.state() = State::default();
+    }
+
+    /// Applies the events of one revision.
+    pub(super) fn apply(&self, events: &[&Event]) {
+        let mut state = self.state();
+        match &mut state.phase {
+            Phase::Cold => return,
+            Phase::Filling(waiting) => return waiting.extend(events.iter().map(|e| (*e).clone())),
+            Phase::Ready => {}
+        }
+        for event in events {
+            self.apply_one(&mut state, event);
+        }
+        self.changed.send_replace(state.newest);
+    }
+
+    fn apply_one(&self, state: &mut State, event: &Event) {
+        let rv = event.kv.mod_revision.0;
+        if rv <= state.floor {
+            return; // The filling has seen it already.
+        }
+        let change = match event.kind {
+            EventKind::Put => {
+                let Some(after) = self.entry(&event.kv) else { return };
+                let before = state.items.insert(after.key.clone(), Arc::clone(&after));
+                Change::new(rv, before, Some(after))
+            }
+            EventKind::Delete => {
+                let Some(before) = self.local_key(&event.kv).and_then(|key| state.items.remove(key)) else { return };
+                Change::new(rv, Some(before), None)
+            }
+        };
+        let change = Arc::new(change);
+        state.newest = rv;
+        // A watcher whose channel is full is dropped here: its stream ends and the client lists again.
+        state.sinks.retain(|sink| match change.seen_through(&sink.filter) {
+            Some(event) => sink.events.try_send((event, Arc::clone(&change))).is_ok(),
+            None => !sink.events.is_closed(),
+        });
+        state.ring.push_back(change);
+        if state.ring.len() > limits::WATCH_CACHE_RING
+            && let Some(oldest) = state.ring.pop_front()
+        {
+            state.floor = oldest.rv;
+        }
+    }
+
+    fn local_key<'k>(&self, kv: &'k KeyValue) -> Option<&'k str> {
+        std::str::from_utf8(&kv.key).ok()?.strip_prefix(self.prefix.as_str())
+    }
+
+    fn entry(&self, kv: &KeyValue) -> Option<Arc<Entry>> {
+        let key = self.local_key(kv)?;
+        match Entry::build(key, &kv.value, kv.mod_revision.0, self.selectable) {
+            Ok(entry) => Some(Arc::new(entry)),
+            Err(err) => {
+                error!(key, prefix = %self.prefix, err = %Chain(&err), "stored object cannot be read");
+                None
+            }
+        }
+    }
+
+    /// One object by its local key.
+    pub fn get(&self, local: &str) -> Option<Arc<Entry>> {
+        self.state().items.get(local).cloned()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.state().items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All objects, or those of one namespace.
+    pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
+        let state = self.state();
+        Snapshot { items: select(&state.items, namespace), newest: state.newest }
+    }
+
+    /// Moves after each change.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Present state and every change after it, without a gap.
+    pub fn watch_from_now(&self, filter: &Arc<Filter>) -> (Snapshot, mpsc::Receiver<Delivery>) {
+        let mut state = self.state();
+        let mut items = select(&state.items, filter.namespace.as_deref());
+        items.retain(|e| filter.matches(e));
+        let newest = state.newest;
+        let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
+        state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
+        (Snapshot { items, newest }, rx)
+    }
+
+    /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago.
+    pub fn watch_after(&self, rv: u64, filter: &Arc<Filter>) -> Option<(Vec<Delivery>, mpsc::Receiver<Delivery>)> {
+        let mut state = self.state();
+        if rv < state.floor {
+            return None;
+        }
+        let start = state.ring.partition_point(|change| change.rv <= rv);
+        let past = state.ring.range(start..).filter_map(|c| Some((c.seen_through(filter)?, Arc::clone(c)))).collect();
+        let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
+        state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
+        Some((past, rx))
+    }
+}
+
+fn select(items: &BTreeMap<Box<str>, Arc<Entry>>, namespace: Option<&str>) -> Vec<Arc<Entry>> {
+    let Some(ns) = namespace else { return items.values().cloned().collect() };
+    // '0' is the character after '/': the range holds the keys of this namespace only.
+    let (from, to) = (format!("{ns}/"), format!("{ns}0"));
+    let range = (Bound::Included(from.as_str()), Bound::Excluded(to.as_str()));
+    items.range::<str, _>(range).map(|(_, e)| Arc::clone(e)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::Revision;
+
+    fn event(kind: EventKind, name: &str, label: &str, rv: u64) -> Event {
+        let value = format!(r#"{{"metadata":{{"labels":{{"l":"{label}"}},"name":"{name}","namespace":"n"}}}}"#);
+        let kv = KeyValue {
+            key: format!("/registry/core/pods/n/{name}").into(),
+            value: if kind == EventKind::Put { value.into() } else { Default::default() },
+            create_revision: Revision(rv),
+            mod_revision: Revision(rv),
+            version: 1,
+            lease: 0,
+        };
+        Event { kind, kv, prev: None }
+    }
+
+    fn filled() -> Kind {
+        let kind = Kind::new("/registry/core/pods/".into(), &[]);
+        kind.begin_filling();
+        kind.apply(&[&event(EventKind::Put, "b", "x", 12)]);
+        kind.finish_filling(vec![event(EventKind::Put, "a", "x", 10).kv], 11);
+        kind
+    }
+
+    #[test]
+    fn events_during_the_filling_are_not_lost() {
+        let names: Vec<_> = filled().snapshot(Some("n")).items.iter().map(|e| e.name().to_owned()).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn leaving_the_selector_is_a_delete_with_the_last_state_seen() {
+        let kind = filled();
+        let filter = Arc::new(Filter { labels: schema::labels::Selector::parse("l=x").unwrap(), ..Filter::default() });
+        let (now, mut rx) = kind.watch_from_now(&filter);
+        assert_eq!(now.items.len(), 2);
+        kind.apply(&[&event(EventKind::Put, "a", "y", 13)]);
+        let (what, change) = rx.try_recv().unwrap();
+        assert_eq!(what, EventType::Deleted);
+        let frame = String::from_utf8(change.frame(what).to_vec()).unwrap();
+        assert!(frame.contains(r#""l":"x""#) && frame.contains(r#""resourceVersion":"13""#), "{frame}");
+    }
+
+    #[test]
+    fn a_watch_from_before_the_memory_is_refused() {
+        let kind = filled();
+        assert!(kind.watch_after(10, &Arc::default()).is_none());
+        let (past, _rx) = kind.watch_after(11, &Arc::default()).unwrap();
+        assert_eq!(past.len(), 1);
+    }
+}

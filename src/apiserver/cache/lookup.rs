@@ -1,0 +1,34 @@
+//! The cache as authorizers and admission plugins read it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::chain::Chain;
+use serde_json::Value;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::Cache;
+use crate::keys;
+use crate::lookup::Lookup;
+
+#[async_trait]
+impl Lookup for Cache {
+    async fn load(&self, group: &str, resource: &str) {
+        if let Err(err) = self.ready(group, resource).await {
+            warn!(group, resource, err = %Chain(&err), "cannot fill the cache");
+        }
+    }
+
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.kind(group, resource).get(&keys::local(namespace, name)).map(|e| Arc::new(e.value()))
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
+    }
+
+    fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64> {
+        self.kind(group, resource).changed()
+    }
+}

@@ -1,0 +1,195 @@
+//! The watch cache: every resource that somebody reads, kept in memory by one watch of the store.
+//!
+//! A resource is read from the store when it is first asked for. After that the store is not read again: one stored
+//! event becomes bytes once, and all lists and watches share them.
+
+pub mod change;
+pub mod entry;
+pub mod filter;
+pub mod kind;
+pub mod lookup;
+pub mod stream;
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::limits;
+use base::task::Group;
+use schema::table::Name;
+use store::{Event, RangeRequest, Revision, Storage, WatchRequest};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::keys;
+pub use kind::Kind;
+
+/// How long a read waits for a revision that the client has seen elsewhere, as upstream's `blockTimeout`.
+const WAIT_FOR_REVISION: Duration = Duration::from_secs(3);
+/// After the store's watch failed, before it is opened again.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Group and plural name.
+type ResourceKey = (String, String);
+/// The selectable fields of a resource, besides name and namespace.
+pub type SelectableOf = fn(&str, &str) -> &'static [Name];
+
+/// All resources' caches.
+pub struct Cache {
+    storage: Arc<dyn Storage>,
+    kinds: RwLock<HashMap<ResourceKey, Arc<Kind>>>,
+    /// Everything up to this revision has been applied.
+    seen: watch::Sender<u64>,
+    selectable_of: SelectableOf,
+}
+
+impl Cache {
+    /// A cold cache and the task that feeds it.
+    pub fn start(storage: Arc<dyn Storage>, selectable_of: SelectableOf, group: &Group) -> Arc<Cache> {
+        let seen = watch::Sender::new(0);
+        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, selectable_of });
+        let feeder = Arc::clone(&cache);
+        group.spawn("watch-cache", async move { feeder.feed().await });
+        cache
+    }
+
+    /// The store behind it.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    async fn feed(&self) {
+        loop {
+            let current = self.storage.current_revision();
+            // All keys, not only ours: a revision that touches other keys must move `seen` too.
+            let request = WatchRequest {
+                key: bytes::Bytes::from_static(&[0]),
+                range_end: bytes::Bytes::from_static(&[0]),
+                start: Revision(current.0 + 1),
+                prev_kv: false,
+            };
+            match self.storage.watch(request).await {
+                Ok(mut stream) => {
+                    self.seen.send_replace(current.0);
+                    loop {
+                        match stream.next().await {
+                            Ok(batch) => {
+                                self.apply(&batch.events);
+                                self.seen.send_replace(batch.revision.0);
+                            }
+                            Err(err) => {
+                                warn!(err = %Chain(&err), "watch of the store ended, caches start anew");
+                                break;
+                            }
+                        }
+                    }
+                }
+                Err(err) => warn!(err = %Chain(&err), "cannot watch the store"),
+            }
+            for kind in self.kinds.read().unwrap_or_else(PoisonError::into_inner).values() {
+                kind.reset();
+            }
+            tokio::time::sleep(REOPEN_PAUSE).await;
+        }
+    }
+
+    fn apply(&self, events: &[Event]) {
+        let mut by_kind: Vec<(Arc<Kind>, Vec<&Event>)> = Vec::new();
+        for event in events {
+            let Ok(key) = std::str::from_utf8(&event.kv.key) else { continue };
+            let Some((group, plural, _)) = keys::parse(key) else { continue };
+            let Some(kind) = self.known(group, plural) else { continue };
+            match by_kind.iter_mut().find(|(k, _)| Arc::ptr_eq(k, &kind)) {
+                Some((_, list)) => list.push(event),
+                None => by_kind.push((kind, vec![event])),
+            }
+        }
+        for (kind, events) in by_kind {
+            kind.apply(&events);
+        }
+    }
+
+    fn known(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        kinds.get(&(group.to_owned(), plural.to_owned())).cloned()
+    }
+
+    /// The cache of a resource, cold or not.
+    pub fn kind(&self, group: &str, plural: &str) -> Arc<Kind> {
+        if let Some(kind) = self.known(group, plural) {
+            return kind;
+        }
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Kind::new(keys::prefix(group, plural), (self.selectable_of)(group, plural)));
+        Arc::clone(kinds.entry((group.to_owned(), plural.to_owned())).or_insert_with(new))
+    }
+
+    /// The cache of a resource, filled.
+    ///
+    /// Errors: the store cannot be read. Cancel safety: a filling that is dropped starts anew for the next caller.
+    pub async fn ready(&self, group: &str, plural: &str) -> Result<Arc<Kind>, store::error::Error> {
+        let kind = self.kind(group, plural);
+        if kind.is_ready() {
+            return Ok(kind);
+        }
+        let turn = kind.filling.lock().await;
+        while !kind.is_ready() {
+            // The feeder must be ahead of the reading, or events between the two would be missed.
+            self.wait_for(1).await;
+            kind.begin_filling();
+            let (read, at) = self.read_all(&kind.prefix, None).await?;
+            kind.finish_filling(read, at);
+        }
+        drop(turn);
+        Ok(kind)
+    }
+
+    /// Reads all keys under a prefix, as of a revision or of now, in pages of one moment.
+    pub async fn read_all(&self, prefix: &str, at: Option<Revision>) -> Result<(Vec<store::KeyValue>, u64), store::error::Error> {
+        let mut all = Vec::new();
+        let mut revision = at;
+        let mut key = bytes::Bytes::copy_from_slice(prefix.as_bytes());
+        let range_end = store::prefix_end(prefix.as_bytes());
+        loop {
+            let limit = limits::CACHE_FILL_PAGE_KEYS;
+            let request = RangeRequest { key, range_end: range_end.clone(), limit, revision, ..RangeRequest::default() };
+            let page = self.storage.range(request).await?;
+            let at = *revision.get_or_insert(page.revision);
+            all.extend(page.kvs);
+            let Some(last) = all.last().filter(|_| page.more) else { return Ok((all, at.0)) };
+            key = [&last.key[..], &[0]].concat().into();
+        }
+    }
+
+    /// The newest revision up to which every change has been applied.
+    pub fn seen(&self) -> u64 {
+        *self.seen.borrow()
+    }
+
+    /// Waits until everything up to `revision` has been applied; false if that takes too long.
+    pub async fn wait_for(&self, revision: u64) -> bool {
+        if self.seen() >= revision {
+            return true;
+        }
+        let mut seen = self.seen.subscribe();
+        matches!(tokio::time::timeout(WAIT_FOR_REVISION, seen.wait_for(|at| *at >= revision)).await, Ok(Ok(_)))
+    }
+
+    /// Waits until everything that had been written before the call is visible.
+    pub async fn wait_for_now(&self) {
+        self.wait_for(self.storage.current_revision().0).await;
+    }
+
+    /// How many objects each filled resource holds, by its qualified name.
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let mut counts: Vec<(String, usize)> = kinds
+            .iter()
+            .filter(|(_, kind)| kind.is_ready())
+            .map(|((group, plural), kind)| (crate::status::qualified(group, plural), kind.len()))
+            .collect();
+        counts.sort();
+        counts
+    }
+}

@@ -1,0 +1,186 @@
+//! The body of a watch response: frames for one watcher, taken from the shared changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Cache;
+use super::change::{EventType, frame};
+use super::entry::Entry;
+use super::kind::Delivery;
+use crate::status::Status;
+
+/// Between two bookmarks of a quiet watch, as upstream.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// Frames that are ready go out in one write up to about this size.
+const WRITE_BYTES: usize = 32 * 1024;
+
+/// Turns stored JSON into what one watcher asked for (another version, a Table row).
+pub type Encode = Arc<dyn Fn(&Bytes) -> Result<Bytes, Status> + Send + Sync>;
+
+/// Everything a watch needs besides its changes.
+pub struct Options {
+    /// Kind and apiVersion of the objects, for bookmarks.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Whether bookmarks are sent.
+    pub bookmarks: bool,
+    /// Whether the initial events end with a marked bookmark at this revision.
+    pub initial_end: Option<u64>,
+    /// When the watch ends.
+    pub deadline: Instant,
+    /// `None`: the stored form as it is.
+    pub encode: Option<Encode>,
+}
+
+enum Step {
+    Initial,
+    Marker(u64),
+    Past,
+    Live,
+    Over,
+}
+
+struct Watcher {
+    cache: Arc<Cache>,
+    options: Options,
+    initial: std::vec::IntoIter<Arc<Entry>>,
+    past: std::vec::IntoIter<Delivery>,
+    live: mpsc::Receiver<Delivery>,
+    step: Step,
+    bookmark_at: Instant,
+}
+
+/// Initial objects as ADDED, then remembered changes, then live ones, until the deadline or until the reader is too slow.
+pub fn frames(
+    cache: Arc<Cache>,
+    initial: Vec<Arc<Entry>>,
+    past: Vec<Delivery>,
+    live: mpsc::Receiver<Delivery>,
+    options: Options,
+) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
+    let bookmark_at = Instant::now() + BOOKMARK_PERIOD;
+    let (initial, past) = (initial.into_iter(), past.into_iter());
+    let watcher = Watcher { cache, options, initial, past, live, step: Step::Initial, bookmark_at };
+    futures_util::stream::unfold(watcher, |mut watcher| async move { watcher.next().await.map(|bytes| (Ok(bytes), watcher)) })
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match self.step {
+                Step::Initial => {
+                    let chunk = self.initial_chunk();
+                    if !chunk.is_empty() {
+                        return Some(chunk);
+                    }
+                    self.step = self.options.initial_end.map_or(Step::Past, Step::Marker);
+                }
+                Step::Marker(rv) => {
+                    self.step = Step::Past;
+                    return Some(self.bookmark(rv, true));
+                }
+                Step::Past => {
+                    let mut out = Vec::new();
+                    while out.len() < WRITE_BYTES
+                        && let Some(delivery) = self.past.next()
+                    {
+                        self.add(&mut out, &delivery);
+                    }
+                    if !out.is_empty() {
+                        return Some(out.into());
+                    }
+                    self.step = Step::Live;
+                }
+                Step::Live => return self.live_chunk().await,
+                Step::Over => return None,
+            }
+        }
+    }
+
+    fn initial_chunk(&mut self) -> Bytes {
+        let mut out = Vec::new();
+        while out.len() < WRITE_BYTES
+            && let Some(entry) = self.initial.next()
+        {
+            match self.encoded(&entry.json) {
+                Ok(object) => out.extend_from_slice(&frame("ADDED", &object)),
+                Err(status) => out.extend_from_slice(&self.fail(&status)),
+            }
+        }
+        out.into()
+    }
+
+    async fn live_chunk(&mut self) -> Option<Bytes> {
+        // Read before the wait: every change up to it is in the channel by the time the channel is seen empty.
+        let wake = if self.options.bookmarks { self.bookmark_at.min(self.options.deadline) } else { self.options.deadline };
+        let first = tokio::select! {
+            delivery = self.live.recv() => delivery?,
+            () = tokio::time::sleep_until(wake) => {
+                if Instant::now() >= self.options.deadline {
+                    return None;
+                }
+                self.bookmark_at = Instant::now() + BOOKMARK_PERIOD;
+                let seen = self.cache.seen();
+                match self.live.try_recv() {
+                    Ok(delivery) => delivery,
+                    Err(mpsc::error::TryRecvError::Empty) => return Some(self.bookmark(seen, false)),
+                    Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                }
+            }
+        };
+        if self.options.encode.is_none() && self.live.is_empty() {
+            // The usual case: one event, no copy.
+            return Some(first.1.frame(first.0));
+        }
+        let mut out = Vec::new();
+        self.add(&mut out, &first);
+        while out.len() < WRITE_BYTES
+            && let Ok(delivery) = self.live.try_recv()
+        {
+            self.add(&mut out, &delivery);
+        }
+        Some(out.into())
+    }
+
+    fn add(&mut self, out: &mut Vec<u8>, (event, change): &Delivery) {
+        if self.options.encode.is_none() {
+            return out.extend_from_slice(&change.frame(*event));
+        }
+        match self.encoded(&change.object(*event)) {
+            Ok(object) => out.extend_from_slice(&frame(EventType::name(*event), &object)),
+            Err(status) => out.extend_from_slice(&self.fail(&status)),
+        }
+    }
+
+    fn encoded(&self, json: &Bytes) -> Result<Bytes, Status> {
+        self.options.encode.as_ref().map_or_else(|| Ok(json.clone()), |encode| encode(json))
+    }
+
+    fn fail(&mut self, status: &Status) -> Bytes {
+        self.step = Step::Over;
+        error_frame(status)
+    }
+
+    fn bookmark(&self, rv: u64, initial_end: bool) -> Bytes {
+        let mut object = json!({
+            "kind": self.options.kind, "apiVersion": self.options.api_version,
+            "metadata": { "resourceVersion": rv.to_string(), "creationTimestamp": Value::Null },
+        });
+        if initial_end {
+            object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        }
+        frame("BOOKMARK", object.to_string().as_bytes())
+    }
+}
+
+/// The last frame of a watch that failed.
+pub fn error_frame(status: &Status) -> Bytes {
+    frame("ERROR", status.to_value().to_string().as_bytes())
+}

@@ -1,0 +1,94 @@
+//! What this room asks of `schema`'s table and engine, with answers as [`Status`].
+
+use bytes::Bytes;
+use schema::catalog::Catalog;
+use schema::decode::FieldValidation;
+use schema::table::{Name, Resource};
+use schema::validate::error::FieldError;
+use serde_json::Value;
+
+use crate::negotiate::Format;
+use crate::status::{Cause, Status};
+
+/// The selectable fields of a stored resource: those of all its served versions agree.
+pub fn selectable_of(group: &str, plural: &str) -> &'static [Name] {
+    let catalog = Catalog::builtin();
+    let stored = catalog.resources().iter().find(|r| r.group == group && r.plural == plural && r.storage_version == r.version);
+    stored.map_or(&[], |r| r.selectable.as_slice())
+}
+
+/// The row in which a resource is stored, by group and plural.
+pub fn stored(group: &str, plural: &str) -> Option<&'static Resource> {
+    let catalog = Catalog::builtin();
+    let row = catalog.resources().iter().find(|r| r.group == group && r.plural == plural)?;
+    Some(catalog.storage_of(row))
+}
+
+/// Reads a request's body as the resource's kind.
+///
+/// Errors: 400 when it cannot be read, is of another kind or version, or (strict) has unknown or repeated fields.
+pub fn decode_body(bytes: &[u8], format: Format, resource: &Resource, strictness: &str, warnings: &mut Vec<String>) -> Result<Value, Status> {
+    decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings)
+}
+
+/// The same for any kind of body, such as a Scale or an Eviction.
+pub fn decode_as(
+    bytes: &[u8],
+    format: Format,
+    (api_version, kind): (&str, &str),
+    of: &schema::table::TypeDef,
+    strictness: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Status> {
+    let strictness = match strictness {
+        "Ignore" => FieldValidation::Ignore,
+        "" | "Warn" => FieldValidation::Warn,
+        "Strict" => FieldValidation::Strict,
+        other => {
+            let message = format!("invalid fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\"");
+            return Err(Status::bad_request(message));
+        }
+    };
+    let wire_format = match format {
+        Format::Json => schema::decode::Format::Json,
+        Format::Yaml => schema::decode::Format::Yaml,
+    };
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message(kind, version));
+    let decoded = schema::decode::decode(bytes, wire_format, of, strictness).map_err(refused)?;
+    let mut value = decoded.value;
+    schema::decode::check_kind(&mut value, api_version, kind).map_err(refused)?;
+    warnings.extend(decoded.warnings);
+    Ok(value)
+}
+
+/// Brings an object from one version of its resource to another.
+///
+/// Errors: 500, the table has no way.
+pub fn convert(value: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
+    if from.version == to.version && from.group == to.group {
+        return Ok(value);
+    }
+    let (from, to) = (from.gvk(), to.gvk());
+    drop(value);
+    Err(Status::internal(format!("no conversion from {} {} to {} {}", from.api_version(), from.kind, to.api_version(), to.kind)))
+}
+
+/// The stored bytes as an object of the requested version.
+pub fn parse(json: &Bytes, stored: &Resource, wanted: &Resource) -> Result<Value, Status> {
+    convert(serde_json::from_slice(json).map_err(Status::internal)?, stored, wanted)
+}
+
+/// 422 from the engine's field errors; `Ok` if there are none.
+pub fn verdict(resource: &Resource, name: &str, errors: Vec<FieldError>) -> Result<(), Status> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(invalid(&resource.group, &resource.kind, name, errors))
+}
+
+/// 422 from the engine's field errors.
+pub fn invalid(group: &str, kind: &str, name: &str, errors: Vec<FieldError>) -> Status {
+    let cause = |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
+    Status::invalid(group, kind, name, errors.iter().map(cause).collect())
+}

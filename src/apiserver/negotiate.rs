@@ -1,0 +1,130 @@
+//! Media types: what the client sends and what it wants back.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+
+use crate::status::Status;
+
+/// Everything the server reads and writes (protobuf will stand here).
+pub const MEDIA_TYPES: &str = "application/json, application/yaml";
+
+/// Wire form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`
+    #[default]
+    Json,
+    /// `application/yaml`
+    Yaml,
+}
+
+/// What the object is turned into before it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transform {
+    /// Nothing.
+    #[default]
+    Object,
+    /// `as=Table`
+    Table,
+    /// `as=PartialObjectMetadata` or `as=PartialObjectMetadataList`
+    Metadata,
+}
+
+/// How to answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Wire form.
+    pub format: Format,
+    /// Shape.
+    pub transform: Transform,
+    /// Version of `meta.k8s.io` of a Table or PartialObjectMetadata: `v1beta1` was asked for.
+    pub beta: bool,
+    /// With line breaks and indentation.
+    pub pretty: bool,
+}
+
+impl Format {
+    /// For the `Content-Type` header.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Json => "application/json",
+            Format::Yaml => "application/yaml",
+        }
+    }
+}
+
+/// Chooses among what `Accept` offers, best quality first.
+///
+/// Errors: 406 when nothing offered can be had.
+pub fn output(headers: &HeaderMap) -> Result<Output, Status> {
+    let offers: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
+    if offers.iter().all(|offer| offer.trim().is_empty()) {
+        return Ok(Output::default());
+    }
+    let mut ranked: Vec<(f32, Output)> = offers.into_iter().filter_map(offer).collect();
+    // A stable sort: of equal quality the first one wins, as upstream's goautoneg.
+    ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    ranked.first().map(|(_, output)| *output).ok_or_else(|| Status::not_acceptable(MEDIA_TYPES))
+}
+
+fn offer(text: &str) -> Option<(f32, Output)> {
+    let mut parts = text.split(';').map(str::trim);
+    let format = match parts.next()?.to_ascii_lowercase().as_str() {
+        "application/json" | "*/*" | "application/*" => Format::Json,
+        "application/yaml" => Format::Yaml,
+        _ => return None,
+    };
+    let mut output = Output { format, ..Output::default() };
+    let (mut quality, mut group) = (1.0, "");
+    for (key, value) in parts.filter_map(|p| p.split_once('=')) {
+        match (key, value) {
+            ("q", q) => quality = q.parse().unwrap_or(0.0),
+            ("as", "Table") => output.transform = Transform::Table,
+            ("as", "PartialObjectMetadata" | "PartialObjectMetadataList") => output.transform = Transform::Metadata,
+            ("as", _) => return None,
+            ("g", g) => group = g,
+            ("v", v) => output.beta = v == "v1beta1",
+            ("pretty", p) => output.pretty = p == "1" || p == "true",
+            _ => {}
+        }
+    }
+    let wrong_group = output.transform != Transform::Object && group != "meta.k8s.io";
+    (!wrong_group && quality > 0.0).then_some((quality, output))
+}
+
+/// Form of the request's body.
+///
+/// Errors: 415 for a form that is not understood.
+pub fn input(headers: &HeaderMap) -> Result<Format, Status> {
+    match media_type(headers).as_str() {
+        "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        _ => Err(Status::unsupported_media_type(MEDIA_TYPES)),
+    }
+}
+
+/// The bare media type of the body, lower case; empty without one.
+pub fn media_type(headers: &HeaderMap) -> String {
+    let text = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(text: &str) -> Result<Output, Status> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, text.parse().unwrap());
+        output(&headers)
+    }
+
+    #[test]
+    fn kubectl_gets_a_table_and_protobuf_falls_back_to_json() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(accept(kubectl).unwrap().transform, Transform::Table);
+        assert_eq!(accept("application/vnd.kubernetes.protobuf,application/json").unwrap(), Output::default());
+        assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
+        assert_eq!(accept("application/json;q=0.5,application/yaml").unwrap().format, Format::Yaml);
+    }
+}

@@ -1,0 +1,183 @@
+//! Paths that are no resources: health, version, metrics, discovery, OpenAPI, keys.
+
+use http::{Method, Response, StatusCode};
+use schema::{discovery, openapi};
+use serde_json::{Value, json};
+use std::sync::PoisonError;
+use wire::Body;
+
+use crate::negotiate::{self, Output};
+use crate::pipeline::Exchange;
+use crate::respond;
+use crate::serve::ApiServer;
+use crate::status::Status;
+use crate::verbs::page_not_found;
+
+/// The API level we speak.
+pub const MAJOR: &str = "1";
+/// Its minor version.
+pub const MINOR: &str = "36";
+/// As `kubectl version` shows it.
+pub const GIT_VERSION: &str = concat!("v1.36.2+kedge", env!("CARGO_PKG_VERSION_MAJOR"));
+
+/// Whether a request without credentials may ask for this path.
+pub fn open_to_anonymous(path: &str) -> bool {
+    let first = path.trim_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "healthz" | "livez" | "readyz") || path == "/version" || path == "/version/"
+}
+
+/// Answers a request for such a path.
+pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
+    if !matches!(x.parts.method, Method::GET | Method::HEAD) {
+        return Ok(match known(x.parts.uri.path()) {
+            true => respond::status(&Status::method_not_allowed(), &x.parts.headers),
+            false => page_not_found(),
+        });
+    }
+    let path = x.parts.uri.path().trim_end_matches('/').to_owned();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let catalog = x.server.catalog;
+    match parts.as_slice() {
+        [] => json_answer(x, &json!({ "paths": listed(x.server) })),
+        ["version"] => json_answer(x, &version()),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health(x, &parts)),
+        ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
+        [".well-known", "openid-configuration"] => json_answer(x, &x.server.guards.issuer.openid_configuration()),
+        ["openid", "v1", "jwks"] => json_answer(x, &x.server.guards.issuer.jwks()),
+        ["api"] => aggregated(x, true, &legacy_versions(x.server)),
+        ["apis"] => aggregated(x, false, &discovery::groups(catalog)),
+        ["apis", group] => found(x, discovery::group(catalog, group)),
+        ["api", version] => found(x, discovery::resources(catalog, "", version)),
+        ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
+        ["openapi", "v2"] => openapi_v2(x),
+        ["openapi", "v3"] => json_answer(x, &openapi::v3_index(catalog, GIT_VERSION)),
+        ["openapi", "v3", "api", version] => found(x, openapi::v3(catalog, "", version)),
+        ["openapi", "v3", "apis", group, version] => found(x, openapi::v3(catalog, group, version)),
+        _ => Ok(page_not_found()),
+    }
+}
+
+fn known(path: &str) -> bool {
+    matches!(path.trim_matches('/').split('/').next(), Some("" | "version" | "healthz" | "livez" | "readyz" | "metrics" | "api" | "apis" | "openapi" | "openid" | ".well-known"))
+}
+
+fn output(x: &Exchange<'_>) -> Result<Output, Status> {
+    negotiate::output(&x.parts.headers)
+}
+
+fn json_answer(x: &Exchange<'_>, value: &Value) -> Result<Response<Body>, Status> {
+    Ok(respond::value(StatusCode::OK, value, output(x)?, &x.parts.headers))
+}
+
+fn found(x: &Exchange<'_>, value: Option<Value>) -> Result<Response<Body>, Status> {
+    match value {
+        Some(value) => json_answer(x, &value),
+        None => Ok(page_not_found()),
+    }
+}
+
+/// What `/version` says.
+pub fn version() -> Value {
+    json!({
+        "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR, "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
+        "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
+    })
+}
+
+fn legacy_versions(server: &ApiServer) -> Value {
+    discovery::api_versions(&std::net::SocketAddr::new(server.config.advertise_address, server.config.advertise_port).to_string())
+}
+
+/// Aggregated discovery for clients that ask for it, the plain form for others.
+fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<Body>, Status> {
+    let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
+        return Ok(respond::value(StatusCode::OK, plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
+    };
+    let bytes = serde_json::to_vec(&discovery::aggregated(x.server.catalog, legacy, form)).map_err(Status::internal)?;
+    let mut response = respond::chunks(StatusCode::OK, content_type, vec![bytes.into()], &x.parts.headers);
+    response.headers_mut().insert(http::header::VARY, http::HeaderValue::from_static("Accept"));
+    Ok(response)
+}
+
+/// The first aggregated form that `Accept` offers.
+fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, &'static str)> {
+    let offers = headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    for offer in offers {
+        let parts: Vec<&str> = offer.split(';').map(str::trim).collect();
+        if parts.first() != Some(&"application/json") || !parts.contains(&"g=apidiscovery.k8s.io") || !parts.contains(&"as=APIGroupDiscoveryList") {
+            continue;
+        }
+        if parts.contains(&"v=v2") {
+            return Some((discovery::Aggregated::V2, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
+        }
+        if parts.contains(&"v=v2beta1") {
+            return Some((discovery::Aggregated::V2Beta1, "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"));
+        }
+    }
+    None
+}
+
+fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
+    let bytes = serde_json::to_vec(&openapi::v2(x.server.catalog, GIT_VERSION)).map_err(Status::internal)?;
+    Ok(respond::chunks(StatusCode::OK, "application/json", vec![bytes.into()], &x.parts.headers))
+}
+
+fn listed(server: &ApiServer) -> Vec<String> {
+    let mut paths: Vec<String> = [
+        "/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/healthz/etcd", "/healthz/log", "/healthz/ping", "/livez", "/livez/etcd",
+        "/livez/log", "/livez/ping", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/readyz/etcd", "/readyz/log", "/readyz/ping",
+        "/readyz/poststarthook/bootstrap-objects", "/version",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for group in server.catalog.groups().iter().filter(|g| !g.name.is_empty()) {
+        paths.push(format!("/apis/{}", group.name));
+        paths.extend(group.versions.iter().map(|v| format!("/apis/{}/{v}", group.name)));
+    }
+    paths.sort();
+    paths
+}
+
+/// `/livez`, `/readyz`, `/healthz`, with `?verbose`, `?exclude=`, and each check under its own path.
+fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
+    let which = parts[0];
+    let pending = x.server.pending.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let store_works = x.server.cache.seen() > 0;
+    let mut checks: Vec<(&str, bool)> = vec![("ping", true), ("log", true), ("etcd", store_works)];
+    if which != "livez" {
+        checks.push(("poststarthook/bootstrap-objects", pending.is_empty()));
+    }
+    if parts.len() > 1 {
+        let name = parts[1..].join("/");
+        return match checks.iter().find(|(check, _)| *check == name) {
+            Some((_, true)) => respond::text(StatusCode::OK, "ok"),
+            Some((_, false)) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: not ready\n"),
+            None => page_not_found(),
+        };
+    }
+    let excluded: Vec<&str> = x.query.all("exclude").collect();
+    let mut text = String::new();
+    let mut failed = Vec::new();
+    for (check, works) in &checks {
+        if excluded.contains(check) {
+            text.push_str(&format!("[+]{check} excluded: ok\n"));
+        } else if *works {
+            text.push_str(&format!("[+]{check} ok\n"));
+        } else {
+            text.push_str(&format!("[-]{check} failed: reason withheld\n"));
+            failed.push(*check);
+        }
+    }
+    if !failed.is_empty() {
+        return respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{text}{which} check failed\n"));
+    }
+    if x.query.get("verbose").is_some() {
+        return respond::text(StatusCode::OK, format!("{text}{which} check passed\n"));
+    }
+    respond::text(StatusCode::OK, "ok")
+}
+
+fn metrics(server: &ApiServer) -> String {
+    server.metrics.render(&server.cache.counts())
+}

@@ -1,0 +1,167 @@
+//! The server as a whole: what it is built from, and its two doors (the network's and the one for this process).
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::pin::Pin;
+use std::sync::{Arc, RwLock};
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use base::rng::Rng;
+use base::task::Group;
+use base::time::Clock;
+use ipnet::IpNet;
+use schema::catalog::Catalog;
+use store::Storage;
+
+use crate::admission::{Plugin, Virtual};
+use crate::authn::{Authenticator, TokenIssuer};
+use crate::authz::Authorizer;
+use crate::cache::Cache;
+use crate::connect::Connector;
+use crate::lookup::{Lookup, PRELOADED};
+use crate::metrics::Metrics;
+use crate::user::UserInfo;
+use crate::{kinds, pipeline};
+
+/// What a person or the role decides.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients reach this server: the address of the `kubernetes` service's endpoint.
+    pub advertise_address: IpAddr,
+    /// Its port.
+    pub advertise_port: u16,
+    /// Ranges of cluster IPs, the primary family first.
+    pub service_cidrs: Vec<IpNet>,
+    /// Ports for services of type NodePort and LoadBalancer.
+    pub node_ports: RangeInclusive<u16>,
+    /// For the `extension-apiserver-authentication` ConfigMap: the CA of client certificates, PEM.
+    pub client_ca_pem: String,
+    /// The same for the front proxy's certificates, PEM.
+    pub request_header_ca_pem: String,
+    /// Wall time.
+    pub clock: Clock,
+    /// Names and ids.
+    pub rng: Rng,
+}
+
+/// Who guards the server; made by the role from `authn`, `authz` and `admission`.
+pub struct Guards {
+    /// Who asks?
+    pub authenticator: Arc<dyn Authenticator>,
+    /// May they?
+    pub authorizer: Arc<dyn Authorizer>,
+    /// In the order they run.
+    pub plugins: Vec<Arc<dyn Plugin>>,
+    /// Service-account tokens.
+    pub issuer: Arc<dyn TokenIssuer>,
+    /// Resources that compute an answer: group, resource, and who answers.
+    pub virtuals: Vec<(&'static str, &'static str, Arc<dyn Virtual>)>,
+    /// Streams to nodes, pods and services.
+    pub connector: Arc<dyn Connector>,
+}
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The store cannot be read or written.
+    #[error("cannot use the store")]
+    Store(#[from] store::error::Error),
+    /// An object every cluster has cannot be made.
+    #[error("cannot create {what}: {why}")]
+    Bootstrap {
+        /// Which.
+        what: String,
+        /// Why not.
+        why: String,
+    },
+}
+
+/// The API server.
+pub struct ApiServer {
+    pub(crate) config: Config,
+    pub(crate) catalog: &'static Catalog,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) guards: Guards,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Names of start steps that are not done: `/readyz` says no until the list is empty.
+    pub(crate) pending: RwLock<Vec<&'static str>>,
+    /// Only one service is given addresses at a time.
+    pub(crate) allocating: tokio::sync::Mutex<()>,
+}
+
+impl ApiServer {
+    /// Builds the server on a store and starts its tasks in `group`. `guards` gets the view of the objects that
+    /// authorizers and admission plugins decide by; the resources in [`PRELOADED`] are filled by then.
+    ///
+    /// Errors: the store fails.
+    pub async fn build(
+        config: Config,
+        storage: Arc<dyn Storage>,
+        group: &Group,
+        guards: impl FnOnce(Arc<dyn Lookup>) -> Guards,
+    ) -> Result<Arc<ApiServer>, BuildError> {
+        let cache = Cache::start(storage, kinds::selectable_of, group);
+        cache.wait_for(1).await;
+        for (api_group, resource) in PRELOADED {
+            cache.ready(api_group, resource).await?;
+        }
+        let guards = guards(Arc::clone(&cache) as Arc<dyn Lookup>);
+        let server = Arc::new(ApiServer {
+            config,
+            catalog: Catalog::builtin(),
+            cache,
+            guards,
+            metrics: Arc::default(),
+            pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
+            allocating: tokio::sync::Mutex::default(),
+        });
+        crate::bootstrap::run(&server).await?;
+        server.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        crate::bootstrap::keep(&server, group);
+        Ok(server)
+    }
+
+    /// What admission and authorization see of the objects.
+    pub fn lookup(&self) -> Arc<dyn Lookup> {
+        Arc::clone(&self.cache) as Arc<dyn Lookup>
+    }
+
+    /// A door for a caller in this process: the same pipeline, without TCP and TLS, as `user`.
+    pub fn in_process(self: &Arc<Self>, user: UserInfo) -> InProcess {
+        let conn = Arc::new(wire::ConnInfo::in_process(Arc::new(user)));
+        InProcess { server: Arc::clone(self), conn }
+    }
+}
+
+#[async_trait]
+impl wire::Handler for ApiServer {
+    async fn handle(&self, req: http::Request<wire::Body>, conn: Arc<wire::ConnInfo>) -> http::Response<wire::Body> {
+        pipeline::answer(self, req, conn).await
+    }
+}
+
+/// A tower service that is one user of the server.
+#[derive(Clone)]
+pub struct InProcess {
+    server: Arc<ApiServer>,
+    conn: Arc<wire::ConnInfo>,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<http::Response<wire::Body>, std::convert::Infallible>> + Send>>;
+
+impl tower::Service<http::Request<wire::Body>> for InProcess {
+    type Response = http::Response<wire::Body>;
+    type Error = std::convert::Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: http::Request<wire::Body>) -> Answer {
+        let (server, conn) = (Arc::clone(&self.server), Arc::clone(&self.conn));
+        Box::pin(async move { Ok(pipeline::answer(&server, req, conn).await) })
+    }
+}

@@ -1,0 +1,282 @@
+//! Cluster IPs and node ports. What is taken is read from the services themselves, so nothing can leak or drift.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schema::meta;
+use schema::validate::error::FieldError;
+use serde_json::{Value, json};
+
+use crate::kinds;
+use crate::serve::ApiServer;
+use crate::status::Status;
+
+/// Addresses below this offset are left for services that ask for one, as upstream's static band.
+const STATIC_BAND_MAX: u128 = 256;
+
+/// What other services hold.
+#[derive(Debug, Default)]
+struct Taken {
+    ips: BTreeSet<IpAddr>,
+    ports: BTreeSet<(String, u16)>,
+}
+
+fn taken(server: &ApiServer, but: (&str, &str)) -> Taken {
+    let mut taken = Taken::default();
+    for entry in server.cache.kind("", "services").snapshot(None).items {
+        if (entry.namespace(), entry.name()) == but {
+            continue;
+        }
+        let service = entry.value();
+        taken.ips.extend(cluster_ips(&service).iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
+        for port in service["spec"]["ports"].as_array().into_iter().flatten() {
+            if let Some(number) = port["nodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0) {
+                taken.ports.insert((protocol(port), number));
+            }
+        }
+        if let Some(number) = service["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()) {
+            taken.ports.insert(("TCP".to_owned(), number));
+        }
+    }
+    taken
+}
+
+fn protocol(port: &Value) -> String {
+    port["protocol"].as_str().unwrap_or("TCP").to_owned()
+}
+
+fn cluster_ips(service: &Value) -> Vec<String> {
+    let list = service["spec"]["clusterIPs"].as_array().into_iter().flatten();
+    let mut ips: Vec<String> = list.filter_map(Value::as_str).map(str::to_owned).collect();
+    let single = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+    if ips.is_empty() && !single.is_empty() {
+        ips.push(single.to_owned());
+    }
+    ips
+}
+
+fn family(ip: &IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn cidr_family(cidr: &IpNet) -> &'static str {
+    family(&cidr.addr())
+}
+
+/// Gives a new service its addresses. The caller holds the allocation turn until the service is stored.
+///
+/// Errors: 422 when an address asked for is taken or outside its range, or none is left.
+pub fn on_create(server: &ApiServer, service: &mut Value) -> Result<(), Status> {
+    complete(server, service, None)
+}
+
+/// The same for a changed service: what it has stays, what a new type does not need goes.
+pub fn on_update(server: &ApiServer, service: &mut Value, old: &Value) -> Result<(), Status> {
+    complete(server, service, Some(old))
+}
+
+fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    let (namespace, name) = (meta::namespace(service).to_owned(), meta::name(service).to_owned());
+    let taken = taken(server, (&namespace, &name));
+    let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
+    let mut errors = Vec::new();
+    if kind == "ExternalName" {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            drop_field(&mut service["spec"], field);
+        }
+    } else {
+        keep_old_ips(service, old);
+        give_ips(server, service, &taken, &mut errors);
+    }
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
+        keep_old_ports(service, old);
+        give_ports(server, service, &taken, &mut errors);
+    } else if kind != "NodePort" && kind != "LoadBalancer" {
+        clear_ports(service, old);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(kinds::invalid("", "Service", &name, errors)) }
+}
+
+fn drop_field(value: &mut Value, field: &str) {
+    if let Value::Object(map) = value {
+        map.remove(field);
+    }
+}
+
+fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
+    let Some(old) = old.filter(|o| o["spec"]["type"] != json!("ExternalName")) else { return };
+    if cluster_ips(service).is_empty() {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if service["spec"][field].is_null() || service["spec"][field] == json!("") {
+                service["spec"][field] = old["spec"][field].clone();
+            }
+        }
+    }
+}
+
+fn give_ips(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &mut Vec<FieldError>) {
+    let cidrs = &server.config.service_cidrs;
+    let asked = cluster_ips(service);
+    let families = families(service, &asked, cidrs);
+    if asked.first().is_some_and(|ip| ip == "None") {
+        set_ips(service, &["None".to_owned()], &families);
+        return;
+    }
+    let mut given = Vec::new();
+    for (idx, family_wanted) in families.iter().enumerate() {
+        let Some(cidr) = cidrs.iter().find(|c| cidr_family(c) == family_wanted) else {
+            errors.push(FieldError::invalid(format!("spec.ipFamilies[{idx}]"), json!(family_wanted), "not configured on this cluster"));
+            return;
+        };
+        let ip = match asked.get(idx) {
+            Some(text) => match fixed_ip(text, cidr, taken) {
+                Ok(ip) => ip,
+                Err(why) => {
+                    let detail = format!("failed to allocate IP {text}: {why}");
+                    errors.push(FieldError::invalid("spec.clusterIPs", json!(asked), detail));
+                    return;
+                }
+            },
+            None => match free_ip(cidr, taken, |bound| server.config.rng.below(bound)) {
+                Some(ip) => ip,
+                None => {
+                    let detail = "failed to allocate a serviceIP: range is full";
+                    errors.push(FieldError::internal("spec.clusterIPs", detail));
+                    return;
+                }
+            },
+        };
+        given.push(ip.to_string());
+    }
+    set_ips(service, &given, &families);
+}
+
+fn families(service: &Value, asked: &[String], cidrs: &[IpNet]) -> Vec<String> {
+    let mut families: Vec<String> =
+        service["spec"]["ipFamilies"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    for ip in asked.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).skip(families.len()) {
+        families.push(family(&ip).to_owned());
+    }
+    if families.is_empty() {
+        families.extend(cidrs.first().map(|c| cidr_family(c).to_owned()));
+    }
+    let dual = matches!(service["spec"]["ipFamilyPolicy"].as_str(), Some("PreferDualStack" | "RequireDualStack"));
+    if dual && families.len() == 1 {
+        let second = cidrs.iter().map(cidr_family).find(|f| *f != families[0]);
+        families.extend(second.map(str::to_owned));
+    }
+    families
+}
+
+fn set_ips(service: &mut Value, ips: &[String], families: &[String]) {
+    let spec = &mut service["spec"];
+    spec["clusterIP"] = json!(ips.first());
+    spec["clusterIPs"] = json!(ips);
+    spec["ipFamilies"] = json!(families);
+    if spec["ipFamilyPolicy"].is_null() {
+        spec["ipFamilyPolicy"] = json!(if families.len() > 1 { "RequireDualStack" } else { "SingleStack" });
+    }
+}
+
+fn fixed_ip(text: &str, cidr: &IpNet, taken: &Taken) -> Result<IpAddr, String> {
+    let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
+    if !cidr.contains(&ip) {
+        return Err(format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {cidr}"));
+    }
+    if taken.ips.contains(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
+}
+
+/// A free address: a random place above the static band, then round; the static band only when the rest is full.
+fn free_ip(cidr: &IpNet, taken: &Taken, below: impl Fn(u64) -> u64) -> Option<IpAddr> {
+    let host_bits = u32::from(cidr.max_prefix_len() - cidr.prefix_len()).min(20);
+    let size = 1u128 << host_bits;
+    // Neither the network's address nor (IPv4) the broadcast address.
+    let (first, end) = (1, if cidr_family(cidr) == "IPv4" { size - 1 } else { size });
+    let band = (size / 16).clamp(16, STATIC_BAND_MAX).min(end);
+    let at = |offset: u128| match cidr.network() {
+        IpAddr::V4(net) => IpAddr::from(u32::to_be_bytes(u32::from(net) + u32::try_from(offset).unwrap_or(0))),
+        IpAddr::V6(net) => IpAddr::from(u128::to_be_bytes(u128::from(net) + offset)),
+    };
+    let upper = end.saturating_sub(band);
+    let start = u128::from(below(u64::try_from(upper).unwrap_or(1)));
+    let candidates = (0..upper).map(|i| band + (start + i) % upper).chain(first..band);
+    candidates.map(at).find(|ip| !taken.ips.contains(ip))
+}
+
+fn keep_old_ports(service: &mut Value, old: Option<&Value>) {
+    let Some(old) = old else { return };
+    let old_ports = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        if port["nodePort"].as_u64().unwrap_or(0) == 0
+            && let Some(same) = old_ports.iter().find(|o| o["port"] == port["port"] && protocol(o) == protocol(port))
+            && same["nodePort"].as_u64().unwrap_or(0) > 0
+        {
+            port["nodePort"] = same["nodePort"].clone();
+        }
+    }
+}
+
+fn give_ports(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &mut Vec<FieldError>) {
+    let range = &server.config.node_ports;
+    let mut mine: BTreeSet<(String, u16)> = BTreeSet::new();
+    let ports: Vec<&mut Value> = service["spec"]["ports"].as_array_mut().into_iter().flatten().collect();
+    for (idx, port) in ports.into_iter().enumerate() {
+        let protocol = protocol(port);
+        let asked = port["nodePort"].as_u64().unwrap_or(0);
+        let field = format!("spec.ports[{idx}].nodePort");
+        if asked > 0 {
+            let number = u16::try_from(asked).unwrap_or(0);
+            if !range.contains(&number) {
+                let detail = format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
+                errors.push(FieldError::invalid(field, json!(asked), detail));
+            } else if taken.ports.contains(&(protocol.clone(), number)) {
+                errors.push(FieldError::invalid(field, json!(asked), "provided port is already allocated"));
+            }
+            mine.insert((protocol, number));
+            continue;
+        }
+        let count = u64::from(range.end() - range.start()) + 1;
+        let start = server.config.rng.below(count);
+        let free = (0..count)
+            .filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok())
+            .find(|n| !taken.ports.iter().chain(&mine).any(|(_, used)| used == n));
+        match free {
+            Some(number) => {
+                port["nodePort"] = json!(number);
+                mine.insert((protocol, number));
+            }
+            None => errors.push(FieldError::internal(field, "failed to allocate a nodePort: range is full")),
+        }
+    }
+}
+
+/// A service that needs no node ports any more loses those it did not ask for anew.
+fn clear_ports(service: &mut Value, old: Option<&Value>) {
+    let had = |o: &Value| matches!(o["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"));
+    if old.is_some_and(had) {
+        for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            drop_field(port, "nodePort");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_addresses_come_from_above_the_static_band_until_only_it_is_left() {
+        let cidr: IpNet = "10.43.0.0/27".parse().unwrap();
+        let mut taken = Taken::default();
+        let mut seen = Vec::new();
+        while let Some(ip) = free_ip(&cidr, &taken, |_| 3) {
+            taken.ips.insert(ip);
+            seen.push(ip.to_string());
+        }
+        assert_eq!(seen.len(), 30);
+        assert_eq!(seen[0], "10.43.0.19");
+        assert_eq!(seen[29], "10.43.0.15");
+        assert!(!seen.contains(&"10.43.0.0".to_owned()) && !seen.contains(&"10.43.0.31".to_owned()));
+    }
+}

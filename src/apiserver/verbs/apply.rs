@@ -1,0 +1,66 @@
+//! Server-side apply: the client says which fields it wants to own, the server merges.
+
+use http::Response;
+use schema::apply::ApplyError;
+use serde_json::Value;
+use wire::Body;
+
+use super::update::{answer, check_address};
+use super::write::{self, Part};
+use super::Call;
+use crate::negotiate::Format;
+use crate::status::{Cause, Status};
+use crate::kinds;
+
+/// Answers with the merged object; 201 if it is new.
+pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
+    let manager = call.x.query.text("fieldManager").to_owned();
+    if manager.is_empty() {
+        let cause = Cause { reason: "FieldValueRequired".into(), message: "Required value: is required for apply patch".into(), field: "fieldManager".into() };
+        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
+    }
+    let force = call.x.query.flag("force");
+    let bytes = call.body().await?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    // The configuration must not gain defaults or zero values: what it does not say, it does not own.
+    let config = raw(&bytes)?;
+    let mut ignored = Vec::new();
+    kinds::decode_body(&bytes, Format::Yaml, call.resource, &strictness, &mut ignored)?;
+    call.x.warnings.extend(ignored);
+    let mut config = kinds::convert(config, call.resource, call.stored)?;
+    let name = call.x.attributes.name.clone();
+    check_address(call, &mut config, &name)?;
+    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let (stored, resets) = (call.stored, write::resets(call));
+    let subresource = call.x.attributes.subresource.clone();
+    let api_version = stored.api_version();
+    let mut make = move |old: Option<&Value>| {
+        let request = schema::apply::Request {
+            type_def: stored.type_def(),
+            api_version: &api_version,
+            subresource: &subresource,
+            manager: &manager,
+            now: &now,
+            reset: resets,
+        };
+        schema::apply::apply(&request, old, &config, force).map_err(refused)
+    };
+    let written = write::update(call, &name, part, part == Part::Main, None, &mut make).await?;
+    answer(call, written)
+}
+
+fn raw(bytes: &[u8]) -> Result<Value, Status> {
+    schema::decode::untyped(bytes, schema::decode::Format::Yaml).map_err(|err| Status::bad_request(format!("error decoding YAML: {err}")))
+}
+
+fn refused(err: ApplyError) -> Status {
+    let text = err.to_string();
+    match err {
+        ApplyError::Conflicts(conflicts) => {
+            let cause = |c: schema::apply::Conflict| Cause { reason: "FieldManagerConflict".into(), message: format!("conflict with {}", c.manager), field: c.path };
+            Status::apply_conflict(text, conflicts.into_iter().map(cause).collect())
+        }
+        ApplyError::BadRequest(_) => Status::bad_request(text),
+        ApplyError::Schema(_) => Status::internal(text),
+    }
+}

@@ -1,0 +1,250 @@
+//! `log`, `exec`, `attach`, `portforward` and `proxy`: finds out whom the request means and lets the connector reach them.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use schema::meta;
+use serde_json::{Value, json};
+use wire::Body;
+
+use super::{Call, get, write};
+use crate::admission::{Operation, Review};
+use crate::connect::Target;
+use crate::lookup::Lookup as _;
+use crate::status::Status;
+use crate::info;
+
+/// Passes the request on.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let a = call.x.attributes.clone();
+    let target = match (a.resource.as_str(), a.subresource.as_str()) {
+        ("pods", "log") => log_target(call).await?,
+        ("pods", "exec" | "attach" | "portforward") => stream_target(call, &a.subresource).await?,
+        ("pods", "proxy") => pod_proxy(call).await?,
+        ("services", "proxy") => service_proxy(call).await?,
+        ("nodes", "proxy") => node_proxy(call).await?,
+        _ => return Err(Status::method_not_allowed()),
+    };
+    if a.subresource != "log" {
+        admit(call).await?;
+    }
+    let body = call.x.take_body().unwrap_or_else(wire::body::empty);
+    let parts = std::mem::replace(&mut call.x.parts, Request::new(()).into_parts().0);
+    let headers = parts.headers.clone();
+    let request = Request::from_parts(parts, body);
+    let connector = Arc::clone(&call.x.server.guards.connector);
+    let answer = connector.connect(target, request).await;
+    call.x.parts.headers = headers;
+    answer
+}
+
+async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
+    let mut attributes = call.x.attributes.clone();
+    "connect".clone_into(&mut attributes.verb);
+    let lookup = call.x.server.lookup();
+    let kind = call.sub.map(|s| s.kind.kind.to_string()).unwrap_or_default();
+    let (mut object, mut warnings) = (Value::Null, Vec::new());
+    let mut review = Review {
+        operation: Operation::Connect,
+        attributes: &attributes,
+        kind: &kind,
+        object: &mut object,
+        old: None,
+        dry_run: false,
+        lookup: lookup.as_ref(),
+        warnings: &mut warnings,
+    };
+    write::admission(call.x.server, &mut review, true).await?;
+    write::admission(call.x.server, &mut review, false).await
+}
+
+async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
+    get::read(call.x.server, call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
+}
+
+fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
+    call.x.server.cache.get("", "nodes", "", name).ok_or_else(|| Status::not_found("", "nodes", name))
+}
+
+/// The container a request means: the one named, the annotated default, or the only one.
+fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status> {
+    let name = meta::name(pod);
+    let names = |field: &str| -> Vec<String> {
+        let list = pod["spec"][field].as_array().into_iter().flatten();
+        list.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+    };
+    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    if !asked.is_empty() {
+        let known = main.iter().chain(&init).chain(&ephemeral).any(|c| c == asked);
+        return if known { Ok(asked.to_owned()) } else { Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))) };
+    }
+    if let Some(default) = meta::annotation(pod, "kubectl.kubernetes.io/default-container").filter(|d| main.iter().any(|c| c == d)) {
+        return Ok(default.to_owned());
+    }
+    match main.as_slice() {
+        [only] => Ok(only.clone()),
+        [first, ..] if fallback => Ok(first.clone()),
+        [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
+        several => {
+            let mut text = format!("a container name must be specified for pod {name}, choose one of: [{}]", several.join(" "));
+            if !init.is_empty() {
+                text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+            }
+            Err(Status::bad_request(text))
+        }
+    }
+}
+
+fn assigned_node(call: &Call<'_, '_>, pod: &Value) -> Result<Option<Arc<Value>>, Status> {
+    match pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+        Some(node) => node_of(call, node).map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let name = call.x.attributes.name.clone();
+    let pod = pod(call, &name).await?;
+    let query = &call.x.query;
+    let container = container(&pod, query.text("container"), false)?;
+    let Some(node) = assigned_node(call, &pod)? else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    let passed = ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
+    let pairs: Vec<String> = query.pairs().iter().filter(|(k, _)| passed.contains(&k.as_str())).map(|(k, v)| format!("{k}={}", escape(v))).collect();
+    let path = format!("/containerLogs/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
+    Ok(Target::Kubelet { node, path_and_query: path })
+}
+
+async fn stream_target(call: &Call<'_, '_>, what: &str) -> Result<Target, Status> {
+    let name = call.x.attributes.name.clone();
+    let pod = pod(call, &name).await?;
+    let Some(node) = assigned_node(call, &pod)? else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    if what == "portforward" {
+        let ports: Vec<String> = call.x.query.all("ports").map(|p| format!("port={}", escape(p))).collect();
+        let path = format!("/portForward/{}/{name}?{}", call.namespace(), ports.join("&"));
+        return Ok(Target::Kubelet { node, path_and_query: path });
+    }
+    let container = container(&pod, call.x.query.text("container"), false)?;
+    let mut pairs = Vec::new();
+    for (ours, kubelets) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+        if call.x.query.flag(ours) {
+            pairs.push(format!("{kubelets}=1"));
+        }
+    }
+    pairs.extend(call.x.query.all("command").map(|c| format!("command={}", escape(c))));
+    let path = format!("/{what}/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
+    Ok(Target::Kubelet { node, path_and_query: path })
+}
+
+/// `scheme:name:port` in its short forms.
+fn scheme_name_port(text: &str) -> (String, String, String) {
+    let parts: Vec<&str> = text.split(':').collect();
+    match parts.as_slice() {
+        [scheme, name, port] => ((*scheme).to_owned(), (*name).to_owned(), (*port).to_owned()),
+        [name, port] => (String::new(), (*name).to_owned(), (*port).to_owned()),
+        _ => (String::new(), text.to_owned(), String::new()),
+    }
+}
+
+fn behind_proxy(call: &Call<'_, '_>) -> (String, String) {
+    let a = &call.x.attributes;
+    let tail = info::tail(&a.path, a);
+    let query = call.x.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    let prefix = a.path.strip_suffix(tail.as_str()).unwrap_or(&a.path).trim_end_matches('/').to_owned();
+    (format!("/{tail}{query}"), prefix)
+}
+
+async fn pod_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let (scheme, name, port) = scheme_name_port(&call.x.attributes.name);
+    let pod = pod(call, &name).await?;
+    let first = pod["spec"]["containers"].as_array().into_iter().flatten().find_map(|c| c["ports"][0]["containerPort"].as_u64());
+    let port = port.parse::<u16>().ok().or(first.and_then(|p| u16::try_from(p).ok())).filter(|p| *p > 0).unwrap_or(80);
+    let host = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty());
+    let host = host.ok_or_else(|| Status::bad_request("address not allowed: the pod has no address yet"))?.to_owned();
+    let (path_and_query, prefix) = behind_proxy(call);
+    let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
+    Ok(Target::Proxy { scheme, host, port, path_and_query, node: assigned_node(call, &pod)?, prefix })
+}
+
+async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let (scheme, name, port) = scheme_name_port(&call.x.attributes.name);
+    let service = pod(call, &name).await?;
+    let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    let wanted = ports.iter().find(|p| port.is_empty() && ports.len() == 1 || p["name"] == json!(port) || p["port"].to_string() == port);
+    let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
+    let wanted = wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
+    let slices = call.x.server.cache.ready("discovery.k8s.io", "endpointslices").await?;
+    let candidates: Vec<(String, u16, Option<String>)> = slices
+        .snapshot(Some(call.namespace()))
+        .items
+        .iter()
+        .filter(|e| e.label("kubernetes.io/service-name") == Some(name.as_str()))
+        .flat_map(|e| endpoints(&e.value(), wanted))
+        .collect();
+    let count = u64::try_from(candidates.len()).unwrap_or(0);
+    let pick = usize::try_from(call.x.server.config.rng.below(count)).unwrap_or(0);
+    let (host, number, node) = candidates.into_iter().nth(pick).ok_or_else(none)?;
+    let (path_and_query, prefix) = behind_proxy(call);
+    let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
+    let node = node.and_then(|n| node_of(call, &n).ok());
+    Ok(Target::Proxy { scheme, host, port: number, path_and_query, node, prefix })
+}
+
+/// Addresses of ready endpoints with the number of the slice's port that belongs to the service's port.
+fn endpoints(slice: &Value, service_port: &Value) -> Vec<(String, u16, Option<String>)> {
+    let name = service_port["name"].as_str().unwrap_or_default();
+    let port = slice["ports"].as_array().into_iter().flatten().find(|p| p["name"].as_str().unwrap_or_default() == name);
+    let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else { return Vec::new() };
+    let ready = slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != json!(false));
+    ready.filter_map(|e| Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))).collect()
+}
+
+async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let (_, name, port) = scheme_name_port(&call.x.attributes.name);
+    let node = node_of(call, &name)?;
+    let (path_and_query, prefix) = behind_proxy(call);
+    let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(10250);
+    match port.parse::<u16>() {
+        Ok(number) if u64::from(number) != kubelet => {
+            let host = node["status"]["addresses"][0]["address"].as_str().unwrap_or(&name).to_owned();
+            Ok(Target::Proxy { scheme: "http".to_owned(), host, port: number, path_and_query, node: Some(node), prefix })
+        }
+        _ => Ok(Target::Kubelet { node, path_and_query }),
+    }
+}
+
+/// Percent-encodes a value of a query.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_of_several_containers_needs_a_name_or_an_annotation() {
+        let mut pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a" }, { "name": "b" }] } });
+        let text = container(&pod, "", false).unwrap_err().message.clone();
+        assert_eq!(text, "a container name must be specified for pod x, choose one of: [a b]");
+        meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", "b");
+        assert_eq!(container(&pod, "", false).unwrap(), "b");
+        assert_eq!(container(&pod, "c", false).unwrap_err().message, "container c is not valid for pod x");
+    }
+
+    #[test]
+    fn queries_survive_escaping() {
+        assert_eq!(crate::query::decode(&escape("a b&c=ü%"), true), "a b&c=ü%");
+    }
+}

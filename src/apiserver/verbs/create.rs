@@ -1,0 +1,125 @@
+//! `create`: a new object.
+
+use http::{Response, StatusCode};
+use schema::meta;
+use serde_json::Value;
+use wire::Body;
+
+use super::{Call, get, present, write};
+use crate::admission::{Operation, Review};
+use crate::status::{Cause, Status};
+use crate::{hooks, kinds, negotiate, services};
+
+/// A generated name is drawn again this often when it is taken, as upstream.
+const NAME_TRIES: usize = 8;
+/// Longest prefix of a generated name and length of its tail.
+const GENERATED_PREFIX_MAX: usize = 58;
+const GENERATED_TAIL: usize = 5;
+
+/// Answers with the stored object and 201.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let format = negotiate::input(&call.x.parts.headers)?;
+    let bytes = call.body().await?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let object = kinds::decode_body(&bytes, format, call.resource, &strictness, &mut call.x.warnings)?;
+    let answers = call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
+    if let Some((_, _, answers)) = answers {
+        let mut object = object;
+        check_namespace(call, &mut object)?;
+        schema::defaults::apply(call.x.server.catalog, call.resource, &mut object);
+        let answer = answers.create(&call.x.attributes, object).await?;
+        return present::object(call, StatusCode::CREATED, answer);
+    }
+    if call.resource.plural == "bindings" {
+        return super::subresource::bind_by_name(call, object).await;
+    }
+    let mut object = kinds::convert(object, call.resource, call.stored)?;
+    check_namespace(call, &mut object)?;
+    let manager = write::manager(call)?;
+    let dry_run = call.dry_run()?;
+    let stored = store(call, object, Some(&manager), dry_run).await?;
+    present::object(call, StatusCode::CREATED, kinds::convert(stored, call.stored, call.resource)?)
+}
+
+/// The object lives in the namespace of the URL, or nowhere.
+fn check_namespace(call: &Call<'_, '_>, object: &mut Value) -> Result<(), Status> {
+    let (sent, url) = (meta::namespace(object).to_owned(), call.namespace().to_owned());
+    if !sent.is_empty() && sent != url {
+        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+    }
+    meta::set_namespace(object, &url);
+    Ok(())
+}
+
+/// Names, completes, judges and stores a new object of the storage version. `tracked` as in [`write::update`].
+pub async fn store(call: &mut Call<'_, '_>, mut object: Value, tracked: Option<&str>, dry_run: bool) -> Result<Value, Status> {
+    if !meta::resource_version(&object).is_empty() {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let prefix = meta::generate_name(&object).to_owned();
+    let generated = meta::name(&object).is_empty() && !prefix.is_empty();
+    if meta::name(&object).is_empty() && !generated {
+        let cause = Cause { reason: "FieldValueRequired".into(), message: "Required value: name or generateName is required".into(), field: "metadata.name".into() };
+        return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
+    }
+    let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
+    for _ in 0..if generated { NAME_TRIES } else { 1 } {
+        let mut candidate = object.clone();
+        if generated {
+            let stem: String = prefix.chars().take(GENERATED_PREFIX_MAX).collect();
+            let name = format!("{stem}{}", call.x.server.config.rng.name_suffix(GENERATED_TAIL));
+            meta::set_name(&mut candidate, &name);
+        }
+        let name = meta::name(&candidate).to_owned();
+        match attempt(call, &mut candidate, &name, tracked, dry_run).await? {
+            true => return Ok(candidate),
+            false => object = { let mut o = object; meta::set_name(&mut o, if generated { "" } else { &name }); o },
+        }
+        if !generated {
+            return Err(Status::already_exists(&group, &plural, &name));
+        }
+    }
+    Err(Status::generate_name_conflict(&group, &plural, &prefix))
+}
+
+/// One try with one name; false if it is taken.
+async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracked: Option<&str>, dry_run: bool) -> Result<bool, Status> {
+    let server = call.x.server;
+    write::stamp(server, object);
+    schema::defaults::apply(server.catalog, call.stored, object);
+    let attributes = write::attributes_for(&call.x.attributes, name, call.namespace());
+    let lookup = server.lookup();
+    let mut warnings = Vec::new();
+    let mut review = Review {
+        operation: Operation::Create,
+        attributes: &attributes,
+        kind: &call.stored.kind,
+        object,
+        old: None,
+        dry_run,
+        lookup: lookup.as_ref(),
+        warnings: &mut warnings,
+    };
+    write::admission(server, &mut review, true).await?;
+    schema::strategy::prepare_for_create(call.stored, review.object);
+    // Held until the addresses are stored: nobody else may be given the same.
+    let _turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
+        let turn = server.allocating.lock().await;
+        services::on_create(server, review.object)?;
+        Some(turn)
+    } else {
+        None
+    };
+    kinds::verdict(call.resource, name, schema::validate::create(call.stored, review.object))?;
+    write::admission(server, &mut review, false).await?;
+    call.x.warnings.extend(warnings);
+    if let Some(manager) = tracked {
+        write::track(call, manager, None, object);
+    }
+    if dry_run {
+        return Ok(get::read(server, call.stored, call.namespace(), name).await?.is_none());
+    }
+    let Some(rv) = write::put(server, call.stored, call.namespace(), name, object, 0).await? else { return Ok(false) };
+    meta::set_resource_version(object, &rv.to_string());
+    Ok(true)
+}

@@ -1,0 +1,286 @@
+//! `delete`: an object goes, now or when its finalizers and its grace period allow.
+
+use http::{Response, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use schema::meta;
+use schema::table::Resource;
+use serde_json::{Value, json};
+use wire::Body;
+
+use super::write::{self, remove};
+use super::{Call, get};
+use crate::admission::{Operation, Review};
+use crate::hooks::{self, Hooks};
+use crate::negotiate::{self, Format};
+use crate::status::Status;
+use crate::{kinds, respond};
+
+/// The two finalizers of the garbage collector.
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+const TRIES: usize = 8;
+
+/// What the client wants of a delete.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `gracePeriodSeconds`
+    pub grace: Option<i64>,
+    /// `propagationPolicy`, or what `orphanDependents` means.
+    pub policy: Option<String>,
+    /// `preconditions.uid`
+    pub uid: Option<String>,
+    /// `preconditions.resourceVersion`
+    pub rv: Option<String>,
+    /// Store nothing.
+    pub dry_run: bool,
+}
+
+/// How a delete ended.
+pub enum Outcome {
+    /// The object is gone; its last state.
+    Gone(Value),
+    /// It waits for finalizers or its grace period; its present state.
+    Pending(Value),
+}
+
+/// Answers with a Status, or with the object where upstream does.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let options = options(call).await?;
+    let name = call.x.attributes.name.clone();
+    let namespace = call.namespace().to_owned();
+    let mut warnings = Vec::new();
+    let outcome = delete(call, &namespace, &name, &options, &mut warnings).await?;
+    call.x.warnings.extend(warnings);
+    let row = hooks::of(&call.stored.group, &call.stored.plural);
+    let body = match outcome {
+        Outcome::Gone(object) if !row.returns_deleted => Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object)),
+        Outcome::Gone(object) | Outcome::Pending(object) => kinds::convert(object, call.stored, call.resource)?,
+    };
+    Ok(respond::value(StatusCode::OK, &body, call.output, &call.x.parts.headers))
+}
+
+/// Reads DeleteOptions from the body and the query.
+///
+/// Errors: 400 for what cannot be read.
+pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
+    let bytes = call.body().await?;
+    let body: Value = if bytes.is_empty() {
+        json!({})
+    } else {
+        let format = match negotiate::input(&call.x.parts.headers)? {
+            Format::Json => schema::decode::Format::Json,
+            Format::Yaml => schema::decode::Format::Yaml,
+        };
+        schema::decode::untyped(&bytes, format).map_err(|err| Status::bad_request(err.to_string()))?
+    };
+    let kind = meta::kind(&body);
+    if !kind.is_empty() && kind != "DeleteOptions" {
+        return Err(Status::bad_request(format!("{kind} in version {:?} cannot be handled as a DeleteOptions", meta::api_version(&body))));
+    }
+    parse_options(&body, &call.x.query)
+}
+
+/// Reads DeleteOptions from an object and the query.
+pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Options, Status> {
+    let text = |v: &Value| v.as_str().map(str::to_owned);
+    let in_body = body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let orphan = body["orphanDependents"].as_bool().or(query.get("orphanDependents").map(|_| query.flag("orphanDependents")));
+    let policy = text(&body["propagationPolicy"]).or(query.get("propagationPolicy").map(str::to_owned));
+    if policy.is_some() && orphan.is_some() {
+        return Err(Status::bad_request("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: orphanDependents and deletionPropagation cannot be both set"));
+    }
+    if let Some(policy) = policy.as_deref().filter(|p| !matches!(*p, "Orphan" | "Background" | "Foreground")) {
+        let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: {policy:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"");
+        return Err(Status::new(422, "Invalid", message));
+    }
+    Ok(Options {
+        grace: body["gracePeriodSeconds"].as_i64().or(query.number("gracePeriodSeconds")),
+        policy: policy.or(orphan.map(|o| if o { "Orphan" } else { "Background" }.to_owned())),
+        uid: text(&body["preconditions"]["uid"]),
+        rv: text(&body["preconditions"]["resourceVersion"]),
+        dry_run: super::dry_run(in_body.chain(query.all("dryRun")))?,
+    })
+}
+
+/// Deletes one object.
+///
+/// Errors: 404; 409 when a precondition fails; whatever admission says.
+pub async fn delete(call: &Call<'_, '_>, namespace: &str, name: &str, options: &Options, warnings: &mut Vec<String>) -> Result<Outcome, Status> {
+    let server = call.x.server;
+    let row = hooks::of(&call.stored.group, &call.stored.plural);
+    for attempt in 0..TRIES {
+        let entry = get::read(server, call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        let (old, rv) = (entry.value(), entry.rv);
+        check(call.resource, name, &old, options)?;
+        if attempt == 0 {
+            admit(call, namespace, name, &old, options, warnings).await?;
+        }
+        let now = server.config.clock.now();
+        match plan(row, call.stored, &old, options, now) {
+            Plan::Wait => return Ok(Outcome::Pending(old)),
+            Plan::Remove => {
+                if options.dry_run {
+                    return Ok(Outcome::Gone(old));
+                }
+                if let Some(at) = remove(server, call.stored, namespace, name, rv).await? {
+                    let mut gone = old;
+                    meta::set_resource_version(&mut gone, &at.to_string());
+                    return Ok(Outcome::Gone(gone));
+                }
+            }
+            Plan::Mark(mut new) => {
+                if options.dry_run {
+                    return Ok(Outcome::Pending(new));
+                }
+                if let Some(at) = write::put(server, call.stored, namespace, name, &mut new, rv).await? {
+                    meta::set_resource_version(&mut new, &at.to_string());
+                    return Ok(Outcome::Pending(new));
+                }
+            }
+        }
+    }
+    Err(Status::modified(&call.resource.group, &call.resource.plural, name))
+}
+
+fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Result<(), Status> {
+    let refuse = |what: &str, wanted: &str, have: &str, whose: &str| {
+        let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
+        Err(Status::conflict(&resource.group, &resource.plural, name, &why))
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta::uid(old)) {
+        return refuse("UID", uid, meta::uid(old), "");
+    }
+    if let Some(rv) = options.rv.as_deref().filter(|rv| *rv != meta::resource_version(old)) {
+        return refuse("ResourceVersion", rv, meta::resource_version(old), "");
+    }
+    Ok(())
+}
+
+async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, options: &Options, warnings: &mut Vec<String>) -> Result<(), Status> {
+    let mut attributes = write::attributes_for(&call.x.attributes, name, namespace);
+    "delete".clone_into(&mut attributes.verb);
+    let lookup = call.x.server.lookup();
+    let mut nothing = Value::Null;
+    let mut review = Review {
+        operation: Operation::Delete,
+        attributes: &attributes,
+        kind: &call.stored.kind,
+        object: &mut nothing,
+        old: Some(old),
+        dry_run: options.dry_run,
+        lookup: lookup.as_ref(),
+        warnings,
+    };
+    write::admission(call.x.server, &mut review, true).await?;
+    write::admission(call.x.server, &mut review, false).await
+}
+
+/// What a delete does to an object.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    Remove,
+    Mark(Value),
+    /// It is on its way out already and nothing changes.
+    Wait,
+}
+
+fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Timestamp) -> Plan {
+    let mut new = old.clone();
+    let finalizers = finalizers(row, old, options);
+    meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
+    let grace = if row.graceful { pod_grace(old, options) } else { 0 };
+    let held = write::is_held(stored, &new);
+    let dying_since = meta::deletion_timestamp(old);
+    if grace == 0 && !held {
+        return Plan::Remove;
+    }
+    if dying_since.is_some() {
+        let before = meta::deletion_grace_period_seconds(old).unwrap_or(0);
+        if grace >= before {
+            return if new == *old { Plan::Wait } else { Plan::Mark(new) };
+        }
+    } else {
+        let generation = meta::generation(old);
+        if generation > 0 {
+            meta::set_generation(&mut new, generation + 1);
+        }
+    }
+    let at = now.checked_add(SignedDuration::from_secs(grace)).unwrap_or(now);
+    meta::set_deletion_timestamp(&mut new, Some(&base::time::rfc3339_secs(at)));
+    meta::set_deletion_grace_period_seconds(&mut new, Some(grace));
+    if row.spec_finalizers {
+        new["status"]["phase"] = json!("Terminating");
+    }
+    Plan::Mark(new)
+}
+
+/// Seconds that a pod gets: what the client or its spec says; none when no kubelet has seen it or it has ended.
+fn pod_grace(pod: &Value, options: &Options) -> i64 {
+    let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+    if ended || unscheduled {
+        return 0;
+    }
+    match options.grace.or(pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30) {
+        negative if negative < 0 => 1,
+        seconds => seconds,
+    }
+}
+
+/// Finalizers after the policy has been written into them.
+fn finalizers(row: &Hooks, old: &Value, options: &Options) -> Vec<String> {
+    let mut list: Vec<String> = meta::finalizers(old).into_iter().map(str::to_owned).collect();
+    let has = |list: &[String], what: &str| list.iter().any(|f| f == what);
+    let policy = options.policy.as_deref().unwrap_or({
+        if has(&list, ORPHAN) || (row.orphans_by_default && !has(&list, FOREGROUND)) {
+            "Orphan"
+        } else if has(&list, FOREGROUND) {
+            "Foreground"
+        } else {
+            "Background"
+        }
+    });
+    let wanted = match policy {
+        "Orphan" => Some(ORPHAN),
+        "Foreground" => Some(FOREGROUND),
+        _ => None,
+    };
+    list.retain(|f| (f != ORPHAN && f != FOREGROUND) || Some(f.as_str()) == wanted);
+    if let Some(wanted) = wanted.filter(|w| !has(&list, w)) {
+        list.push(wanted.to_owned());
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> Value {
+        json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 }, "status": { "phase": "Running" } })
+    }
+
+    fn planned(old: &Value, options: &Options) -> Plan {
+        plan(hooks::of("", "pods"), kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn a_running_pod_gets_its_grace_period_and_force_takes_it_away() {
+        let Plan::Mark(dying) = planned(&pod(), &Options::default()) else { panic!("not marked") };
+        assert_eq!(meta::deletion_timestamp(&dying), Some("1970-01-01T00:00:30Z"));
+        assert_eq!(planned(&dying, &Options::default()), Plan::Wait);
+        assert_eq!(planned(&dying, &Options { grace: Some(0), ..Options::default() }), Plan::Remove);
+        let Plan::Mark(shorter) = planned(&dying, &Options { grace: Some(5), ..Options::default() }) else { panic!("not marked") };
+        assert_eq!(meta::deletion_grace_period_seconds(&shorter), Some(5));
+    }
+
+    #[test]
+    fn the_policy_becomes_a_finalizer_and_replaces_the_other_one() {
+        let foreground = Options { policy: Some("Foreground".into()), ..Options::default() };
+        let old = json!({ "metadata": { "finalizers": ["a", ORPHAN] } });
+        assert_eq!(finalizers(&Hooks::default(), &old, &foreground), ["a", FOREGROUND]);
+        assert_eq!(finalizers(&Hooks::default(), &old, &Options::default()), ["a", ORPHAN]);
+        let background = Options { policy: Some("Background".into()), ..Options::default() };
+        assert_eq!(finalizers(&Hooks::default(), &old, &background), ["a"]);
+    }
+}

@@ -1,0 +1,50 @@
+//! `deletecollection`: every object that the selectors find.
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use http::Response;
+use wire::Body;
+
+use super::delete::{self, Outcome};
+use super::present::{self, ListMeta};
+use super::{Call, list};
+use crate::cache::entry::Entry;
+use crate::status::Status;
+
+/// Answers with the list of what was there.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let options = delete::options(call).await?;
+    let filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    let cache = &call.x.server.cache;
+    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    cache.wait_for_now().await;
+    let mut items = kind.snapshot(filter.namespace.as_deref()).items;
+    items.retain(|e| filter.matches(e));
+    let rv = cache.seen();
+    // One after the other would pay one fsync each: those under way together share theirs.
+    // (Boxed one by one: the compiler cannot see that a stream of borrowing futures may change threads.)
+    let mut waiting: Vec<BoxFuture<'_, Result<Vec<String>, Status>>> = Vec::with_capacity(items.len());
+    for entry in &items {
+        waiting.push(Box::pin(one(call, entry, &options)));
+    }
+    let mut work = futures_util::stream::iter(waiting).buffer_unordered(base::limits::DELETE_COLLECTION_PARALLEL);
+    let mut warnings = Vec::new();
+    while let Some(done) = work.next().await {
+        match done {
+            Ok(more) => warnings.extend(more),
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    drop(work);
+    warnings.dedup();
+    call.x.warnings.extend(warnings);
+    present::list(call, items.iter().map(AsRef::as_ref), &ListMeta { rv, next: String::new(), remaining: None })
+}
+
+async fn one(call: &Call<'_, '_>, entry: &Entry, options: &delete::Options) -> Result<Vec<String>, Status> {
+    let mut warnings = Vec::new();
+    match delete::delete(call, entry.namespace(), entry.name(), options, &mut warnings).await? {
+        Outcome::Gone(_) | Outcome::Pending(_) => Ok(warnings),
+    }
+}

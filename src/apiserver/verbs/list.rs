@@ -1,0 +1,160 @@
+//! `list`: many objects at one moment.
+
+use std::sync::Arc;
+
+use http::Response;
+use schema::fields::FieldSelector;
+use schema::labels::Selector;
+use schema::table::Resource;
+use store::Revision;
+use wire::Body;
+
+use super::page::Token;
+use super::present::{self, ListMeta};
+use super::Call;
+use crate::cache::entry::Entry;
+use crate::cache::filter::Filter;
+use crate::query::Query;
+use crate::status::Status;
+
+/// Answers with the list.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let filter = filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
+    let moment = Moment::parse(&call.x.query, limit > 0)?;
+    let (entries, rv, start) = collect(call, &filter, &moment).await?;
+    let mut wanted = entries.iter().filter(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
+    if limit == 0 {
+        let meta = ListMeta { rv, next: String::new(), remaining: None };
+        return present::list(call, wanted.map(AsRef::as_ref), &meta);
+    }
+    let page: Vec<&Arc<Entry>> = wanted.by_ref().take(limit).collect();
+    let left = wanted.count() as u64;
+    let next = page.last().filter(|_| left > 0).map(|last| Token::after(&last.key, rv).encode()).unwrap_or_default();
+    // With a selector upstream does not count what is left.
+    let meta = ListMeta { rv, next, remaining: filter.is_all().then_some(left) };
+    present::list(call, page.into_iter().map(AsRef::as_ref), &meta)
+}
+
+/// Reads both selectors.
+///
+/// Errors: 400 for text that is no selector, or a field that cannot be selected by.
+pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, query: &Query) -> Result<Filter, Status> {
+    let labels = Selector::parse(query.text("labelSelector"))
+        .map_err(|err| Status::bad_request(format!("unable to parse requirement: {err}")))?;
+    let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
+    let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field);
+    if let Some(term) = fields.terms().iter().find(|t| !known(&t.field)) {
+        let message = if resource.group.is_empty() && !resource.selectable.is_empty() {
+            format!("field label not supported: {}", term.field)
+        } else {
+            format!("{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", term.field)
+        };
+        let message = format!("Unable to find {:?} that match label selector {:?}, field selector {:?}: {message}",
+            format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural), query.text("labelSelector"), query.text("fieldSelector"));
+        return Err(Status::bad_request(message));
+    }
+    let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
+    Ok(Filter { namespace, labels, fields, selectable: &stored.selectable })
+}
+
+/// As of when a list is wanted.
+pub enum Moment {
+    /// The newest.
+    Now,
+    /// Whatever is there.
+    Any,
+    /// This revision or newer.
+    NotOlder(u64),
+    /// This revision.
+    Exact(u64),
+    /// The page behind an earlier one.
+    Page(Token),
+}
+
+impl Moment {
+    /// Reads `resourceVersion`, `resourceVersionMatch` and `continue`.
+    ///
+    /// Errors: 400 for combinations that make no sense.
+    pub fn parse(query: &Query, limited: bool) -> Result<Moment, Status> {
+        let (rv, how, token) = (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
+        if !matches!(how, "" | "Exact" | "NotOlderThan") {
+            return Err(Status::bad_request(format!("resourceVersionMatch: Unsupported value: {how:?}: supported values: \"Exact\", \"NotOlderThan\"")));
+        }
+        if !how.is_empty() && rv.is_empty() {
+            return Err(forbidden_match("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+        }
+        if !how.is_empty() && !token.is_empty() {
+            return Err(forbidden_match("resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if how == "Exact" && rv == "0" {
+            return Err(forbidden_match("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+        }
+        if !token.is_empty() {
+            if !rv.is_empty() && rv != "0" {
+                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            return Token::decode(token).map(Moment::Page);
+        }
+        let number = parse_version(rv)?;
+        Ok(match (number, how) {
+            (None, _) => Moment::Now,
+            (Some(0), _) => Moment::Any,
+            (Some(n), "Exact") => Moment::Exact(n),
+            (Some(n), "") if limited => Moment::Exact(n),
+            (Some(n), _) => Moment::NotOlder(n),
+        })
+    }
+}
+
+fn forbidden_match(text: &str) -> Status {
+    Status::bad_request(format!("resourceVersionMatch: Forbidden: {text}"))
+}
+
+/// Reads a resource version; `None` if there is none.
+pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")))
+}
+
+type Collected = (Vec<Arc<Entry>>, u64, String);
+
+async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Result<Collected, Status> {
+    let cache = &call.x.server.cache;
+    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    match moment {
+        Moment::Now => cache.wait_for_now().await,
+        Moment::Any => {}
+        Moment::NotOlder(n) | Moment::Exact(n) => {
+            if !cache.wait_for(*n).await {
+                return Err(Status::future(*n, cache.seen()));
+            }
+        }
+        Moment::Page(_) => {}
+    }
+    let seen = cache.seen();
+    let snapshot = kind.snapshot(filter.namespace.as_deref());
+    let (at, start) = match moment {
+        Moment::Exact(n) => (*n, String::new()),
+        Moment::Page(token) => (token.rv, token.start.clone()),
+        _ => return Ok((snapshot.items, seen.max(snapshot.newest), String::new())),
+    };
+    if snapshot.newest <= at {
+        // Nothing has changed since then: the cache is that moment.
+        return Ok((snapshot.items, at, start));
+    }
+    let prefix = format!("{}{}", kind.prefix, filter.namespace.as_ref().map(|ns| format!("{ns}/")).unwrap_or_default());
+    let (kvs, _) = cache.read_all(&prefix, Some(Revision(at))).await.map_err(|err| match (err, moment) {
+        (store::error::Error::Compacted { .. }, Moment::Page(_)) => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
+        ),
+        (err, _) => err.into(),
+    })?;
+    let entry = |kv: &store::KeyValue| {
+        let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
+        Entry::build(local, &kv.value, kv.mod_revision.0, kind.selectable()).ok().map(Arc::new)
+    };
+    Ok((kvs.iter().filter_map(entry).collect(), at, start))
+}

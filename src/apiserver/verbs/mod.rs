@@ -1,0 +1,143 @@
+//! What a request does to objects: one file per verb, none per kind.
+
+pub mod apply;
+pub mod connect;
+pub mod create;
+pub mod delete;
+pub mod delete_collection;
+pub mod get;
+pub mod list;
+pub mod page;
+pub mod patch;
+pub mod present;
+pub mod scale;
+pub mod subresource;
+pub mod update;
+pub mod watch;
+pub mod write;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
+use http::{Response, StatusCode};
+use schema::table::{Resource, Subresource};
+use wire::Body;
+
+use crate::negotiate::{self, Output};
+use crate::pipeline::Exchange;
+use crate::respond;
+use crate::status::Status;
+
+/// A request together with the rows of the table it is about.
+pub struct Call<'x, 'a> {
+    /// The request.
+    pub x: &'x mut Exchange<'a>,
+    /// The version asked for.
+    pub resource: &'static Resource,
+    /// The version kept.
+    pub stored: &'static Resource,
+    /// The subresource, if one is meant.
+    pub sub: Option<&'static Subresource>,
+    /// How to answer.
+    pub output: Output,
+}
+
+impl Call<'_, '_> {
+    /// Namespace of the request, empty in cluster scope.
+    pub fn namespace(&self) -> &str {
+        if self.resource.namespaced { &self.x.attributes.namespace } else { "" }
+    }
+
+    /// Reads the whole body.
+    ///
+    /// Errors: 413 beyond the bound, 400 when it ends early.
+    pub async fn body(&mut self) -> Result<Bytes, Status> {
+        let Some(mut body) = self.x.take_body() else { return Ok(Bytes::new()) };
+        let limit = base::limits::REQUEST_BODY_BYTES_MAX;
+        let mut all = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|why| Status::bad_request(format!("unable to read the request body: {why}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if all.len() + data.len() > limit {
+                return Err(Status::too_large(limit));
+            }
+            all.extend_from_slice(&data);
+        }
+        Ok(all.into())
+    }
+
+    /// Whether nothing shall be stored.
+    ///
+    /// Errors: 400/422 for a value other than `All`.
+    pub fn dry_run(&self) -> Result<bool, Status> {
+        dry_run(self.x.query.all("dryRun"))
+    }
+
+    /// 404 about the object asked for.
+    pub fn not_found(&self, name: &str) -> Status {
+        Status::not_found(&self.resource.group, &self.resource.plural, name)
+    }
+}
+
+/// Reads `dryRun`.
+pub fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, Status> {
+    let mut dry = false;
+    for value in values.filter(|v| !v.is_empty()) {
+        if value != "All" {
+            return Err(Status::bad_request(format!("invalid dryRun: Unsupported value: {value:?}: supported values: \"All\"")));
+        }
+        dry = true;
+    }
+    Ok(dry)
+}
+
+/// Answers a request about a resource.
+pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
+    let a = &x.attributes;
+    let catalog = x.server.catalog;
+    let Some(resource) = catalog.resource(&a.group, &a.version, &a.resource) else { return Ok(page_not_found()) };
+    let sub = match a.subresource.as_str() {
+        "" => None,
+        name => match resource.subresource(name) {
+            Some(sub) => Some(sub),
+            None => return Ok(page_not_found()),
+        },
+    };
+    let verbs = sub.map_or(&resource.verbs, |s| &s.verbs);
+    let streaming = matches!(a.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
+    if !streaming && !allowed(verbs, &a.verb) {
+        return Err(Status::method_not_allowed());
+    }
+    let collection = matches!(a.verb.as_str(), "list" | "watch");
+    if (resource.namespaced && a.namespace.is_empty() && !collection) || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces") {
+        return Ok(page_not_found());
+    }
+    let output = negotiate::output(&x.parts.headers)?;
+    let mut call = Call { stored: catalog.storage_of(resource), resource, sub, output, x };
+    if streaming {
+        return connect::run(&mut call).boxed().await;
+    }
+    if call.sub.is_some() {
+        return subresource::run(&mut call).boxed().await;
+    }
+    match call.x.attributes.verb.as_str() {
+        "get" => get::run(&mut call).boxed().await,
+        "list" => list::run(&mut call).boxed().await,
+        "watch" => watch::run(&mut call).boxed().await,
+        "create" => create::run(&mut call).boxed().await,
+        "update" => update::run(&mut call, write::Part::Main).boxed().await,
+        "patch" => patch::run(&mut call, write::Part::Main).boxed().await,
+        "delete" => delete::run(&mut call).boxed().await,
+        "deletecollection" => delete_collection::run(&mut call).boxed().await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+fn allowed(verbs: &[schema::table::Name], verb: &str) -> bool {
+    verbs.iter().any(|v| v == verb)
+}
+
+/// Go's answer for a path that nobody handles.
+pub fn page_not_found() -> Response<Body> {
+    respond::text(StatusCode::NOT_FOUND, "404 page not found\n")
+}

@@ -1,0 +1,58 @@
+//! Continue tokens: where the next page of a list starts, and as of when.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use crate::status::Status;
+
+/// The inside of a token, as upstream writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    #[serde(rename = "v")]
+    version: String,
+    /// Revision of the whole list; -1 (written as 0 here) is never used.
+    #[serde(rename = "rv")]
+    pub rv: u64,
+    /// The first local key of the next page is this or the next behind it.
+    pub start: String,
+}
+
+const VERSION: &str = "meta.k8s.io/v1";
+
+impl Token {
+    /// A token for the keys behind `last`.
+    pub fn after(last: &str, rv: u64) -> Token {
+        Token { version: VERSION.to_owned(), rv, start: format!("{last}\0") }
+    }
+
+    /// For the wire.
+    pub fn encode(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// From the wire.
+    ///
+    /// Errors: 400 for anything this server did not write.
+    pub fn decode(text: &str) -> Result<Token, Status> {
+        let bad = || Status::bad_request("continue key is not valid: the continue parameter was not issued by this server");
+        let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
+        let token: Token = serde_json::from_slice(&bytes).map_err(|_| bad())?;
+        if token.version != VERSION || token.rv == 0 || token.start.is_empty() {
+            return Err(bad());
+        }
+        Ok(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_as_it_went_out() {
+        let token = Token::after("default/web", 7);
+        assert_eq!(Token::decode(&token.encode()).unwrap(), token);
+        assert_eq!(Token::decode("bm9uc2Vuc2U").unwrap_err().code, 400);
+    }
+}

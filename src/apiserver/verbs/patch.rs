@@ -1,0 +1,109 @@
+//! `patch`: JSON patch, merge patch, strategic merge patch and server-side apply.
+
+use bytes::Bytes;
+use http::Response;
+use schema::patch::PatchError;
+use serde_json::Value;
+use wire::Body;
+
+use super::update::answer;
+use super::write::{self, Part};
+use super::{Call, apply};
+use crate::status::{Cause, Status};
+use crate::{kinds, negotiate};
+
+/// The kinds of patch by media type.
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Json,
+    Merge,
+    Strategic,
+}
+
+/// Answers with the changed object.
+pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
+    let way = match negotiate::media_type(&call.x.parts.headers).as_str() {
+        "application/json-patch+json" => Way::Json,
+        "application/merge-patch+json" => Way::Merge,
+        "application/strategic-merge-patch+json" if !call.resource.custom => Way::Strategic,
+        "application/apply-patch+yaml" => return apply::run(call, part).await,
+        _ => return Err(Status::unsupported_media_type(ACCEPTED)),
+    };
+    if call.x.query.flag("force") {
+        return Err(Status::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch"));
+    }
+    let bytes = call.body().await?;
+    let name = call.x.attributes.name.clone();
+    let manager = write::manager(call)?;
+    let (resource, stored) = (call.resource, call.stored);
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let mut warnings = Vec::new();
+    let mut make = |old: Option<&Value>| {
+        let old = kinds::convert(old.cloned().unwrap_or_default(), stored, resource)?;
+        let patched = patched(resource.type_def(), way, &old, &bytes)?;
+        warnings.clear();
+        let encoded = serde_json::to_vec(&patched).map_err(Status::internal)?;
+        let decoded = kinds::decode_body(&encoded, negotiate::Format::Json, resource, &strictness, &mut warnings)?;
+        kinds::convert(decoded, resource, stored)
+    };
+    let mut checked = |old: Option<&Value>| {
+        let mut new = make(old)?;
+        same_address(&mut new, old)?;
+        Ok(new)
+    };
+    let written = write::update(call, &name, part, false, Some(&manager), &mut checked).await?;
+    call.x.warnings.extend(warnings);
+    answer(call, written)
+}
+
+fn same_address(new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    let Some(old) = old else { return Ok(()) };
+    let (sent, have) = (schema::meta::name(new), schema::meta::name(old));
+    if sent != have {
+        return Err(Status::bad_request(format!("the name of the object ({sent}) does not match the name on the URL ({have})")));
+    }
+    let (sent, have) = (schema::meta::namespace(new), schema::meta::namespace(old));
+    if sent != have {
+        let message = format!("the namespace of the object ({sent}) does not match the namespace on the URL ({have})");
+        return Err(Status::bad_request(message));
+    }
+    Ok(())
+}
+
+fn patched(of: &schema::table::TypeDef, way: Way, old: &Value, bytes: &Bytes) -> Result<Value, Status> {
+    if way == Way::Json {
+        return schema::patch::json(old, bytes).map_err(refused);
+    }
+    let patch: Value = serde_json::from_slice(bytes).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))?;
+    if !patch.is_object() {
+        return Err(Status::bad_request("error decoding patch: a patch must be a JSON object"));
+    }
+    if way == Way::Merge { schema::patch::merge(old, &patch).map_err(refused) } else { schema::patch::strategic(of, old, &patch).map_err(refused) }
+}
+
+/// The status of a patch that was refused.
+pub fn refused(err: PatchError) -> Status {
+    let text = err.to_string();
+    match err {
+        PatchError::BadRequest(_) => Status::bad_request(text),
+        PatchError::TooManyOperations { .. } => Status::new(413, "RequestEntityTooLarge", text),
+        PatchError::Rejected(why) => {
+            let mut status = Status::new(422, "Invalid", text);
+            status.causes = vec![Cause { reason: "UnexpectedServerResponse".into(), message: why, field: String::new() }];
+            status
+        }
+    }
+}
+
+/// The patched object, by the media type of the patch.
+pub fn by_media_type(of: &schema::table::TypeDef, media: &str, old: &Value, bytes: &Bytes) -> Result<Value, Status> {
+    let way = match media {
+        "application/json-patch+json" => Way::Json,
+        "application/merge-patch+json" => Way::Merge,
+        "application/strategic-merge-patch+json" => Way::Strategic,
+        _ => return Err(Status::unsupported_media_type(ACCEPTED)),
+    };
+    patched(of, way, old, bytes)
+}

@@ -1,0 +1,170 @@
+//! Objects and lists in the shape the client asked for: as they are, as a Table, or as metadata only.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use schema::table::Resource;
+use serde_json::{Map, Value, json};
+use wire::Body;
+
+use super::Call;
+use crate::cache::entry::Entry;
+use crate::negotiate::{Format, Output, Transform};
+use crate::status::Status;
+use crate::{kinds, respond};
+
+/// Pieces of a large list are about this long.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What stands in a list's metadata.
+pub struct ListMeta {
+    /// Revision.
+    pub rv: u64,
+    /// Token for the next page, empty at the end.
+    pub next: String,
+    /// How many more there are, if that is known.
+    pub remaining: Option<u64>,
+}
+
+/// A stored object.
+pub fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
+    if is_plain(call) {
+        return Ok(respond::json(code, entry.json.clone(), call.output, &call.x.parts.headers));
+    }
+    object(call, code, kinds::parse(&entry.json, call.stored, call.resource)?)
+}
+
+/// An object of the requested version.
+pub fn object(call: &Call<'_, '_>, code: StatusCode, object: Value) -> Result<Response<Body>, Status> {
+    let shaped = match call.output.transform {
+        Transform::Object => object,
+        Transform::Metadata => metadata_only(object, call.output),
+        Transform::Table => {
+            let meta = ListMeta { rv: rv_of(&object), next: String::new(), remaining: None };
+            table(call, vec![object], &meta)
+        }
+    };
+    Ok(respond::value(code, &shaped, call.output, &call.x.parts.headers))
+}
+
+fn rv_of(object: &Value) -> u64 {
+    schema::meta::resource_version(object).parse().unwrap_or(0)
+}
+
+fn is_plain(call: &Call<'_, '_>) -> bool {
+    call.output.transform == Transform::Object && same(call.stored, call.resource)
+}
+
+fn same(a: &Resource, b: &Resource) -> bool {
+    a.version == b.version && a.group == b.group
+}
+
+/// A list of stored objects. In the stored version their bytes are copied, never parsed.
+pub fn list<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Result<Response<Body>, Status> {
+    if is_plain(call) && call.output.format == Format::Json && !call.output.pretty {
+        return Ok(spliced(call, items, meta));
+    }
+    let values: Result<Vec<Value>, Status> = items.map(|e| kinds::parse(&e.json, call.stored, call.resource)).collect();
+    let values = values?;
+    let whole = match call.output.transform {
+        Transform::Table => table(call, values, meta),
+        Transform::Object => json!({
+            "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
+            "metadata": list_metadata(meta), "items": values,
+        }),
+        Transform::Metadata => json!({
+            "kind": "PartialObjectMetadataList", "apiVersion": meta_version(call.output),
+            "metadata": list_metadata(meta),
+            "items": values.into_iter().map(|v| metadata_only(v, call.output)).collect::<Vec<_>>(),
+        }),
+    };
+    Ok(respond::value(StatusCode::OK, &whole, call.output, &call.x.parts.headers))
+}
+
+fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Response<Body> {
+    let head = json!({ "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": list_metadata(meta) }).to_string();
+    let mut pieces: Vec<Bytes> = Vec::new();
+    let mut piece = Vec::with_capacity(PIECE_BYTES * 5 / 4);
+    piece.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
+    piece.extend_from_slice(b",\"items\":[");
+    for (idx, entry) in items.enumerate() {
+        if idx > 0 {
+            piece.push(b',');
+        }
+        piece.extend_from_slice(&entry.json);
+        if piece.len() >= PIECE_BYTES {
+            pieces.push(std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES * 5 / 4)).into());
+        }
+    }
+    piece.extend_from_slice(b"]}\n");
+    pieces.push(piece.into());
+    respond::chunks(StatusCode::OK, Format::Json.content_type(), pieces, &call.x.parts.headers)
+}
+
+fn list_metadata(meta: &ListMeta) -> Value {
+    let mut out = Map::new();
+    out.insert("resourceVersion".to_owned(), json!(meta.rv.to_string()));
+    if !meta.next.is_empty() {
+        out.insert("continue".to_owned(), json!(meta.next));
+        if let Some(remaining) = meta.remaining {
+            out.insert("remainingItemCount".to_owned(), json!(remaining));
+        }
+    }
+    Value::Object(out)
+}
+
+fn meta_version(output: Output) -> &'static str {
+    if output.beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
+}
+
+fn metadata_only(mut object: Value, output: Output) -> Value {
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output), "metadata": object["metadata"].take() })
+}
+
+fn table(call: &Call<'_, '_>, objects: Vec<Value>, meta: &ListMeta) -> Value {
+    let include = call.x.query.text("includeObject").to_owned();
+    let now = call.x.server.config.clock.now();
+    let rows: Vec<Value> = objects.into_iter().map(|o| row(call.resource, o, &include, call.output, now)).collect();
+    json!({
+        "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(meta),
+        "columnDefinitions": schema::print::columns(call.resource).iter().map(schema::print::Column::to_value).collect::<Vec<_>>(),
+        "rows": rows,
+    })
+}
+
+fn row(resource: &Resource, object: Value, include: &str, output: Output, now: jiff::Timestamp) -> Value {
+    let cells = schema::print::row(resource, &object, now);
+    let mut row = json!({ "cells": cells });
+    match include {
+        "None" => {}
+        "Object" => row["object"] = object,
+        _ => row["object"] = metadata_only(object, output),
+    }
+    row
+}
+
+/// How a watch turns stored bytes into what the client asked for; `None` if they are it.
+pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
+    if is_plain(call) {
+        return None;
+    }
+    let (stored, resource, output) = (call.stored, call.resource, call.output);
+    let include = call.x.query.text("includeObject").to_owned();
+    let clock = call.x.server.config.clock.clone();
+    // Only the first Table of a watch carries the columns.
+    let first = std::sync::atomic::AtomicBool::new(true);
+    Some(std::sync::Arc::new(move |json: &Bytes| {
+        let object = kinds::parse(json, stored, resource)?;
+        let shaped = match output.transform {
+            Transform::Object => object,
+            Transform::Metadata => metadata_only(object, output),
+            Transform::Table => {
+                let rv = rv_of(&object).to_string();
+                let with_columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
+                let columns: Vec<Value> = if with_columns { schema::print::columns(resource).iter().map(schema::print::Column::to_value).collect() } else { Vec::new() };
+                let rows = [row(resource, object, &include, output, clock.now())];
+                json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv }, "columnDefinitions": columns, "rows": rows })
+            }
+        };
+        serde_json::to_vec(&shaped).map(Bytes::from).map_err(Status::internal)
+    }))
+}

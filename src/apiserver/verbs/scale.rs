@@ -1,0 +1,117 @@
+//! `scale`: the replica count of a workload, as an object of its own.
+
+use http::{Response, StatusCode};
+use schema::meta;
+use serde_json::{Value, json};
+use wire::Body;
+
+use super::update::check_address;
+use super::write::{self, Part};
+use super::{Call, get, present};
+use crate::status::Status;
+use crate::{kinds, negotiate};
+
+const API_VERSION: &str = "autoscaling/v1";
+
+/// Answers `get`, `update` and `patch` of `scale`.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let name = call.x.attributes.name.clone();
+    if call.x.attributes.verb == "get" {
+        let entry = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+        return present::object(call, StatusCode::OK, of(&entry.value()));
+    }
+    let manager = write::manager(call)?;
+    let wish = wish(call).await?;
+    let namespace = call.namespace().to_owned();
+    let (group, kind) = ("autoscaling", "Scale");
+    let mut make = |old: Option<&Value>| {
+        let mut object = old.cloned().unwrap_or_default();
+        let scale = wish.apply(&of(&object))?;
+        if meta::name(&scale) != name || meta::namespace(&scale) != namespace {
+            return Err(Status::bad_request(format!("the name of the object ({}) does not match the name on the URL ({name})", meta::name(&scale))));
+        }
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let error = schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
+            return Err(kinds::invalid(group, kind, &name, vec![error]));
+        }
+        object["spec"]["replicas"] = json!(replicas);
+        meta::set_resource_version(&mut object, meta::resource_version(&scale));
+        Ok(object)
+    };
+    let url_name = call.x.attributes.name.clone();
+    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), &mut make).await?;
+    present::object(call, StatusCode::OK, of(&written.into_object()))
+}
+
+/// What the client wants: a whole Scale, or a patch of one.
+enum Wish {
+    Whole(Value),
+    Merge(Value),
+    Json(bytes::Bytes),
+}
+
+impl Wish {
+    fn apply(&self, present: &Value) -> Result<Value, Status> {
+        match self {
+            Wish::Whole(scale) => Ok(scale.clone()),
+            Wish::Merge(patch) => schema::patch::merge(present, patch).map_err(super::patch::refused),
+            Wish::Json(patch) => schema::patch::json(present, patch).map_err(super::patch::refused),
+        }
+    }
+}
+
+async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
+    let bytes = call.body().await?;
+    if call.x.attributes.verb == "patch" {
+        return match negotiate::media_type(&call.x.parts.headers).as_str() {
+            "application/json-patch+json" => Ok(Wish::Json(bytes)),
+            // A Scale has no lists: a strategic merge of it is a plain merge.
+            "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+                serde_json::from_slice(&bytes).map(Wish::Merge).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))
+            }
+            _ => Err(Status::unsupported_media_type("application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")),
+        };
+    }
+    let format = negotiate::input(&call.x.parts.headers)?;
+    let of = call.x.server.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let mut scale = kinds::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;
+    let name = call.x.attributes.name.clone();
+    check_address(call, &mut scale, &name)?;
+    Ok(Wish::Whole(scale))
+}
+
+/// The Scale of a workload.
+fn of(object: &Value) -> Value {
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object["metadata"].get(field) {
+            metadata[field] = value.clone();
+        }
+    }
+    let selector = &object["spec"]["selector"];
+    let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
+        schema::labels::Selector::from_label_selector(Some(selector)).map(|s| s.to_string()).unwrap_or_default()
+    } else {
+        selector.as_object().map(|m| schema::labels::Selector::from_map(m).to_string()).unwrap_or_default()
+    };
+    json!({
+        "kind": "Scale", "apiVersion": API_VERSION, "metadata": metadata,
+        "spec": { "replicas": object["spec"]["replicas"].as_i64().unwrap_or(0) },
+        "status": { "replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": labels },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_selectors_are_printed() {
+        let deployment = json!({ "spec": { "replicas": 3, "selector": { "matchLabels": { "a": "b" } } } });
+        assert_eq!(of(&deployment)["status"]["selector"], "a=b");
+        let controller = json!({ "spec": { "selector": { "a": "b" } }, "status": { "replicas": 2 } });
+        assert_eq!(of(&controller)["status"], json!({ "selector": "a=b", "replicas": 2 }));
+    }
+}

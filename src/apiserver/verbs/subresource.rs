@@ -1,0 +1,220 @@
+//! Subresources that are more than a part of their object: each name leads to its road.
+
+use http::{Response, StatusCode};
+use schema::meta;
+use serde_json::{Value, json};
+use wire::Body;
+
+use super::write::{self, Part};
+use super::{Call, delete, get, patch, present, scale, update};
+use crate::admission::{Operation, Review};
+use crate::status::Status;
+use crate::{eviction, kinds, negotiate};
+
+/// Answers a request about a subresource.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let (sub, verb) = (call.x.attributes.subresource.clone(), call.x.attributes.verb.clone());
+    match (sub.as_str(), verb.as_str()) {
+        ("scale", _) => scale::run(call).await,
+        (_, "get") => {
+            let name = call.x.attributes.name.clone();
+            let entry = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+            present::entry(call, StatusCode::OK, &entry)
+        }
+        ("status", "update") => update::run(call, Part::Status).await,
+        ("status", "patch") => patch::run(call, Part::Status).await,
+        ("binding", "create") => {
+            let object = posted(call).await?;
+            bind(call, object).await
+        }
+        ("eviction", "create") => evict(call).await,
+        ("token", "create") => token(call).await,
+        ("finalize", "update") => narrow(call, &[&["spec", "finalizers"]]).await,
+        ("approval", "update" | "patch") => narrow(call, &[&["status", "conditions"]]).await,
+        ("ephemeralcontainers", "update" | "patch") => narrow(call, &[&["spec", "ephemeralContainers"]]).await,
+        ("resize", "update" | "patch") => narrow(call, &[&["spec", "containers"], &["spec", "initContainers"]]).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// An update that may change some fields only: the rest of what was sent is not looked at.
+async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<Body>, Status> {
+    let manager = write::manager(call)?;
+    let name = call.x.attributes.name.clone();
+    let bytes = call.body().await?;
+    let (resource, stored) = (call.resource, call.stored);
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let media = negotiate::media_type(&call.x.parts.headers);
+    let is_patch = call.x.attributes.verb == "patch";
+    let format = if is_patch { negotiate::Format::Json } else { negotiate::input(&call.x.parts.headers)? };
+    let mut make = |old: Option<&Value>| {
+        let old = old.cloned().unwrap_or_default();
+        let sent = if is_patch {
+            let patched = patch::by_media_type(resource.type_def(), &media, &old, &bytes)?;
+            serde_json::to_vec(&patched).map_err(Status::internal)?
+        } else {
+            bytes.to_vec()
+        };
+        let mut ignored = Vec::new();
+        let sent = kinds::decode_body(&sent, format, resource, &strictness, &mut ignored)?;
+        let sent = kinds::convert(sent, resource, stored)?;
+        let mut new = old;
+        meta::set_resource_version(&mut new, meta::resource_version(&sent));
+        for path in fields {
+            copy(&sent, &mut new, path);
+        }
+        Ok(new)
+    };
+    let written = write::update(call, &name, Part::Special, false, Some(&manager), &mut make).await?;
+    update::answer(call, written)
+}
+
+fn copy(from: &Value, to: &mut Value, path: &[&str]) {
+    let [parents @ .., last] = path else { return };
+    let source = path.iter().try_fold(from, |v, key| v.get(key));
+    let mut at = to;
+    for key in parents {
+        at = &mut at[*key];
+    }
+    match (source, at) {
+        (Some(value), at) => at[*last] = value.clone(),
+        (None, Value::Object(map)) => drop(map.remove(*last)),
+        (None, _) => {}
+    }
+}
+
+/// The body of a create, of the subresource's own kind.
+async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
+    let sub = call.sub.ok_or_else(Status::method_not_allowed)?;
+    let format = negotiate::input(&call.x.parts.headers)?;
+    let bytes = call.body().await?;
+    let catalog = call.x.server.catalog;
+    let of = catalog.type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind).ok_or_else(|| Status::internal("the table lacks this kind"))?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
+    let name = call.x.attributes.name.clone();
+    update::check_address(call, &mut object, &name)?;
+    Ok(object)
+}
+
+/// Runs both rounds of admission for what was posted.
+async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run: bool) -> Result<(), Status> {
+    let attributes = call.x.attributes.clone();
+    let lookup = call.x.server.lookup();
+    let mut warnings = Vec::new();
+    let mut review = Review {
+        operation: Operation::Create,
+        attributes: &attributes,
+        kind,
+        object,
+        old: None,
+        dry_run,
+        lookup: lookup.as_ref(),
+        warnings: &mut warnings,
+    };
+    write::admission(call.x.server, &mut review, true).await?;
+    write::admission(call.x.server, &mut review, false).await?;
+    call.x.warnings.extend(warnings);
+    Ok(())
+}
+
+/// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
+pub async fn bind_by_name(call: &mut Call<'_, '_>, object: Value) -> Result<Response<Body>, Status> {
+    let pods = kinds::stored("", "pods").ok_or_else(Status::no_such_resource)?;
+    (call.resource, call.stored) = (pods, pods);
+    call.x.attributes.name = meta::name(&object).to_owned();
+    bind(call, object).await
+}
+
+/// Puts a pod on a node.
+async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Body>, Status> {
+    let dry_run = call.dry_run()?;
+    admit(call, "Binding", &mut binding, dry_run).await?;
+    let name = call.x.attributes.name.clone();
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let target = binding["target"]["kind"].as_str().unwrap_or_default();
+    if node.is_empty() || !matches!(target, "" | "Node") {
+        let field = if node.is_empty() { "target.name" } else { "target.kind" };
+        let error = if node.is_empty() {
+            schema::validate::error::FieldError::required(field, "")
+        } else {
+            schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
+        };
+        return Err(kinds::invalid("", "Binding", &name, vec![error]));
+    }
+    let manager = write::manager(call)?;
+    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let uid = meta::uid(&binding).to_owned();
+    let annotations = meta::annotations(&binding).cloned().unwrap_or_default();
+    let mut make = |old: Option<&Value>| {
+        let mut pod = old.cloned().unwrap_or_default();
+        check_bindable(&pod, &name, &uid)?;
+        pod["spec"]["nodeName"] = json!(node);
+        for (key, value) in &annotations {
+            meta::set_annotation(&mut pod, key, value.as_str().unwrap_or_default());
+        }
+        set_condition(&mut pod, "PodScheduled", &now);
+        meta::set_resource_version(&mut pod, "");
+        Ok(pod)
+    };
+    write::update(call, &name, Part::Special, false, Some(&manager), &mut make).await?;
+    let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
+}
+
+fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
+    let conflict = |why: &str| Err(Status::conflict("", "pods/binding", name, why));
+    let have = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !uid.is_empty() && uid != meta::uid(pod) {
+        return conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(pod)));
+    }
+    if meta::deletion_timestamp(pod).is_some() {
+        return conflict(&format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    if !have.is_empty() {
+        return conflict(&format!("pod {name} is already assigned to node {have:?}"));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return conflict(&format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    Ok(())
+}
+
+fn set_condition(pod: &mut Value, kind: &str, now: &str) {
+    let condition = json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": now });
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = json!([]);
+    }
+    if let Some(list) = pod["status"]["conditions"].as_array_mut() {
+        list.retain(|c| c["type"] != json!(kind));
+        list.push(condition);
+    }
+}
+
+/// Deletes a pod if its disruption budgets allow it.
+async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let mut eviction = posted(call).await?;
+    let mut options = delete::parse_options(&eviction["deleteOptions"], &call.x.query)?;
+    options.dry_run |= call.dry_run()?;
+    admit(call, "Eviction", &mut eviction, options.dry_run).await?;
+    let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
+    eviction::allow(call, &namespace, &name, options.dry_run).await?;
+    let mut warnings = Vec::new();
+    delete::delete(call, &namespace, &name, &options, &mut warnings).await?;
+    call.x.warnings.extend(warnings);
+    let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
+}
+
+/// Issues a token for a service account.
+async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let mut request = posted(call).await?;
+    let dry_run = call.dry_run()?;
+    admit(call, "TokenRequest", &mut request, dry_run).await?;
+    let name = call.x.attributes.name.clone();
+    let account = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+    let lookup = call.x.server.lookup();
+    let issuer = std::sync::Arc::clone(&call.x.server.guards.issuer);
+    let answer = issuer.issue(&account.value(), request, lookup.as_ref()).await?;
+    present::object(call, StatusCode::CREATED, answer)
+}

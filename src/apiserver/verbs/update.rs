@@ -1,0 +1,51 @@
+//! `update`: the whole object, or one half of it, replaced by what was sent.
+
+use http::{Response, StatusCode};
+use schema::meta;
+use serde_json::Value;
+use wire::Body;
+
+use super::write::{self, Part, Written};
+use super::{Call, present};
+use crate::status::Status;
+use crate::{hooks, kinds, negotiate};
+
+/// Answers with the stored object; 201 if the update created it.
+pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
+    let format = negotiate::input(&call.x.parts.headers)?;
+    let bytes = call.body().await?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    let sent = kinds::decode_body(&bytes, format, call.resource, &strictness, &mut call.x.warnings)?;
+    let mut sent = kinds::convert(sent, call.resource, call.stored)?;
+    let name = call.x.attributes.name.clone();
+    check_address(call, &mut sent, &name)?;
+    let manager = write::manager(call)?;
+    let create = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).create_on_update && meta::resource_version(&sent).is_empty();
+    let mut make = |_old: Option<&Value>| Ok(sent.clone());
+    let written = write::update(call, &name, part, create, Some(&manager), &mut make).await?;
+    answer(call, written)
+}
+
+/// The object in the version of the request.
+pub fn answer(call: &Call<'_, '_>, written: Written) -> Result<Response<Body>, Status> {
+    let code = if matches!(written, Written::Created(_)) { StatusCode::CREATED } else { StatusCode::OK };
+    present::object(call, code, kinds::convert(written.into_object(), call.stored, call.resource)?)
+}
+
+/// Name and namespace of the object are those of the URL.
+pub fn check_address(call: &Call<'_, '_>, object: &mut Value, name: &str) -> Result<(), Status> {
+    let sent = meta::name(object);
+    if sent.is_empty() {
+        meta::set_name(object, name);
+    } else if sent != name {
+        return Err(Status::bad_request(format!("the name of the object ({sent}) does not match the name on the URL ({name})")));
+    }
+    let (sent, url) = (meta::namespace(object), call.namespace());
+    if !sent.is_empty() && sent != url {
+        let message = format!("the namespace of the object ({sent}) does not match the namespace on the URL ({url})");
+        return Err(Status::bad_request(message));
+    }
+    let url = url.to_owned();
+    meta::set_namespace(object, &url);
+    Ok(())
+}

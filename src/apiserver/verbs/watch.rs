@@ -1,0 +1,151 @@
+//! `watch`: every change from some moment on, as a stream of frames.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::Response;
+use store::{EventKind, Revision, WatchRequest};
+use tokio::time::Instant;
+use wire::Body;
+
+use super::list::{self, parse_version};
+use super::{Call, present};
+use crate::cache::Kind;
+use crate::cache::change::Change;
+use crate::cache::entry::Entry;
+use crate::cache::filter::Filter;
+use crate::cache::kind::Delivery;
+use crate::cache::stream::{Options, error_frame, frames};
+use crate::negotiate::{Format, Transform};
+use crate::status::Status;
+
+/// Watches without `timeoutSeconds` end after this and up to as much again, as upstream's `--min-request-timeout`.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
+
+/// Answers with the stream.
+pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    if call.output.format != Format::Json {
+        return Err(Status::not_acceptable("application/json, application/json;stream=watch"));
+    }
+    let mut filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
+        filter.fields = schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+    }
+    let filter = Arc::new(filter);
+    let query = &call.x.query;
+    let rv = parse_version(query.text("resourceVersion"))?;
+    let bookmarks = query.flag("allowWatchBookmarks");
+    let initial_list = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
+    check_initial(query.text("resourceVersionMatch"), initial_list, bookmarks)?;
+    let cache = Arc::clone(&call.x.server.cache);
+    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    if rv.is_none() {
+        cache.wait_for_now().await;
+    } else if let Some(n) = rv.filter(|n| *n > cache.seen())
+        && !cache.wait_for(n).await
+    {
+        return Err(Status::future(n, cache.seen()));
+    }
+    let from_now = matches!(rv, None | Some(0)) || initial_list == Some(true);
+    let skip_state = initial_list == Some(false) && matches!(rv, None | Some(0));
+    let mut initial_end = None;
+    let (initial, past, live) = if from_now {
+        let seen = cache.seen();
+        let (now, live) = kind.watch_from_now(&filter);
+        initial_end = (initial_list == Some(true)).then_some(seen.max(now.newest));
+        (if skip_state { Vec::new() } else { now.items }, Vec::new(), live)
+    } else {
+        let rv = rv.unwrap_or_default();
+        match resume(call, &kind, rv, &filter).await? {
+            Ok((past, live)) => (Vec::new(), past, live),
+            Err(status) => return Ok(stream_of(futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status))]))),
+        }
+    };
+    let table = call.output.transform == Transform::Table;
+    let options = Options {
+        api_version: if table { "meta.k8s.io/v1".to_owned() } else { call.resource.api_version() },
+        kind: if table { "Table".to_owned() } else { call.resource.kind.to_string() },
+        bookmarks,
+        initial_end,
+        deadline: deadline(call),
+        encode: present::watch_encoder(call),
+    };
+    let gauge = call.x.server.metrics.watch();
+    let stream = frames(cache, initial, past, live, options);
+    Ok(stream_of(stream.inspect(move |_| {
+        let _alive_as_long_as_the_stream = &gauge;
+    })))
+}
+
+fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Result<(), Status> {
+    let forbidden = |text: &str| Err(Status::bad_request(text.to_owned()));
+    match initial_list {
+        Some(_) if how != "NotOlderThan" => forbidden("resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+        Some(true) if !bookmarks => forbidden("sendInitialEvents: Forbidden: sendInitialEvents requires setting allowWatchBookmarks to true"),
+        None if !how.is_empty() => forbidden("resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
+        _ => Ok(()),
+    }
+}
+
+fn deadline(call: &Call<'_, '_>) -> Instant {
+    let asked = call.x.query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
+    let lasts = asked.map_or_else(|| call.x.server.config.rng.jitter(TIMEOUT_MIN, 100), Duration::from_secs);
+    Instant::now() + lasts
+}
+
+fn stream_of<S, E>(frames: S) -> Response<Body>
+where
+    S: futures_util::Stream<Item = Result<Bytes, E>> + Send + 'static,
+    E: Into<wire::body::BodyError> + 'static,
+{
+    let mut response = Response::new(wire::body::stream(frames));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+type Resumed = (Vec<Delivery>, tokio::sync::mpsc::Receiver<Delivery>);
+
+/// Every change after `rv`: from the cache's memory, or, if that does not reach so far back, from the store's history.
+/// The inner error goes to the client as the stream's only frame.
+async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>) -> Result<Result<Resumed, Status>, Status> {
+    if let Some(resumed) = kind.watch_after(rv, filter) {
+        return Ok(Ok(resumed));
+    }
+    let prefix = kind.prefix.as_bytes();
+    let request = WatchRequest {
+        key: Bytes::copy_from_slice(prefix),
+        range_end: store::prefix_end(prefix),
+        start: Revision(rv + 1),
+        prev_kv: true,
+    };
+    let mut history = match call.x.server.cache.storage().watch(request).await {
+        Ok(history) => history,
+        Err(store::error::Error::Compacted { floor, .. }) => return Ok(Err(Status::too_old(rv, floor.0))),
+        Err(err) => return Err(err.into()),
+    };
+    // Read history until the memory's beginning, then go on from memory: the two overlap in no event.
+    // An empty history would never say a word without being asked.
+    call.x.server.cache.storage().progress().await?;
+    let mut past = Vec::new();
+    let mut reached = rv;
+    loop {
+        if let Some((rest, live)) = kind.watch_after(reached, filter) {
+            past.extend(rest);
+            return Ok(Ok((past, live)));
+        }
+        let batch = history.next().await?;
+        for event in batch.events.iter() {
+            let entry = |kv: &store::KeyValue| {
+                let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
+                Entry::build(local, &kv.value, kv.mod_revision.0, kind.selectable()).ok().map(Arc::new)
+            };
+            let after = if event.kind == EventKind::Put { entry(&event.kv) } else { None };
+            let change = Arc::new(Change::new(event.kv.mod_revision.0, event.prev.as_ref().and_then(entry), after));
+            past.extend(change.seen_through(filter).map(|what| (what, change)));
+        }
+        reached = reached.max(batch.revision.0);
+    }
+}

@@ -1,0 +1,303 @@
+//! Changing one object in the store: read, change, judge, compare and put; again if somebody was faster.
+
+use bytes::Bytes;
+use schema::meta;
+use schema::table::Resource;
+use serde_json::Value;
+use store::{Compare, CompareOp, Op, Revision, Txn};
+
+use super::{Call, get};
+use crate::admission::{Operation, Review};
+use crate::attributes::Attributes;
+use crate::serve::ApiServer;
+use crate::status::Status;
+use crate::{hooks, keys, kinds, services};
+
+/// How often a lost race is run again when the client did not pin a version.
+const TRIES: usize = 8;
+
+/// Which half of an object a request may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but `status` (where `status` is a subresource).
+    Main,
+    /// `status` and metadata.
+    Status,
+    /// What a special subresource itself takes care of.
+    Special,
+}
+
+/// How an update ended.
+pub enum Written {
+    /// The object is new.
+    Created(Value),
+    /// It was changed (or was so already).
+    Updated(Value),
+    /// The update took the last finalizer away: the object is gone.
+    Deleted(Value),
+}
+
+impl Written {
+    /// The object, whatever happened.
+    pub fn into_object(self) -> Value {
+        match self {
+            Written::Created(v) | Written::Updated(v) | Written::Deleted(v) => v,
+        }
+    }
+}
+
+/// Makes the new object (storage version) from the stored one; `None`: there is none and it may be created.
+pub type Make<'m> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'm;
+
+/// Runs admission: `admit` of every plugin, or `validate` of every plugin.
+pub async fn admission(server: &ApiServer, review: &mut Review<'_>, mutate: bool) -> Result<(), Status> {
+    for plugin in &server.guards.plugins {
+        if plugin.handles(review.operation, review.attributes) {
+            if mutate {
+                plugin.admit(review).await?;
+            } else {
+                plugin.validate(review).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The manager of written fields: `fieldManager`, else the first part of the user agent.
+pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
+    let given = call.x.query.text("fieldManager");
+    if given.len() > 128 {
+        return Err(Status::bad_request(format!("fieldManager: Too long: may not be more than 128 bytes, got {}", given.len())));
+    }
+    if !given.is_empty() {
+        return Ok(given.to_owned());
+    }
+    let agent = call.x.parts.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+    Ok(agent.split('/').next().unwrap_or_default().chars().take(128).collect())
+}
+
+/// Records who wrote which field.
+pub fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new: &mut Value) {
+    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let subresource = call.x.attributes.subresource.clone();
+    let request = schema::apply::Request {
+        type_def: call.stored.type_def(),
+        api_version: &call.stored.api_version(),
+        subresource: &subresource,
+        manager,
+        now: &now,
+        reset: resets(call),
+    };
+    schema::apply::track_update(&request, old, new);
+}
+
+/// Paths that this endpoint does not write.
+pub fn resets(call: &Call<'_, '_>) -> &'static [&'static [&'static str]] {
+    if call.resource.has_status() { schema::apply::reset_paths(&call.x.attributes.subresource) } else { &[] }
+}
+
+/// Changes the object `name` by `make` and stores it. `tracked` is the manager to record, `None` if `make` did that.
+pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: bool, tracked: Option<&str>, make: &mut Make<'_>) -> Result<Written, Status> {
+    let dry_run = call.dry_run()?;
+    for _ in 0..TRIES {
+        let old = get::read(call.x.server, call.stored, call.namespace(), name).await?;
+        let Some(old) = old else {
+            if !create {
+                return Err(call.not_found(name));
+            }
+            let new = make(None)?;
+            return super::create::store(call, new, tracked, dry_run).await.map(Written::Created);
+        };
+        let (old, rv) = (old.value(), old.rv);
+        let mut new = make(Some(&old))?;
+        // Addresses are given out one service at a time, until they are stored.
+        let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
+        let _turn = if gives { Some(call.x.server.allocating.lock().await) } else { None };
+        let pinned = pinned(call.resource, name, &new, &old)?;
+        judge(call, part, &mut new, &old, dry_run).await?;
+        if let Some(manager) = tracked {
+            track(call, manager, Some(&old), &mut new);
+        }
+        if ends(call.stored, &new, &old) {
+            if dry_run || remove(call.x.server, call.stored, call.namespace(), name, rv).await?.is_some() {
+                return Ok(Written::Deleted(new));
+            }
+        } else if dry_run || unchanged(&new, &old) {
+            return Ok(Written::Updated(if dry_run { new } else { old }));
+        } else if let Some(at) = put(call.x.server, call.stored, call.namespace(), name, &mut new, rv).await? {
+            meta::set_resource_version(&mut new, &at.to_string());
+            return Ok(Written::Updated(new));
+        }
+        if pinned {
+            break;
+        }
+    }
+    Err(Status::modified(&call.resource.group, &call.resource.plural, name))
+}
+
+/// Checks version and uid that the client may have sent; true if it named a version.
+fn pinned(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<bool, Status> {
+    let (sent, have) = (meta::uid(new), meta::uid(old));
+    if !sent.is_empty() && sent != have {
+        let why = format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {have}");
+        return Err(Status::conflict(&resource.group, &resource.plural, name, &why));
+    }
+    let (sent, have) = (meta::resource_version(new), meta::resource_version(old));
+    if sent.is_empty() || sent == "0" {
+        return Ok(false);
+    }
+    if sent != have {
+        return Err(Status::modified(&resource.group, &resource.plural, name));
+    }
+    Ok(true)
+}
+
+/// Defaults, admission, strategy, validation.
+async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
+    keep_system_fields(new, old);
+    let catalog = call.x.server.catalog;
+    schema::defaults::apply(catalog, call.stored, new);
+    prepare(call, part, new, old);
+    let attributes = call.x.attributes.clone();
+    let lookup = call.x.server.lookup();
+    let mut warnings = Vec::new();
+    let name = meta::name(old).to_owned();
+    let mut review = Review {
+        operation: Operation::Update,
+        attributes: &attributes,
+        kind: &call.stored.kind,
+        object: new,
+        old: Some(old),
+        dry_run,
+        lookup: lookup.as_ref(),
+        warnings: &mut warnings,
+    };
+    admission(call.x.server, &mut review, true).await?;
+    prepare(call, part, review.object, old);
+    if part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses {
+        services::on_update(call.x.server, review.object, old)?;
+    }
+    let errors = match part {
+        Part::Status => schema::validate::update_status(call.stored, review.object, old),
+        Part::Main | Part::Special => schema::validate::update(call.stored, review.object, old),
+    };
+    kinds::verdict(call.resource, &name, errors)?;
+    admission(call.x.server, &mut review, false).await?;
+    call.x.warnings.extend(warnings);
+    Ok(())
+}
+
+fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
+    match part {
+        Part::Main => schema::strategy::prepare_for_update(call.stored, new, old),
+        Part::Status => schema::strategy::prepare_for_status_update(call.stored, new, old),
+        Part::Special => {
+            let _known = schema::strategy::prepare_for_subresource_update(call.stored, &call.x.attributes.subresource, new, old);
+        }
+    }
+}
+
+/// What only the server writes stays as it is.
+fn keep_system_fields(new: &mut Value, old: &Value) {
+    meta::set_uid(new, meta::uid(old));
+    meta::set_creation_timestamp(new, meta::creation_timestamp(old).unwrap_or_default());
+    meta::set_deletion_timestamp(new, meta::deletion_timestamp(old));
+    meta::set_deletion_grace_period_seconds(new, meta::deletion_grace_period_seconds(old));
+    meta::set_resource_version(new, meta::resource_version(old));
+    let generation = meta::generation(old);
+    if generation != 0 {
+        meta::set_generation(new, generation);
+    }
+    if meta::metadata(new).is_some_and(|m| m.contains_key("selfLink")) {
+        meta::set_text(new, "selfLink", "");
+    }
+}
+
+/// Whether the update takes away the last thing that holds a dying object.
+fn ends(stored: &Resource, new: &Value, old: &Value) -> bool {
+    meta::deletion_timestamp(old).is_some() && meta::deletion_grace_period_seconds(old).unwrap_or(0) == 0 && !is_held(stored, new)
+}
+
+/// Whether finalizers hold the object.
+pub fn is_held(stored: &Resource, object: &Value) -> bool {
+    let spec_holds = || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    !meta::finalizers(object).is_empty() || (hooks::of(&stored.group, &stored.plural).spec_finalizers && spec_holds())
+}
+
+/// Equal but for the times in managedFields: writing it would only wake everybody.
+fn unchanged(new: &Value, old: &Value) -> bool {
+    if new == old {
+        return true;
+    }
+    let timeless = |v: &Value| -> Vec<Value> {
+        let strip = |entry: &Value| {
+            let mut entry = entry.clone();
+            if let Value::Object(map) = &mut entry {
+                map.remove("time");
+            }
+            entry
+        };
+        meta::managed_fields(v).iter().map(strip).collect()
+    };
+    if timeless(new) != timeless(old) {
+        return false;
+    }
+    let bare = |v: &Value| {
+        let mut v = v.clone();
+        meta::set_managed_fields(&mut v, Vec::new());
+        v
+    };
+    bare(new) == bare(old)
+}
+
+fn encoded(object: &mut Value) -> Result<Bytes, Status> {
+    meta::set_resource_version(object, "");
+    serde_json::to_vec(object).map(Bytes::from).map_err(Status::internal)
+}
+
+fn unchanged_since(key: &Bytes, rv: u64) -> Compare {
+    Compare::ModRevision { key: key.clone(), op: CompareOp::Equal, revision: Revision(rv) }
+}
+
+/// Stores the object if its key still is at `rv` (0: is not there). `None`: somebody was faster.
+pub async fn put(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, object: &mut Value, rv: u64) -> Result<Option<u64>, Status> {
+    let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
+    let value = encoded(object)?;
+    let put = Op::Put { key: key.clone(), value, lease: 0, prev_kv: false };
+    run(server, Txn { compare: vec![unchanged_since(&key, rv)], success: vec![put], failure: Vec::new() }).await
+}
+
+/// Deletes the object if its key still is at `rv`. `None`: somebody was faster.
+pub async fn remove(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, rv: u64) -> Result<Option<u64>, Status> {
+    let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
+    let delete = Op::Delete { key: key.clone(), range_end: Bytes::new(), prev_kv: false };
+    run(server, Txn { compare: vec![unchanged_since(&key, rv)], success: vec![delete], failure: Vec::new() }).await
+}
+
+async fn run(server: &ApiServer, txn: Txn) -> Result<Option<u64>, Status> {
+    let reply = server.cache.storage().txn(txn).await?;
+    if !reply.succeeded {
+        return Ok(None);
+    }
+    // The writer and everybody it tells must find the write in the cache.
+    server.cache.wait_for(reply.revision.0).await;
+    Ok(Some(reply.revision.0))
+}
+
+/// The attributes of a request that this server makes for one object of a collection.
+pub fn attributes_for(base: &Attributes, name: &str, namespace: &str) -> Attributes {
+    Attributes { name: name.to_owned(), namespace: namespace.to_owned(), ..base.clone() }
+}
+
+/// The metadata that every new object gets.
+pub fn stamp(server: &ApiServer, object: &mut Value) {
+    meta::set_uid(object, &server.config.rng.uuid());
+    meta::set_creation_timestamp(object, &base::time::rfc3339_secs(server.config.clock.now()));
+    for field in ["resourceVersion", "selfLink", "deletionTimestamp"] {
+        meta::set_text(object, field, "");
+    }
+    meta::set_deletion_grace_period_seconds(object, None);
+    if object["metadata"]["generation"].is_i64() {
+        let _replaced = object["metadata"].as_object_mut().and_then(|m| m.remove("generation"));
+    }
+}
