@@ -19,3 +19,12 @@ mod replicaset;
 
 mod endpointslice;
 
+mod service_account;
+
+mod node;
+
+mod discovery;
+
+mod namespace;
+
+mod pod_gc;

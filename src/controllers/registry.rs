@@ -6,7 +6,7 @@ use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
-use crate::{deployment, endpointslice, replicaset};
+use crate::{deployment, endpointslice, namespace, node, pod_gc, replicaset, service_account};
 
 /// What controllers must be told.
 #[derive(Clone, Debug)]
@@ -22,6 +22,10 @@ pub struct Config {
 /// They live in `group`: stopping it (a lost leadership) stops them, and nothing else.
 pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Group) {
     let context = Context::new(clients, informers, group.child("controllers"));
+    service_account::start(&context, config.root_ca_pem.clone());
+    namespace::start(&context);
+    pod_gc::start(&context);
+    node::start(&context, config.cluster_cidr);
     deployment::start(&context);
     replicaset::start(&context);
     endpointslice::start(&context);

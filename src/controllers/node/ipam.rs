@@ -6,13 +6,14 @@ use std::sync::Arc;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
 use client::queue::Queue;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::plan::{self, Range};
+use super::plan::Range;
 use crate::driver::{Context, Error, Next, Reconcile};
 
 const NAME: &str = "node-controller";
@@ -27,13 +28,9 @@ struct Controller {
 }
 
 /// Starts the controller for the cluster's ranges, at most one of each family: IPv4 nodes get a /24, IPv6 nodes a /64.
-///
-/// Errors: the text says which range is not `address/bits` or too small.
-pub(crate) fn start(context: &Context, cluster_cidrs: &[String]) -> Result<(), String> {
-    let ranges = cluster_cidrs.iter().map(|cidr| Range::parse(cidr)).collect::<Result<Vec<_>, _>>()?;
-    if ranges.is_empty() {
-        return Ok(());
-    }
+/// A range smaller than that is one piece: room for one node.
+pub(super) fn start(context: &Context, cluster_cidrs: &[IpNet]) {
+    let ranges = cluster_cidrs.iter().map(Range::new).collect();
     let nodes = context.informers.get::<Node>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&nodes, &queue);
@@ -41,7 +38,6 @@ pub(crate) fn start(context: &Context, cluster_cidrs: &[String]) -> Result<(), S
     let recorder = context.recorder(NAME);
     let controller = Controller { client, recorder, nodes: nodes.clone(), ranges, given: Mutex::default() };
     context.start("node-ipam-controller", &queue, controller, async move { nodes.synced().await });
-    Ok(())
 }
 
 fn cidrs(node: &Node) -> Vec<String> {

@@ -1,7 +1,17 @@
 //! Nodes: a pod network for each (`ipam`), and what happens when one falls silent (`lifecycle`).
 
-pub(crate) mod ipam;
-pub(crate) mod lifecycle;
+mod ipam;
+mod lifecycle;
 mod plan;
 #[cfg(test)]
 mod tests;
+
+use ipnet::IpNet;
+
+use crate::driver::Context;
+
+/// Starts all controllers of nodes.
+pub(crate) fn start(context: &Context, cluster_cidr: IpNet) {
+    ipam::start(context, &[cluster_cidr]);
+    lifecycle::start(context);
+}

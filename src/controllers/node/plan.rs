@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,19 +18,14 @@ pub(super) struct Range {
 
 impl Range {
     /// `10.42.0.0/16` is cut into /24, IPv6 into /64.
-    pub(super) fn parse(cidr: &str) -> Result<Range, String> {
-        let bad = || format!("cluster range {cidr:?} is not of the form address/bits");
-        let (address, bits) = cidr.split_once('/').ok_or_else(bad)?;
-        let (address, bits): (IpAddr, u32) = (address.parse().map_err(|_| bad())?, bits.parse().map_err(|_| bad())?);
-        let (v6, width, node_bits, number) = match address {
-            IpAddr::V4(v4) => (false, 32, 24, u128::from(u32::from(v4))),
-            IpAddr::V6(v6) => (true, 128, 64, u128::from(v6)),
+    pub(super) fn new(cidr: &IpNet) -> Range {
+        let (v6, wanted_bits, number) = match cidr.network() {
+            IpAddr::V4(v4) => (false, 24, u128::from(u32::from(v4))),
+            IpAddr::V6(v6) => (true, 64, u128::from(v6)),
         };
-        if bits > node_bits || node_bits - bits > 32 {
-            return Err(format!("cluster range {cidr:?} cannot be cut into pieces of /{node_bits}: give it at most {node_bits} bits"));
-        }
-        let mask = if bits == 0 { 0 } else { u128::MAX << (width - bits) };
-        Ok(Range { v6, first: number & mask, piece_bits: node_bits, pieces: 1 << (node_bits - bits) })
+        let piece_bits = u32::from(cidr.prefix_len()).max(wanted_bits);
+        // More than 65536 nodes have other problems than this bound.
+        Range { v6, first: number, piece_bits, pieces: 1 << (piece_bits - u32::from(cidr.prefix_len())).min(16) }
     }
 
     /// The lowest piece that is not taken.

@@ -27,8 +27,14 @@ struct Accounts {
     accounts: Informer<ServiceAccount>,
 }
 
+/// Starts both controllers; `root_ca_pem` is what pods verify the API server with.
+pub(crate) fn start(context: &Context, root_ca_pem: String) {
+    start_accounts(context);
+    start_root_ca(context, root_ca_pem);
+}
+
 /// Starts the controller that gives each namespace its default ServiceAccount.
-pub(crate) fn start_accounts(context: &Context) {
+fn start_accounts(context: &Context) {
     let (namespaces, accounts) = (context.informers.get::<Namespace>(), context.informers.get::<ServiceAccount>());
     let queue = Arc::new(Queue::default());
     context.feed_own(&namespaces, &queue);
@@ -91,7 +97,7 @@ struct RootCa {
 }
 
 /// Starts the controller that publishes the CA of the API server in each namespace.
-pub(crate) fn start_root_ca(context: &Context, bundle_pem: &str) {
+fn start_root_ca(context: &Context, bundle_pem: String) {
     // Only the published maps are watched, not everybody's configuration.
     let maps = context.informers.selected::<ConfigMap>(&format!("metadata.name={ROOT_CA}"));
     let namespaces = context.informers.get::<Namespace>();
@@ -101,7 +107,7 @@ pub(crate) fn start_root_ca(context: &Context, bundle_pem: &str) {
         objects_of(change).iter().map(|map| Key::new("", &map.namespace().unwrap_or_default())).collect()
     });
     let client = context.client("root-ca-cert-publisher");
-    let controller = RootCa { client, namespaces: namespaces.clone(), maps: maps.clone(), bundle_pem: bundle_pem.to_owned() };
+    let controller = RootCa { client, namespaces: namespaces.clone(), maps: maps.clone(), bundle_pem };
     context.start("root-ca-cert-publisher", &queue, controller, async move {
         namespaces.synced().await;
         maps.synced().await;
