@@ -205,6 +205,8 @@ pub enum ListType {
 pub struct PatchStrategy {
     /// Lists and structs merge instead of being replaced.
     pub merge: bool,
+    /// Said to be replaced whole, though its shape would merge.
+    pub replace: bool,
     /// Fields that the patch does not name are cleared.
     pub retain_keys: bool,
 }

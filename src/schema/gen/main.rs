@@ -45,10 +45,20 @@ fn read_schemas(dir: &Path) -> Result<BTreeMap<String, Value>, Fail> {
     for path in paths {
         let doc = read_json(&path)?;
         for (name, schema) in doc["components"]["schemas"].as_object().into_iter().flatten() {
-            all.insert(name.clone(), schema.clone());
+            let known: &mut Value = all.entry(name.clone()).or_insert_with(|| schema.clone());
+            add_kinds(known, schema);
         }
     }
     Ok(all)
+}
+
+/// A document names only its own kinds of a shared type (DeleteOptions): the table wants them all.
+fn add_kinds(known: &mut Value, schema: &Value) {
+    let key = "x-kubernetes-group-version-kind";
+    if let (Some(Value::Array(all)), Some(Value::Array(more))) = (known.get_mut(key), schema.get(key)) {
+        let new: Vec<Value> = more.iter().filter(|k| !all.contains(k)).cloned().collect();
+        all.extend(new);
+    }
 }
 
 fn read_presence() -> Result<BTreeMap<(String, String), char>, Fail> {

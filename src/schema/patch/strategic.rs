@@ -124,8 +124,8 @@ fn merge_member(
     let field = place.field(key);
     let child = place.member(key);
     match (original, value) {
+        (Some(Value::Object(_)), Value::Object(_)) if field.is_some_and(|f| f.patch.replace) => Ok(Some(value.clone())),
         (Some(Value::Object(old)), Value::Object(new)) => {
-            // A whole-object strategy of `replace` (no merge) is not used by any built-in struct but raw ones.
             merge_maps(child, old, new, depth).map(|m| Some(Value::Object(m)))
         }
         (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
@@ -278,7 +278,7 @@ mod tests {
     fn list(name: &'static str, item: Shape, key: Option<&'static str>) -> Field {
         Field {
             merge_key: key.map(Into::into),
-            patch: PatchStrategy { merge: true, retain_keys: false },
+            patch: PatchStrategy { merge: true, ..PatchStrategy::default() },
             ..Field::new(name, Shape::List(Box::new(item)))
         }
     }

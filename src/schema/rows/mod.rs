@@ -96,6 +96,7 @@ fn parse_field(line: &'static str) -> Field {
             "k" => f.merge_key = Some(Name::Borrowed(value)),
             "p" => {
                 f.patch.merge = value.contains("merge");
+                f.patch.replace = value.contains("replace");
                 f.patch.retain_keys = value.contains("retainKeys");
             }
             "e" => f.enums = names(value),
