@@ -103,6 +103,7 @@ impl Quantity {
 
     /// The sum; a zero takes over the other's notation, as upstream does.
     #[must_use]
+    #[allow(clippy::should_implement_trait, reason = "an operator would hide that the notation follows the first operand")]
     pub fn add(self, other: Quantity) -> Quantity {
         let notation = if self.is_zero() { other.notation } else { self.notation };
         Quantity { nanos: clamp(self.nanos + other.nanos), notation }
@@ -110,6 +111,7 @@ impl Quantity {
 
     /// The difference.
     #[must_use]
+    #[allow(clippy::should_implement_trait, reason = "an operator would hide that the notation follows the first operand")]
     pub fn sub(self, other: Quantity) -> Quantity {
         let notation = if self.is_zero() { other.notation } else { self.notation };
         Quantity { nanos: clamp(self.nanos - other.nanos), notation }

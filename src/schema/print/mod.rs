@@ -1,6 +1,7 @@
 //! Tables for `kubectl get`: upstream's columns and cells for every built-in kind.
 
 mod cluster;
+pub mod custom;
 pub mod duration;
 mod network;
 mod pod;
@@ -84,7 +85,7 @@ fn printer_of(r: &Resource) -> &'static Printer {
     groups.into_iter().flatten().find(wanted).unwrap_or(&DEFAULT)
 }
 
-/// The columns of a resource. Custom resources' own columns (additionalPrinterColumns) are the caller's.
+/// The columns of a resource. Custom resources' own columns (additionalPrinterColumns) come from [`custom`].
 pub fn columns(r: &Resource) -> &'static [Column] {
     printer_of(r).columns
 }

@@ -117,6 +117,13 @@ fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
+pub(super) fn ip_address(object: &Value, errors: &mut Errors) {
+    crate::validate::checks::ip(meta::name(object), "metadata.name", errors);
+    if read::at(object, "spec.parentRef").is_none() {
+        errors.push(FieldError::required("spec.parentRef", ""));
+    }
+}
+
 pub(super) fn lease(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     positive(spec, "spec", "leaseDurationSeconds", errors);

@@ -52,6 +52,14 @@ pub fn update_status(_r: &Resource, new: &Value, old: &Value) -> Vec<FieldError>
     metadata::update(new, old)
 }
 
+/// For the `ephemeralcontainers` subresource of pods: containers may be added, never changed or removed.
+pub fn update_ephemeral_containers(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(new, old);
+    pod::create(new, &mut errors);
+    pod_update::ephemeral(new, old, &mut errors);
+    errors
+}
+
 /// Values outside the enumerations of the table, anywhere but in `status`.
 fn enums(t: &TypeDef, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
     for (name, child) in value.as_object().into_iter().flatten() {

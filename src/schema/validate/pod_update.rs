@@ -41,6 +41,20 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
+/// Ephemeral containers only ever come.
+pub(super) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
+    let path = "spec.ephemeralContainers";
+    let now = read::list(new, path);
+    for container in read::list(old, path) {
+        let name = read::text(container, "name");
+        let found = read::find(now, "name", name);
+        if found != Some(container) {
+            let what = if found.is_none() { "removed" } else { "changed" };
+            errors.push(FieldError::forbidden(path, format!("existing ephemeral containers {name:?} may not be {what}\n")));
+        }
+    }
+}
+
 fn without(value: &Value, field: &str) -> Value {
     let mut value = value.clone();
     if let Some(map) = value.as_object_mut() {

@@ -102,6 +102,14 @@ fn a_running_pod_may_change_its_image_and_little_else() {
 }
 
 #[test]
+fn ephemeral_containers_only_come() {
+    let pod = |image: &str| with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}));
+    assert!(update_ephemeral_containers(&pod("x"), &with_name(json!({"spec": pod_spec()}))).is_empty());
+    let errors = update_ephemeral_containers(&pod("y"), &pod("x"));
+    assert_eq!(errors[0].to_string(), "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n");
+}
+
+#[test]
 fn selectors_match_their_template_and_stay() {
     let mut wrong = deployment();
     wrong["spec"]["template"]["metadata"]["labels"] = json!({"app": "other"});
