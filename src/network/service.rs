@@ -46,7 +46,7 @@ async fn follow(mut proxy: Proxy, services: Informer<Service>, slices: Informer<
     services.synced().await;
     slices.synced().await;
     loop {
-        let wait = match proxy.sync(&services.store().list(), &slices.store().list()).await {
+        let wait = match proxy.sync(&services.list(), &slices.list()).await {
             Ok(()) => None,
             Err(err) => {
                 warn!(err = %Chain(&err), "cannot apply service rules, trying the whole table again");

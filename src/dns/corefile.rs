@@ -1,0 +1,354 @@
+//! Reading a Corefile: words, quotes, comments, environment variables, imports, snippets; the result is server blocks with
+//! directives, each with the place it stands at.
+//!
+//! Spec: <https://coredns.io/manual/configuration/>
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Imports within imports; a deeper nest is a circle.
+const IMPORT_DEPTH_MAX: usize = 16;
+
+/// Why a Corefile is refused, with the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line} - Error during parsing: {what}")]
+pub struct CorefileError {
+    /// The file, which may be an imported one.
+    pub file: String,
+    /// The line in it, from 1.
+    pub line: usize,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+/// One line of a block: a name, arguments, and lines of its own in braces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// The first word.
+    pub name: String,
+    /// The other words of the line.
+    pub args: Vec<String>,
+    /// Lines between braces.
+    pub body: Vec<Directive>,
+    /// Where the name stands.
+    pub file: String,
+    /// The line in `file`.
+    pub line: usize,
+}
+
+impl Directive {
+    /// An error at this directive.
+    pub fn error(&self, what: impl Into<String>) -> CorefileError {
+        CorefileError { file: self.file.clone(), line: self.line, what: what.into() }
+    }
+}
+
+/// One server block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerBlock {
+    /// Zones with ports as written, e.g. `.:53`.
+    pub keys: Vec<String>,
+    /// Its plugins, in the order of the file.
+    pub directives: Vec<Directive>,
+    /// Where it begins.
+    pub line: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Token {
+    text: String,
+    quoted: bool,
+    line: usize,
+    file: String,
+}
+
+/// Reads environment variables; given in so that tests need none.
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Parses the text of `path`; imports are relative to its directory.
+pub fn parse(path: &Path, text: &str, env: Env<'_>) -> Result<Vec<ServerBlock>, CorefileError> {
+    let mut tokens = tokenize(&path.display().to_string(), text, env)?;
+    let snippets = take_snippets(&mut tokens)?;
+    let tokens = expand(tokens, path.parent().unwrap_or(Path::new(".")), &snippets, env, 0)?;
+    Parser { tokens, at: 0 }.blocks()
+}
+
+fn tokenize(file: &str, text: &str, env: Env<'_>) -> Result<Vec<Token>, CorefileError> {
+    let mut tokens = Vec::new();
+    let mut chars = text.chars().peekable();
+    let mut line = 1;
+    while let Some(c) = chars.next() {
+        match c {
+            '\n' => line += 1,
+            c if c.is_whitespace() => {}
+            '#' => while chars.next_if(|c| *c != '\n').is_some() {},
+            '"' => {
+                let (start, mut word, mut closed) = (line, String::new(), false);
+                while let Some(c) = chars.next() {
+                    match c {
+                        '"' => {
+                            closed = true;
+                            break;
+                        }
+                        '\\' if chars.peek() == Some(&'"') => word.extend(chars.next()),
+                        c => {
+                            line += usize::from(c == '\n');
+                            word.push(c);
+                        }
+                    }
+                }
+                if !closed {
+                    return Err(CorefileError { file: file.to_owned(), line: start, what: "a quote is never closed".to_owned() });
+                }
+                tokens.push(Token { text: replace_env(&word, env), quoted: true, line: start, file: file.to_owned() });
+            }
+            c => {
+                let mut word = String::from(c);
+                while let Some(c) = chars.next_if(|c| !c.is_whitespace()) {
+                    word.push(c);
+                }
+                tokens.push(Token { text: replace_env(&word, env), quoted: false, line, file: file.to_owned() });
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+/// `{$NAME}` and `{%NAME%}`; an unset variable is empty.
+fn replace_env(word: &str, env: Env<'_>) -> String {
+    let mut out = word.to_owned();
+    for (open, close) in [("{$", "}"), ("{%", "%}")] {
+        while let Some(start) = out.find(open) {
+            let Some(len) = out[start..].find(close) else { break };
+            let name = out[start + open.len()..start + len].to_owned();
+            out.replace_range(start..start + len + close.len(), &env(&name).unwrap_or_default());
+        }
+    }
+    out
+}
+
+type Snippets = Vec<(String, Vec<Token>)>;
+
+/// Takes `(name) { … }` blocks out of the tokens.
+fn take_snippets(tokens: &mut Vec<Token>) -> Result<Snippets, CorefileError> {
+    let (mut snippets, mut rest, mut depth) = (Vec::new(), Vec::new(), 0usize);
+    let mut input = std::mem::take(tokens).into_iter().peekable();
+    while let Some(token) = input.next() {
+        let name = token.text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).map(str::to_owned);
+        let Some(name) = name.filter(|_| depth == 0 && !token.quoted && input.peek().is_some_and(|next| next.text == "{")) else {
+            depth = match token.text.as_str() {
+                "{" if !token.quoted => depth + 1,
+                "}" if !token.quoted => depth.saturating_sub(1),
+                _ => depth,
+            };
+            rest.push(token);
+            continue;
+        };
+        input.next();
+        let (mut body, mut inner) = (Vec::new(), 1);
+        for next in input.by_ref() {
+            inner += match next.text.as_str() {
+                "{" if !next.quoted => 1,
+                "}" if !next.quoted => -1,
+                _ => 0,
+            };
+            if inner == 0 {
+                break;
+            }
+            body.push(next);
+        }
+        if inner != 0 {
+            return Err(CorefileError { file: token.file, line: token.line, what: format!("the snippet ({name}) is never closed") });
+        }
+        snippets.push((name, body));
+    }
+    *tokens = rest;
+    Ok(snippets)
+}
+
+/// Replaces `import NAME` by a snippet and `import GLOB` by files.
+fn expand(tokens: Vec<Token>, dir: &Path, snippets: &Snippets, env: Env<'_>, depth: usize) -> Result<Vec<Token>, CorefileError> {
+    let mut out: Vec<Token> = Vec::new();
+    let mut input = tokens.into_iter().peekable();
+    while let Some(token) = input.next() {
+        let first_on_line = out.last().is_none_or(|last: &Token| last.line != token.line || last.file != token.file || last.text == "{");
+        if token.text != "import" || token.quoted || !first_on_line {
+            out.push(token);
+            continue;
+        }
+        let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
+        if depth >= IMPORT_DEPTH_MAX {
+            return Err(error("imports are nested too deeply".to_owned()));
+        }
+        let Some(pattern) = input.next_if(|next| next.line == token.line && next.file == token.file) else {
+            return Err(error("Wrong argument count or unexpected line ending after 'import'".to_owned()));
+        };
+        if input.peek().is_some_and(|next| next.line == token.line && next.file == token.file && next.text != "}") {
+            return Err(error("import takes one argument here; arguments for snippets are not supported".to_owned()));
+        }
+        if let Some((_, body)) = snippets.iter().find(|(name, _)| *name == pattern.text) {
+            out.extend(expand(body.clone(), dir, snippets, env, depth + 1)?);
+            continue;
+        }
+        let glob = pattern.text.contains(['*', '?', '[']);
+        let files = matching_files(&dir.join(&pattern.text)).map_err(|err| error(format!("cannot import {}: {err}", pattern.text)))?;
+        if files.is_empty() && !glob {
+            return Err(error(format!("File to import not found: {}", pattern.text)));
+        }
+        for path in files {
+            let text = fs::read_to_string(&path).map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
+            let imported = tokenize(&path.display().to_string(), &text, env)?;
+            out.extend(expand(imported, path.parent().unwrap_or(dir), snippets, env, depth + 1)?);
+        }
+    }
+    Ok(out)
+}
+
+/// Files of one directory whose name matches, by name; only the last part of the path may have wildcards.
+fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let (Some(dir), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else { return Ok(Vec::new()) };
+    if !name.contains(['*', '?']) {
+        return Ok(if pattern.is_file() { vec![pattern.to_owned()] } else { Vec::new() });
+    }
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(err) => return Err(err),
+    };
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let matches = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| !n.starts_with('.') && wildcard(name.as_bytes(), n.as_bytes()));
+        if matches && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.first(), name.first()) {
+        (None, None) => true,
+        (Some(b'*'), _) => wildcard(&pattern[1..], name) || (!name.is_empty() && wildcard(pattern, &name[1..])),
+        (Some(b'?'), Some(_)) => wildcard(&pattern[1..], &name[1..]),
+        (Some(p), Some(n)) if p == n => wildcard(&pattern[1..], &name[1..]),
+        _ => false,
+    }
+}
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+}
+
+impl Parser {
+    fn blocks(mut self) -> Result<Vec<ServerBlock>, CorefileError> {
+        let mut blocks = Vec::new();
+        while let Some(first) = self.tokens.get(self.at).cloned() {
+            let mut keys = Vec::new();
+            loop {
+                let Some(token) = self.tokens.get(self.at) else { break };
+                if token.text == "{" && !token.quoted {
+                    break;
+                }
+                // A key list goes on over lines only after a comma.
+                let continued = self.at > 0 && self.tokens[self.at - 1].text.ends_with(',');
+                if !keys.is_empty() && token.line != first.line && !continued {
+                    break;
+                }
+                keys.extend(token.text.split(',').filter(|key| !key.is_empty()).map(str::to_owned));
+                self.at += 1;
+            }
+            let directives = match self.tokens.get(self.at) {
+                Some(token) if token.text == "{" && !token.quoted => {
+                    self.at += 1;
+                    self.body(&first)?
+                }
+                // A file of one server block may leave the braces out.
+                _ if blocks.is_empty() => self.lines(None)?,
+                _ => return Err(CorefileError { file: first.file, line: first.line, what: format!("'{{' expected after {:?}", first.text) }),
+            };
+            if keys.is_empty() {
+                return Err(CorefileError { file: first.file, line: first.line, what: "a server block needs a zone, e.g. '.:53'".to_owned() });
+            }
+            blocks.push(ServerBlock { keys, directives, line: first.line });
+        }
+        Ok(blocks)
+    }
+
+    fn body(&mut self, opened: &Token) -> Result<Vec<Directive>, CorefileError> {
+        self.lines(Some(opened))
+    }
+
+    /// Directives up to the closing brace of `opened`, or to the end of the file.
+    fn lines(&mut self, opened: Option<&Token>) -> Result<Vec<Directive>, CorefileError> {
+        let mut directives = Vec::new();
+        loop {
+            let Some(token) = self.tokens.get(self.at).cloned() else {
+                return match opened {
+                    None => Ok(directives),
+                    Some(open) => Err(CorefileError { file: open.file.clone(), line: open.line, what: "a '{' is never closed".to_owned() }),
+                };
+            };
+            self.at += 1;
+            if token.text == "}" && !token.quoted {
+                if opened.is_none() {
+                    return Err(CorefileError { file: token.file, line: token.line, what: "unexpected '}'".to_owned() });
+                }
+                return Ok(directives);
+            }
+            let mut directive = Directive { name: token.text.clone(), args: Vec::new(), body: Vec::new(), file: token.file.clone(), line: token.line };
+            while let Some(next) = self.tokens.get(self.at).cloned() {
+                if next.line != token.line || next.file != token.file || (next.text == "}" && !next.quoted) {
+                    break;
+                }
+                self.at += 1;
+                if next.text == "{" && !next.quoted {
+                    directive.body = self.body(&next)?;
+                    break;
+                }
+                directive.args.push(next.text);
+            }
+            directives.push(directive);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Vec<ServerBlock> {
+        parse(Path::new("/nowhere/Corefile"), text, &|name| (name == "ZONE").then(|| "cluster.local".to_owned())).unwrap()
+    }
+
+    #[test]
+    fn blocks_have_keys_directives_and_bodies() {
+        let blocks = check(".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\nexample.org, example.com:54 {\n log\n}\n");
+        assert_eq!(blocks.len(), 2);
+        assert_eq!(blocks[0].directives[1].args, ["cluster.local", "in-addr.arpa"]);
+        assert_eq!(blocks[0].directives[1].body[0].args, ["insecure"]);
+        assert_eq!(blocks[1].keys, ["example.org", "example.com:54"]);
+        assert_eq!(blocks[1].directives[0].line, 8);
+    }
+
+    #[test]
+    fn snippets_and_globs_are_imported() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("b.override"), "log\n").unwrap();
+        fs::write(dir.path().join("a.override"), "errors\n").unwrap();
+        fs::write(dir.path().join("x.server"), "x.org {\n whoami\n}\n").unwrap();
+        let text = "(snip) {\n cache 30\n}\n. {\n import snip\n import *.override\n}\nimport *.server\nimport none/*.server\n";
+        let blocks = parse(&dir.path().join("Corefile"), text, &|_| None).unwrap();
+        let names: Vec<&str> = blocks[0].directives.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["cache", "errors", "log"]);
+        assert_eq!(blocks[1].keys, ["x.org"]);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        let err = parse(Path::new("Corefile"), ". {\n errors\n", &|_| None).unwrap_err();
+        assert_eq!(err.to_string(), "Corefile:1 - Error during parsing: a '{' is never closed");
+    }
+}

@@ -1,0 +1,193 @@
+//! The kubernetes plugin: informers keep the index fresh, and each question is answered from it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use base::task::Group;
+use client::informer::Informers;
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use crate::config;
+use crate::question::{Answer, Question};
+use crate::zone::{Found, Index, Objects, PodNames};
+
+/// A burst of changes is gathered this long before the index is built anew.
+const GATHER: Duration = Duration::from_millis(50);
+
+pub(crate) struct Kubernetes {
+    config: config::Kubernetes,
+    index: ArcSwap<Index>,
+    synced: AtomicBool,
+}
+
+impl Kubernetes {
+    pub(crate) fn start(config: config::Kubernetes, informers: &Informers, group: &Group) -> Arc<Kubernetes> {
+        let plugin = Arc::new(Kubernetes { config, index: ArcSwap::default(), synced: AtomicBool::new(false) });
+        group.spawn("kubernetes", Arc::clone(&plugin).follow(informers.clone()));
+        plugin
+    }
+
+    /// Whether the first lists of everything have arrived.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    async fn follow(self: Arc<Kubernetes>, informers: Informers) {
+        let services = informers.get::<Service>();
+        let (slices, namespaces) = (informers.get::<EndpointSlice>(), informers.get::<Namespace>());
+        let pods = (self.config.pods == PodNames::Verified).then(|| informers.get::<Pod>());
+        let (mut of_services, mut of_slices, mut of_namespaces) = (services.changes(), slices.changes(), namespaces.changes());
+        let mut of_pods = pods.as_ref().map(|pods| pods.changes());
+        services.synced().await;
+        slices.synced().await;
+        namespaces.synced().await;
+        if let Some(pods) = &pods {
+            pods.synced().await;
+        }
+        loop {
+            let exposed = |ns: &Option<String>| {
+                self.config.namespaces.is_empty() || ns.as_ref().is_some_and(|ns| self.config.namespaces.contains(ns))
+            };
+            let mut names = namespaces.list();
+            names.retain(|ns| exposed(&ns.metadata.name));
+            self.index.store(Arc::new(Index::build(&Objects {
+                services: &services.list(),
+                slices: &slices.list(),
+                namespaces: &names,
+                pods: &pods.as_ref().map(|pods| pods.list()).unwrap_or_default(),
+                pod_names_for_endpoints: self.config.endpoint_pod_names,
+            })));
+            self.synced.store(true, Ordering::Release);
+            let pod_change = async {
+                match &mut of_pods {
+                    Some(changes) => drop(changes.next().await),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = of_services.next() => {}
+                _ = of_slices.next() => {}
+                _ = of_namespaces.next() => {}
+                () = pod_change => {}
+            }
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// `None` passes the question on.
+    pub(crate) fn answer(&self, question: &Question) -> Option<Answer> {
+        let zone = self.config.zones.iter().filter(|zone| zone.zone_of(&question.lower)).max_by_key(|zone| zone.num_labels())?;
+        if !self.is_ready() {
+            return Some(Answer::new(ResponseCode::ServFail, "kubernetes"));
+        }
+        let index = self.index.load();
+        if is_reverse(zone) {
+            return self.reverse(&index, question, zone);
+        }
+        let outside = usize::from(question.lower.num_labels() - zone.num_labels());
+        let texts: Vec<String> = question.lower.iter().take(outside).map(|label| String::from_utf8_lossy(label).into_owned()).collect();
+        let labels: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "kubernetes") };
+        match (labels.as_slice(), question.kind) {
+            ([], RecordType::SOA) => answer.answers.push(self.soa(zone)),
+            ([], RecordType::NS) => answer.add(&question.name, self.config.ttl_secs, RData::NS(NS(below("ns.dns", zone)?))),
+            (labels, _) => match index.find(labels, self.config.pods) {
+                Some(found) => self.fill(&mut answer, question, zone, &found)?,
+                None if self.config.fall.through(&question.lower) => return None,
+                None => answer.code = ResponseCode::NXDomain,
+            },
+        }
+        if answer.answers.is_empty() {
+            answer.authorities.push(self.soa(zone));
+        }
+        Some(answer)
+    }
+
+    fn fill(&self, answer: &mut Answer, question: &Question, zone: &Name, found: &Found) -> Option<()> {
+        let ttl = self.config.ttl_secs;
+        if let Some(target) = &found.cname {
+            answer.add(&question.name, ttl, RData::CNAME(CNAME(fqdn(target)?)));
+            return Some(());
+        }
+        match question.kind {
+            RecordType::A | RecordType::AAAA => {
+                let data = found.addresses.iter().filter_map(|ip| address(*ip)).filter(|data| data.record_type() == question.kind);
+                data.for_each(|data| answer.add(&question.name, ttl, data));
+            }
+            RecordType::TXT => found.txt.iter().for_each(|text| answer.add(&question.name, ttl, RData::TXT(TXT::new(vec![text.clone()])))),
+            RecordType::SRV => {
+                // Equal shares of 100, as CoreDNS gives them.
+                let weight = u16::try_from(100 / found.srv.len().max(1)).unwrap_or(1).max(1);
+                for srv in &found.srv {
+                    let target = below(&srv.target, zone)?;
+                    answer.add(&question.name, ttl, RData::SRV(SRV::new(0, weight, srv.port, target.clone())));
+                    for data in srv.ips.iter().filter_map(|ip| address(*ip)) {
+                        let record = Record::from_rdata(target.clone(), ttl, data);
+                        if !answer.additionals.contains(&record) {
+                            answer.additionals.push(record);
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn reverse(&self, index: &Index, question: &Question, zone: &Name) -> Option<Answer> {
+        let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "kubernetes") };
+        // `zone` is a reverse zone; names live in the first that is not.
+        let home = self.config.zones.iter().find(|zone| !is_reverse(zone));
+        let ip = question.lower.parse_arpa_name().ok().filter(|net| net.prefix_len() == net.max_prefix_len()).map(|net| net.addr());
+        let names = ip.map(|ip| index.reverse(ip)).unwrap_or_default();
+        if names.is_empty() {
+            if self.config.fall.through(&question.lower) {
+                return None;
+            }
+            answer.code = ResponseCode::NXDomain;
+        } else if question.kind == RecordType::PTR {
+            for name in names {
+                answer.add(&question.name, self.config.ttl_secs, RData::PTR(PTR(below(name, home?)?)));
+            }
+        }
+        if answer.answers.is_empty() {
+            answer.authorities.push(self.soa(zone));
+        }
+        Some(answer)
+    }
+
+    fn soa(&self, zone: &Name) -> Record {
+        let part = |text: &str| below(text, zone).unwrap_or_else(|| zone.clone());
+        let ttl = self.config.ttl_secs;
+        let soa = SOA::new(part("ns.dns"), part("hostmaster"), 1, 7200, 1800, 86400, ttl);
+        Record::from_rdata(zone.clone(), ttl, RData::SOA(soa))
+    }
+}
+
+fn is_reverse(zone: &Name) -> bool {
+    zone.iter().next_back().is_some_and(|label| label == b"arpa")
+}
+
+fn address(ip: IpAddr) -> Option<RData> {
+    Some(match ip {
+        IpAddr::V4(ip) => RData::A(A(ip)),
+        IpAddr::V6(ip) => RData::AAAA(AAAA(ip)),
+    })
+}
+
+fn fqdn(text: &str) -> Option<Name> {
+    let mut name = Name::from_ascii(text).ok()?;
+    name.set_fqdn(true);
+    Some(name)
+}
+
+fn below(text: &str, zone: &Name) -> Option<Name> {
+    Name::from_ascii(text).ok()?.append_domain(zone).ok()
+}
