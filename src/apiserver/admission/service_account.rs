@@ -1,5 +1,8 @@
 //! Every pod runs as a service account, and finds that account's token where clients look for it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use async_trait::async_trait;
 use base::rng::Rng;
 use schema::meta;
@@ -11,6 +14,8 @@ use crate::authn::issue::WARN_ONLY_LIFE_SECS;
 use crate::status::Status;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// As long as upstream tries again, ten times in all.
+const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1500);
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Upstream's `ServiceAccount`.
@@ -36,7 +41,7 @@ impl Plugin for ServiceAccount {
         }
         let asked = review.object["spec"]["serviceAccountName"].as_str().unwrap_or_default();
         let name = if asked.is_empty() { "default" } else { asked }.to_owned();
-        let account = find(review, &name)?;
+        let account = find_soon(review, &name).await?;
         let spec = &mut review.object["spec"];
         spec["serviceAccountName"] = json!(name);
         spec["serviceAccount"] = json!(name);
@@ -74,12 +79,38 @@ impl Plugin for ServiceAccount {
     }
 }
 
-fn find(review: &Review<'_>, name: &str) -> Result<std::sync::Arc<Value>, Status> {
+fn find(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let namespace = &review.attributes.namespace;
     review
         .lookup
         .get("", "serviceaccounts", namespace, name)
         .ok_or_else(|| review.forbidden(&format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found")))
+}
+
+/// The same, but a new namespace gets a moment for its default account: whoever makes both a namespace and a pod is quicker than
+/// the controller that makes the account.
+async fn find_soon(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
+    if name != "default" {
+        return find(review, name);
+    }
+    let mut changed = review.lookup.changed("", "serviceaccounts");
+    let arrives = async {
+        // Marked as seen before the look: an account that comes after it wakes us.
+        while changed.has_changed().is_ok() {
+            changed.mark_unchanged();
+            if let Ok(account) = find(review, name) {
+                return Some(account);
+            }
+            if changed.changed().await.is_err() {
+                break;
+            }
+        }
+        None
+    };
+    match tokio::time::timeout(DEFAULT_ACCOUNT_WAIT, arrives).await {
+        Ok(Some(account)) => Ok(account),
+        _ => find(review, name),
+    }
 }
 
 /// Adds the token's volume, and a mount for each container that has none at the place.

@@ -104,8 +104,9 @@ async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
     );
     let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(false)).run(&plugin).await.unwrap();
     assert!(made["spec"]["volumes"].is_null());
-    let text = "pods \"p\" is forbidden: error looking up service account default/default: serviceaccount \"default\" not found";
-    assert_eq!(case(Operation::Create, "pods", "p", pod()).run(&plugin).await.unwrap_err(), text);
+    let text = "pods \"p\" is forbidden: error looking up service account default/gone: serviceaccount \"gone\" not found";
+    let pod = json!({"spec": {"serviceAccountName": "gone"}});
+    assert_eq!(case(Operation::Create, "pods", "p", pod).run(&plugin).await.unwrap_err(), text);
 }
 
 #[tokio::test]

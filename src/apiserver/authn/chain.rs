@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::time::Clock;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
 use pki::bundle::Bundle;
 use pki::jwt::Verifier;
@@ -123,16 +125,23 @@ impl Authenticator for Chain {
 }
 
 impl Chain {
+    async fn bearer(&self, token: &str) -> Result<Option<UserInfo>, AuthnError> {
+        let found = self.token(token, &self.audiences).await?;
+        found.map(|found| Some(found.user)).ok_or_else(|| AuthnError("invalid bearer token".to_owned()))
+    }
+
     /// Who the `Authorization` header says it is.
     async fn header(&self, parts: &Parts) -> Result<Option<UserInfo>, AuthnError> {
         let Some(header) = parts.headers.get(http::header::AUTHORIZATION) else {
-            return websocket_token(parts).map_or(Ok(None), Err);
+            return match websocket_token(parts) {
+                Some(token) => self.bearer(&token).await,
+                None => Ok(None),
+            };
         };
         let header = header.to_str().map_err(|_| AuthnError("the Authorization header is not text".to_owned()))?.trim();
         let (scheme, credential) = header.split_once(' ').unwrap_or((header, ""));
         if scheme.eq_ignore_ascii_case("bearer") && !credential.trim().is_empty() {
-            let found = self.token(credential.trim(), &self.audiences).await?;
-            return found.map(|found| Some(found.user)).ok_or_else(|| AuthnError("invalid bearer token".to_owned()));
+            return self.bearer(credential.trim()).await;
         }
         if scheme.eq_ignore_ascii_case("basic") {
             return self.basic.authenticate(credential.trim()).map(|user| user.map(completed));
@@ -141,11 +150,13 @@ impl Chain {
     }
 }
 
-// Browsers cannot set headers on a WebSocket, so upstream takes a token in a subprotocol. It is refused here, not ignored.
-fn websocket_token(parts: &Parts) -> Option<AuthnError> {
-    let protocols = parts.headers.get(http::header::SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
-    let token = protocols.split(',').any(|p| p.trim().starts_with("base64url.bearer.authorization.k8s.io."));
-    token.then(|| AuthnError("bearer tokens in WebSocket subprotocols are not supported yet".to_owned()))
+/// The token that a WebSocket client put among its subprotocols, for browsers cannot set headers.
+fn websocket_token(parts: &Parts) -> Option<String> {
+    const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+    let mut protocols = parts.headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let encoded = protocols.find_map(|list| list.split(',').find_map(|protocol| protocol.trim().strip_prefix(PREFIX)))?;
+    let bytes = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok()?;
+    String::from_utf8(bytes).ok().filter(|token| !token.is_empty())
 }
 
 /// The user with the group of all who proved themselves.

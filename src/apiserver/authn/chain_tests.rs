@@ -143,6 +143,10 @@ async fn a_pods_token_tells_pod_and_node_and_lasts_a_year() {
     assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]);
     assert_eq!(user.extra["authentication.kubernetes.io/pod-name"], ["p"]);
     assert_eq!(user.extra["authentication.kubernetes.io/node-uid"], ["node-uid"]);
+    let encoded = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, token);
+    let protocols = format!("v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.{encoded}");
+    let by_websocket = chain.authenticate(&parts(&[("sec-websocket-protocol", &protocols)]), &nobody()).await.unwrap().unwrap();
+    assert_eq!(by_websocket, user);
     world.clock.advance(SignedDuration::from_hours(24 * 2));
     assert_eq!(bearer(&chain, token).await.unwrap_err().0, "[invalid bearer token, service account token has expired]");
 }
