@@ -201,9 +201,9 @@ pub fn format_label_selector(selector: Option<&Value>) -> String {
 }
 
 fn new_requirement(key: &str, operator: Operator, values: BTreeSet<String>) -> Result<Requirement, String> {
-    if let [first, ..] = qualified_name_errors(key).as_slice() {
-        let all = [first.clone()].into_iter().chain(qualified_name_errors(key).into_iter().skip(1)).collect::<Vec<_>>();
-        return Err(format!("key: Invalid value: {key:?}: {}", all.join("; ")));
+    let errors = qualified_name_errors(key);
+    if !errors.is_empty() {
+        return Err(format!("key: Invalid value: {key:?}: {}", errors.join("; ")));
     }
     let list = || format!("[{}]", values.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>().join(","));
     match operator {

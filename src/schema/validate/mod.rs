@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod names;
+pub mod options;
 
 mod checks;
 mod cluster;
