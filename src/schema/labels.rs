@@ -1,5 +1,7 @@
 //! Label selectors: the query syntax and the `LabelSelector` object, in one form.
 
+mod parse;
+
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -68,8 +70,7 @@ impl Selector {
 
     /// Reads the query syntax: `a=b,a!=b,a in (x,y),a notin (x),!a,a,a>1`.
     pub fn parse(text: &str) -> Result<Selector, SelectorError> {
-        let mut parser = Parser { tokens: lex(text), at: 0 };
-        let mut requirements = parser.selector().map_err(SelectorError)?;
+        let mut requirements = parse::Parser::new(text).selector().map_err(SelectorError)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Selector { requirements, nothing: false })
     }
@@ -189,9 +190,7 @@ pub fn format_label_selector(selector: Option<&Value>) -> String {
         Ok(s) if s.nothing || s.requirements.is_empty() => "<none>".to_owned(),
         Ok(s) => {
             let show = |r: &Requirement| match (r.operator, r.values.len()) {
-                (Operator::In, 1) => {
-                    Requirement { operator: Operator::Equals, key: r.key.clone(), values: r.values.clone() }.to_string()
-                }
+                (Operator::In, 1) => Requirement { operator: Operator::Equals, key: r.key.clone(), values: r.values.clone() }.to_string(),
                 _ => r.to_string(),
             };
             s.requirements.iter().map(show).collect::<Vec<_>>().join(",")
@@ -235,165 +234,6 @@ fn new_requirement(key: &str, operator: Operator, values: BTreeSet<String>) -> R
     Ok(Requirement { key: key.to_owned(), operator, values })
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Word(String),
-    Symbol(&'static str),
-    End,
-}
-
-impl Token {
-    fn literal(&self) -> &str {
-        match self {
-            Token::Word(w) => w,
-            Token::Symbol(s) => s,
-            Token::End => "",
-        }
-    }
-}
-
-/// Cuts the text; runs of operator characters are matched longest first.
-fn lex(text: &str) -> Vec<Token> {
-    const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
-    let mut tokens = Vec::new();
-    let mut rest = text;
-    loop {
-        rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
-        if rest.is_empty() {
-            return tokens;
-        }
-        if let Some(symbol) = SYMBOLS.iter().find(|s| rest.starts_with(**s)) {
-            tokens.push(Token::Symbol(symbol));
-            rest = &rest[symbol.len()..];
-            continue;
-        }
-        let end = rest.find(|c: char| c.is_ascii_whitespace() || "=!(),><".contains(c)).unwrap_or(rest.len());
-        tokens.push(Token::Word(rest[..end].to_owned()));
-        rest = &rest[end..];
-    }
-}
-
-struct Parser {
-    tokens: Vec<Token>,
-    at: usize,
-}
-
-impl Parser {
-    fn peek(&self) -> Token {
-        self.tokens.get(self.at).cloned().unwrap_or(Token::End)
-    }
-
-    fn next(&mut self) -> Token {
-        let token = self.peek();
-        self.at += 1;
-        token
-    }
-
-    fn selector(&mut self) -> Result<Vec<Requirement>, String> {
-        let mut requirements = Vec::new();
-        loop {
-            match self.peek() {
-                Token::Word(_) | Token::Symbol("!") => {
-                    requirements.push(self.requirement().map_err(|e| format!("unable to parse requirement: {e}"))?);
-                    match self.next() {
-                        Token::End => return Ok(requirements),
-                        Token::Symbol(",") => match self.peek() {
-                            Token::Word(_) | Token::Symbol("!") => {}
-                            other => return Err(format!("found '{}', expected: identifier after ','", other.literal())),
-                        },
-                        other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.literal())),
-                    }
-                }
-                Token::End => return Ok(requirements),
-                other => return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal())),
-            }
-        }
-    }
-
-    fn requirement(&mut self) -> Result<Requirement, String> {
-        let mut token = self.next();
-        let negated = token == Token::Symbol("!");
-        if negated {
-            token = self.next();
-        }
-        let Token::Word(key) = token else { return Err(format!("found '{}', expected: identifier", token.literal())) };
-        let errors = qualified_name_errors(&key);
-        if !errors.is_empty() {
-            return Err(format!("<nil>: Invalid value: {key:?}: {}", errors.join("; ")));
-        }
-        if negated {
-            return new_requirement(&key, Operator::DoesNotExist, BTreeSet::new());
-        }
-        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
-            return new_requirement(&key, Operator::Exists, BTreeSet::new());
-        }
-        let operator = self.operator()?;
-        let values = match operator {
-            Operator::In | Operator::NotIn => self.values()?,
-            _ => BTreeSet::from([self.exact_value()?]),
-        };
-        new_requirement(&key, operator, values)
-    }
-
-    fn operator(&mut self) -> Result<Operator, String> {
-        let token = self.next();
-        Ok(match token.literal() {
-            "in" => Operator::In,
-            "notin" => Operator::NotIn,
-            "=" => Operator::Equals,
-            "==" => Operator::DoubleEquals,
-            "!=" => Operator::NotEquals,
-            ">" => Operator::GreaterThan,
-            "<" => Operator::LessThan,
-            other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
-        })
-    }
-
-    fn exact_value(&mut self) -> Result<String, String> {
-        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
-            return Ok(String::new());
-        }
-        match self.next() {
-            Token::Word(w) => Ok(w),
-            other => Err(format!("found '{}', expected: identifier", other.literal())),
-        }
-    }
-
-    fn values(&mut self) -> Result<BTreeSet<String>, String> {
-        let open = self.next();
-        if open != Token::Symbol("(") {
-            return Err(format!("found '{}' expected: '('", open.literal()));
-        }
-        match self.peek() {
-            Token::Word(_) | Token::Symbol(",") => {}
-            Token::Symbol(")") => {
-                self.next();
-                return Ok(BTreeSet::new());
-            }
-            other => return Err(format!("found '{}', expected: ',', ')' or identifier", other.literal())),
-        }
-        let mut values = BTreeSet::new();
-        // An empty place between commas or brackets is the empty value: `a in (,x)`.
-        loop {
-            match self.peek() {
-                Token::Word(w) => {
-                    self.next();
-                    values.insert(w);
-                }
-                Token::Symbol("," | ")") => {
-                    values.insert(String::new());
-                }
-                other => return Err(format!("found '{}', expected: ',', or identifier", other.literal())),
-            }
-            match self.next() {
-                Token::Symbol(",") => {}
-                Token::Symbol(")") => return Ok(values),
-                other => return Err(format!("found '{}', expected: ',' or ')'", other.literal())),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,7 +250,10 @@ mod tests {
             ("a=b", "a=b"),
             ("x in (b,a) , !y,z", "x in (a,b),!y,z"),
             ("b==c,a!=d", "a!=d,b==c"),
-            ("a notin ()", "error: unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"),
+            (
+                "a notin ()",
+                "error: unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
+            ),
             ("a in (,x)", "a in (,x)"),
             ("a=", "a="),
             ("n>5", "n>5"),

@@ -101,8 +101,13 @@ pub fn decode(entries: &[Value]) -> Option<Managers> {
 pub fn encode(managers: &Managers) -> Vec<Value> {
     let mut order: Vec<_> = managers.iter().filter(|(_, owned)| !owned.set.is_empty()).collect();
     order.sort_by(|(a, x), (b, y)| {
-        (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource)
-            .cmp(&(b.operation, &y.time, &b.manager, &y.api_version, &b.subresource))
+        (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource).cmp(&(
+            b.operation,
+            &y.time,
+            &b.manager,
+            &y.api_version,
+            &b.subresource,
+        ))
     });
     order.into_iter().map(|(id, owned)| entry(id, owned)).collect()
 }

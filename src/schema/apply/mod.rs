@@ -100,9 +100,8 @@ pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force:
     }
     let skeleton = new_object(&config);
     let live = live.unwrap_or(&skeleton);
-    let mut managers = managers::decode(meta::managed_fields(live)).ok_or_else(|| {
-        ApplyError::BadRequest("failed to decode managed fields: existing managedFields are malformed".to_owned())
-    })?;
+    let mut managers = managers::decode(meta::managed_fields(live))
+        .ok_or_else(|| ApplyError::BadRequest("failed to decode managed fields: existing managedFields are malformed".to_owned()))?;
     let live = without_managed(live);
     if managers.is_empty() && meta::creation_timestamp(&live).is_some() {
         adopt_untracked(request, &live, &mut managers);
@@ -169,10 +168,8 @@ fn apply_once(
     // Not stripped yet: the name in the configuration keeps `metadata` itself from being pruned.
     let claimed = field_set(view, config).without_subtrees(&ignored);
     let set = strip(&claimed);
-    let before = managers.insert(
-        id.clone(),
-        Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed },
-    );
+    let before = managers
+        .insert(id.clone(), Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed });
     let last = before.as_ref().map(|o| o.set.clone()).unwrap_or_default();
     let object = prune(view, merged, &managers, &last);
     let change = compare(view, Some(live), Some(&object)).without(&ignored);
@@ -264,11 +261,8 @@ pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value
     }
     let touched = strip(&change.modified.union(&change.added));
     if !touched.is_empty() {
-        let owned = managers.entry(id).or_insert_with(|| Owned {
-            api_version: request.api_version.to_owned(),
-            time: None,
-            set: Set::default(),
-        });
+        let owned =
+            managers.entry(id).or_insert_with(|| Owned { api_version: request.api_version.to_owned(), time: None, set: Set::default() });
         owned.set = owned.set.union(&touched);
         owned.time = Some(request.now.to_owned());
     }
@@ -326,9 +320,7 @@ fn without_managed(object: &Value) -> Value {
 /// In a configuration, null says nothing.
 fn without_nulls(value: &Value) -> Value {
     match value {
-        Value::Object(map) => {
-            Value::Object(map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect())
-        }
+        Value::Object(map) => Value::Object(map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect()),
         Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
         other => other.clone(),
     }

@@ -24,7 +24,8 @@ fn type_def() -> TypeDef {
         ..Field::new("ports", Shape::List(Box::new(shape(port))))
     };
     let container = strukt("C", vec![Field::new("name", Shape::String), Field::new("image", Shape::String), ports]);
-    let containers = Field { list: ListType::Map(vec!["name".into()]), ..Field::new("containers", Shape::List(Box::new(shape(container)))) };
+    let containers =
+        Field { list: ListType::Map(vec!["name".into()]), ..Field::new("containers", Shape::List(Box::new(shape(container)))) };
     let selector = Field { atomic: true, ..Field::new("selector", Shape::Map(Box::new(Shape::String))) };
     let spec = strukt("Spec", vec![Field::new("replicas", Shape::Int32), containers, selector]);
     let finalizers = Field { list: ListType::Set, ..Field::new("finalizers", Shape::List(Box::new(Shape::String))) };
@@ -86,7 +87,9 @@ fn another_owner_is_a_conflict_and_force_takes_the_field() {
 #[test]
 fn what_is_no_longer_applied_goes_unless_another_owns_it() {
     let t = type_def();
-    let a = object(json!({"metadata": {"labels": {"x": "1", "y": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}));
+    let a = object(
+        json!({"metadata": {"labels": {"x": "1", "y": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}),
+    );
     let live = apply(&request(&t, "a"), None, &a, false).unwrap();
     let b = object(json!({"metadata": {"labels": {"y": "1"}}}));
     let live = apply(&request(&t, "b"), Some(&live), &b, false).unwrap();
@@ -99,7 +102,8 @@ fn what_is_no_longer_applied_goes_unless_another_owns_it() {
 #[test]
 fn a_struct_goes_with_its_last_owned_member() {
     let t = type_def();
-    let live = apply(&request(&t, "a"), None, &object(json!({"metadata": {"labels": {"x": "1"}}, "spec": {"replicas": 1}})), false).unwrap();
+    let live =
+        apply(&request(&t, "a"), None, &object(json!({"metadata": {"labels": {"x": "1"}}, "spec": {"replicas": 1}})), false).unwrap();
     let live = apply(&request(&t, "a"), Some(&live), &object(json!({"metadata": {}})), false).unwrap();
     assert_eq!(live.get("spec"), None);
     assert_eq!(live["metadata"].get("labels"), None);
@@ -187,5 +191,8 @@ fn kubectl_may_take_over_its_own_client_side_fields() {
 fn keyed_items_need_their_key() {
     let t = type_def();
     let error = apply(&request(&t, "me"), None, &object(json!({"spec": {"containers": [{"image": "i"}]}})), false).unwrap_err();
-    assert!(error.to_string().contains(".spec.containers: element 0: associative list with keys has an element that omits key field \"name\""), "{error}");
+    assert!(
+        error.to_string().contains(".spec.containers: element 0: associative list with keys has an element that omits key field \"name\""),
+        "{error}"
+    );
 }

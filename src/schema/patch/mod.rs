@@ -29,8 +29,8 @@ const OPERATIONS_MAX: usize = 10_000;
 
 /// RFC 6902, all operations or none.
 pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
-    let operations: json_patch::Patch = serde_json::from_slice(patch)
-        .map_err(|e| PatchError::BadRequest(format!("error decoding patch: {e}")))?;
+    let operations: json_patch::Patch =
+        serde_json::from_slice(patch).map_err(|e| PatchError::BadRequest(format!("error decoding patch: {e}")))?;
     if operations.0.len() > OPERATIONS_MAX {
         return Err(PatchError::TooManyOperations { got: operations.0.len(), max: OPERATIONS_MAX });
     }

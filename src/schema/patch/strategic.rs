@@ -125,9 +125,7 @@ fn merge_member(
     let child = place.member(key);
     match (original, value) {
         (Some(Value::Object(_)), Value::Object(_)) if field.is_some_and(|f| f.patch.replace) => Ok(Some(value.clone())),
-        (Some(Value::Object(old)), Value::Object(new)) => {
-            merge_maps(child, old, new, depth).map(|m| Some(Value::Object(m)))
-        }
+        (Some(Value::Object(old)), Value::Object(new)) => merge_maps(child, old, new, depth).map(|m| Some(Value::Object(m))),
         (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
             let order = patch.get(&format!("{SET_ORDER}{key}")).and_then(Value::as_array);
             let key = field.and_then(|f| f.merge_key.as_deref());
@@ -208,9 +206,9 @@ fn merge_lists(
     }
     for item in &patch {
         let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
-        let id = item.get(key).ok_or_else(|| {
-            rejected(format!("map: {} does not contain declared merge key: {key}", Value::Object(item.clone())))
-        })?;
+        let id = item
+            .get(key)
+            .ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", Value::Object(item.clone()))))?;
         match merged.iter().position(|m| m.get(key) == Some(id)) {
             Some(at) => {
                 let old = merged[at].as_object().cloned().unwrap_or_default();
@@ -286,7 +284,11 @@ mod tests {
     fn type_def() -> TypeDef {
         let env = TypeDef { fields: vec![Field::new("name", Shape::String), Field::new("value", Shape::String)], ..TypeDef::default() };
         let container = TypeDef {
-            fields: vec![list("env", Shape::Struct(TypeRef::of(env)), Some("name")), Field::new("image", Shape::String), Field::new("name", Shape::String)],
+            fields: vec![
+                list("env", Shape::Struct(TypeRef::of(env)), Some("name")),
+                Field::new("image", Shape::String),
+                Field::new("name", Shape::String),
+            ],
             ..TypeDef::default()
         };
         TypeDef {
@@ -316,16 +318,32 @@ mod tests {
 
     #[test]
     fn directives_delete_replace_and_retain() {
-        check(json!({"containers": [{"name": "a"}, {"name": "b"}]}), json!({"containers": [{"$patch": "delete", "name": "a"}]}), json!({"containers": [{"name": "b"}]}));
-        check(json!({"containers": [{"name": "a"}]}), json!({"containers": [{"$patch": "replace"}, {"name": "z"}]}), json!({"containers": [{"name": "z"}]}));
+        check(
+            json!({"containers": [{"name": "a"}, {"name": "b"}]}),
+            json!({"containers": [{"$patch": "delete", "name": "a"}]}),
+            json!({"containers": [{"name": "b"}]}),
+        );
+        check(
+            json!({"containers": [{"name": "a"}]}),
+            json!({"containers": [{"$patch": "replace"}, {"name": "z"}]}),
+            json!({"containers": [{"name": "z"}]}),
+        );
         check(json!({"labels": {"a": "1"}}), json!({"labels": {"$patch": "replace", "b": "2"}}), json!({"labels": {"b": "2"}}));
         check(
             json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}),
             json!({"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}),
             json!({"strategy": {"type": "Recreate"}}),
         );
-        check(json!({"finalizers": ["a", "b"]}), json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}), json!({"finalizers": ["b", "c"]}));
-        check(json!({}), json!({"containers": [{"$patch": "delete", "name": "a"}], "labels": {"x": null, "y": "1"}}), json!({"labels": {"y": "1"}}));
+        check(
+            json!({"finalizers": ["a", "b"]}),
+            json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}),
+            json!({"finalizers": ["b", "c"]}),
+        );
+        check(
+            json!({}),
+            json!({"containers": [{"$patch": "delete", "name": "a"}], "labels": {"x": null, "y": "1"}}),
+            json!({"labels": {"y": "1"}}),
+        );
     }
 
     #[test]

@@ -36,8 +36,20 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
     let Some(first) = found.first().filter(|v| !v.is_null()) else { return Value::Null };
     match kind {
         "integer" => first.as_i64().or(first.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from),
-        "number" => if first.is_number() { (*first).clone() } else { Value::Null },
-        "boolean" => if first.is_boolean() { (*first).clone() } else { Value::Null },
+        "number" => {
+            if first.is_number() {
+                (*first).clone()
+            } else {
+                Value::Null
+            }
+        }
+        "boolean" => {
+            if first.is_boolean() {
+                (*first).clone()
+            } else {
+                Value::Null
+            }
+        }
         "date" => match first.as_str() {
             Some(text) if text.parse::<Timestamp>().is_ok() => json!(duration::since(Some(text), now)),
             Some(_) => json!("<invalid>"),
@@ -64,10 +76,13 @@ pub fn find<'a>(object: &'a Value, path: &str) -> Vec<&'a Value> {
             return Vec::new();
         }
         rest = after;
-        found = found.into_iter().flat_map(|v| match name.as_str() {
-            "*" => children(v),
-            name => v.get(name).into_iter().collect(),
-        }).collect();
+        found = found
+            .into_iter()
+            .flat_map(|v| match name.as_str() {
+                "*" => children(v),
+                name => v.get(name).into_iter().collect(),
+            })
+            .collect();
     }
     found
 }
@@ -165,7 +180,8 @@ mod tests {
 
     #[test]
     fn simple_paths_find_what_definitions_ask_for() {
-        let object = json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}}, "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
+        let object =
+            json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}}, "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
         let text = |path: &str| find(&object, path).iter().map(|v| v.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(text(".spec.n"), "3");
         assert_eq!(text(".spec.l[?(@.t==\"B\")].s"), "2");
@@ -179,8 +195,11 @@ mod tests {
     #[test]
     fn cells_have_the_type_of_their_column() {
         let object = json!({"metadata": {"name": "x", "creationTimestamp": "2026-11-21T05:00:00Z"}, "spec": {"n": 3}});
-        let columns = [json!({"name": "N", "type": "integer", "jsonPath": ".spec.n"}), json!({"name": "M", "type": "string", "jsonPath": ".spec.m"}),
-            json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})];
+        let columns = [
+            json!({"name": "N", "type": "integer", "jsonPath": ".spec.n"}),
+            json!({"name": "M", "type": "string", "jsonPath": ".spec.m"}),
+            json!({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}),
+        ];
         let cells = row(&columns, &object, "2026-11-21T05:10:00Z".parse().unwrap());
         assert_eq!(cells, [json!("x"), json!(3), Value::Null, json!("10m")]);
     }

@@ -122,8 +122,7 @@ fn or_unset(object: &Value, path: &str) -> Value {
 
 /// `a=b,c=d`, or `<none>`.
 fn labels_text(labels: Option<&serde_json::Map<String, Value>>) -> String {
-    let pairs: Vec<String> =
-        labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    let pairs: Vec<String> = labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
     if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
 }
 

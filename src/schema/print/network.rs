@@ -8,20 +8,10 @@ use crate::labels::format_label_selector;
 use crate::read;
 
 pub(super) const PRINTERS: &[Printer] = &[
-    printer(
-        "",
-        "Service",
-        &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide("Selector")],
-        service,
-    ),
+    printer("", "Service", &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide("Selector")], service),
     printer("", "Endpoints", &[NAME, text("Endpoints"), AGE], endpoints),
     printer("discovery.k8s.io", "EndpointSlice", &[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE], slice),
-    printer(
-        "networking.k8s.io",
-        "Ingress",
-        &[NAME, text("Class"), text("Hosts"), text("Address"), text("Ports"), AGE],
-        ingress,
-    ),
+    printer("networking.k8s.io", "Ingress", &[NAME, text("Class"), text("Hosts"), text("Address"), text("Ports"), AGE], ingress),
     printer("networking.k8s.io", "IngressClass", &[NAME, text("Controller"), text("Parameters"), AGE], ingress_class),
     printer("networking.k8s.io", "NetworkPolicy", &[NAME, text("Pod-Selector"), AGE], network_policy),
     printer("networking.k8s.io", "ServiceCIDR", &[NAME, text("CIDRs"), AGE], service_cidr),
@@ -88,23 +78,12 @@ fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn slice(object: &Value, now: Timestamp) -> Vec<Value> {
-    let ports: Vec<String> = read::list(object, "ports")
-        .iter()
-        .map(|p| read::integer(p, "port").map_or_else(|| "*".to_owned(), |n| n.to_string()))
-        .collect();
-    let addresses: Vec<String> = read::list(object, "endpoints")
-        .iter()
-        .flat_map(|e| read::texts(e, "addresses"))
-        .map(str::to_owned)
-        .collect();
+    let ports: Vec<String> =
+        read::list(object, "ports").iter().map(|p| read::integer(p, "port").map_or_else(|| "*".to_owned(), |n| n.to_string())).collect();
+    let addresses: Vec<String> =
+        read::list(object, "endpoints").iter().flat_map(|e| read::texts(e, "addresses")).map(str::to_owned).collect();
     let unset = |list: &[String]| if list.is_empty() { "<unset>".to_owned() } else { three_and_more(list) };
-    vec![
-        name(object),
-        json!(read::text(object, "addressType")),
-        json!(unset(&ports)),
-        json!(unset(&addresses)),
-        age(object, now),
-    ]
+    vec![name(object), json!(read::text(object, "addressType")), json!(unset(&ports)), json!(unset(&addresses)), age(object, now)]
 }
 
 fn ingress(object: &Value, now: Timestamp) -> Vec<Value> {

@@ -11,7 +11,17 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer(
         "",
         "Pod",
-        &[NAME, text("Ready"), text("Status"), text("Restarts"), AGE, wide("IP"), wide("Node"), wide("Nominated Node"), wide("Readiness Gates")],
+        &[
+            NAME,
+            text("Ready"),
+            text("Status"),
+            text("Restarts"),
+            AGE,
+            wide("IP"),
+            wide("Node"),
+            wide("Nominated Node"),
+            wide("Readiness Gates"),
+        ],
         pod,
     ),
     printer("", "PodTemplate", &[NAME, text("Containers"), text("Images"), text("Pod Labels")], pod_template),
@@ -59,8 +69,7 @@ impl Story {
         let inits = read::list(pod, "spec.initContainers");
         let sidecars = inits.iter().filter(|c| is_sidecar(c)).count();
         let reason = read::some_text(pod, "status.reason").unwrap_or(read::text(pod, "status.phase"));
-        let mut story =
-            Story { reason: reason.to_owned(), total: read::list(pod, "spec.containers").len() + sidecars, ..Story::default() };
+        let mut story = Story { reason: reason.to_owned(), total: read::list(pod, "spec.containers").len() + sidecars, ..Story::default() };
         let scheduled = read::find(read::list(pod, "status.conditions"), "type", "PodScheduled");
         if scheduled.is_some_and(|c| read::text(c, "reason") == "SchedulingGated") {
             story.reason = "SchedulingGated".to_owned();

@@ -83,10 +83,10 @@ fn webhooks(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn param_kind(object: &Value) -> Value {
-    json!(read::at(object, "spec.paramKind").map_or_else(
-        || "<unset>".to_owned(),
-        |p| format!("{}/{}", read::text(p, "apiVersion"), read::text(p, "kind"))
-    ))
+    json!(
+        read::at(object, "spec.paramKind")
+            .map_or_else(|| "<unset>".to_owned(), |p| format!("{}/{}", read::text(p, "apiVersion"), read::text(p, "kind")))
+    )
 }
 
 fn validating_policy(object: &Value, now: Timestamp) -> Vec<Value> {

@@ -89,9 +89,8 @@ fn phase(object: &Value) -> Value {
 }
 
 fn volume(object: &Value, now: Timestamp) -> Vec<Value> {
-    let claim = read::at(object, "spec.claimRef")
-        .map(|c| format!("{}/{}", read::text(c, "namespace"), read::text(c, "name")))
-        .unwrap_or_default();
+    let claim =
+        read::at(object, "spec.claimRef").map(|c| format!("{}/{}", read::text(c, "namespace"), read::text(c, "name"))).unwrap_or_default();
     vec![
         name(object),
         json!(read::text(object, "spec.capacity.storage")),
@@ -175,11 +174,7 @@ fn csi_node(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn capacity(object: &Value, _now: Timestamp) -> Vec<Value> {
-    vec![
-        name(object),
-        json!(read::text(object, "storageClassName")),
-        json!(read::some_text(object, "capacity").unwrap_or("<unset>")),
-    ]
+    vec![name(object), json!(read::text(object, "storageClassName")), json!(read::some_text(object, "capacity").unwrap_or("<unset>"))]
 }
 
 fn resource_claim(object: &Value, now: Timestamp) -> Vec<Value> {

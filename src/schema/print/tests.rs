@@ -54,19 +54,28 @@ fn pod_cells(status: Value) -> String {
 #[test]
 fn the_status_of_a_pod_tells_where_it_stands() {
     assert_eq!(pod_cells(json!({"phase": "Pending"})), "0/2 Pending 0 10m");
-    assert_eq!(pod_cells(json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]})), "0/2 Init:0/2 0 10m");
     assert_eq!(
-        pod_cells(json!({"initContainerStatuses": [{"name": "i", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]})),
+        pod_cells(json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]})),
+        "0/2 Init:0/2 0 10m"
+    );
+    assert_eq!(
+        pod_cells(
+            json!({"initContainerStatuses": [{"name": "i", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]})
+        ),
         "0/2 Init:CrashLoopBackOff 2 10m"
     );
     let inits = json!([{"name": "i", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}, {"name": "s", "started": true, "ready": true, "state": {"running": {}}}]);
     assert_eq!(
-        pod_cells(json!({"initContainerStatuses": inits, "containerStatuses": [{"name": "a", "ready": true, "state": {"running": {}}, "restartCount": 3,
-            "lastState": {"terminated": {"finishedAt": "2026-11-21T05:05:00Z"}}}]})),
+        pod_cells(
+            json!({"initContainerStatuses": inits, "containerStatuses": [{"name": "a", "ready": true, "state": {"running": {}}, "restartCount": 3,
+            "lastState": {"terminated": {"finishedAt": "2026-11-21T05:05:00Z"}}}]})
+        ),
         "2/2 Running 3 (5m ago) 10m"
     );
     assert_eq!(
-        pod_cells(json!({"phase": "Failed", "initContainerStatuses": inits, "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 137, "signal": 9}}}]})),
+        pod_cells(
+            json!({"phase": "Failed", "initContainerStatuses": inits, "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 137, "signal": 9}}}]})
+        ),
         "1/2 Signal:9 0 10m"
     );
 }
@@ -95,6 +104,7 @@ fn nodes_show_roles_and_cordons() {
 
 #[test]
 fn jobs_show_progress_and_duration() {
-    let object = json!({"metadata": {"name": "j"}, "spec": {"completions": 3}, "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
+    let object =
+        json!({"metadata": {"name": "j"}, "spec": {"completions": 3}, "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
     assert!(cells("batch", "Job", object).starts_with("j | Running | 1/3 | 2m"));
 }

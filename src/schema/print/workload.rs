@@ -40,12 +40,7 @@ pub(super) const PRINTERS: &[Printer] = &[
         ],
         daemon_set,
     ),
-    printer(
-        "batch",
-        "Job",
-        &[NAME, text("Status"), text("Completions"), text("Duration"), AGE, CONTAINERS, IMAGES, SELECTOR],
-        job,
-    ),
+    printer("batch", "Job", &[NAME, text("Status"), text("Completions"), text("Duration"), AGE, CONTAINERS, IMAGES, SELECTOR], job),
     printer(
         "batch",
         "CronJob",
@@ -72,8 +67,7 @@ pub(super) const PRINTERS: &[Printer] = &[
     ),
 ];
 
-const REPLICAS: &[super::Column] =
-    &[NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, CONTAINERS, IMAGES, SELECTOR];
+const REPLICAS: &[super::Column] = &[NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, CONTAINERS, IMAGES, SELECTOR];
 
 fn selector(object: &Value) -> Value {
     json!(format_label_selector(read::at(object, "spec.selector")))
@@ -151,9 +145,8 @@ fn job(object: &Value, now: Timestamp) -> Vec<Value> {
         _ => format!("{succeeded}/1"),
     };
     let time = |path: &str| read::some_text(object, path).and_then(|t| t.parse::<Timestamp>().ok());
-    let took = time("status.startTime").map(|start| {
-        duration::human(duration::seconds_between(start, time("status.completionTime").unwrap_or(now)))
-    });
+    let took = time("status.startTime")
+        .map(|start| duration::human(duration::seconds_between(start, time("status.completionTime").unwrap_or(now))));
     let (names, images) = containers(object, "spec.template.spec");
     vec![
         name(object),
@@ -212,8 +205,7 @@ fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn autoscaler(object: &Value, now: Timestamp) -> Vec<Value> {
-    let reference =
-        format!("{}/{}", read::text(object, "spec.scaleTargetRef.kind"), read::text(object, "spec.scaleTargetRef.name"));
+    let reference = format!("{}/{}", read::text(object, "spec.scaleTargetRef.kind"), read::text(object, "spec.scaleTargetRef.name"));
     let minimum = read::integer(object, "spec.minReplicas").map_or_else(|| "<unset>".to_owned(), |n| n.to_string());
     vec![
         name(object),

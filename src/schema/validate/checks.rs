@@ -108,9 +108,7 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
         return;
     };
     label_selector(selector, "spec.selector", errors);
-    if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty)
-        && read::list(selector, "matchExpressions").is_empty()
-    {
+    if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty) && read::list(selector, "matchExpressions").is_empty() {
         let message = format!("empty selector is invalid for {kind}");
         errors.push(FieldError::invalid("spec.selector", selector.clone(), message));
         return;

@@ -25,14 +25,7 @@ pub(super) struct Pod<'a> {
 }
 
 /// One list of containers. `seen` holds the names of all containers of the pod so far.
-pub(super) fn containers<'a>(
-    list: &'a [Value],
-    path: &str,
-    role: Role,
-    pod: &Pod<'_>,
-    seen: &mut BTreeSet<&'a str>,
-    errors: &mut Errors,
-) {
+pub(super) fn containers<'a>(list: &'a [Value], path: &str, role: Role, pod: &Pod<'_>, seen: &mut BTreeSet<&'a str>, errors: &mut Errors) {
     let mut host_ports = BTreeSet::new();
     for (idx, container) in list.iter().enumerate() {
         let path = format!("{path}[{idx}]");

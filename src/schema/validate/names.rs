@@ -32,10 +32,7 @@ fn lower_or_digit(b: u8) -> bool {
 
 fn is_dns_label(text: &str) -> bool {
     let b = text.as_bytes();
-    !b.is_empty()
-        && lower_or_digit(b[0])
-        && lower_or_digit(b[b.len() - 1])
-        && b.iter().all(|c| lower_or_digit(*c) || *c == b'-')
+    !b.is_empty() && lower_or_digit(b[0]) && lower_or_digit(b[b.len() - 1]) && b.iter().all(|c| lower_or_digit(*c) || *c == b'-')
 }
 
 fn is_subdomain(text: &str) -> bool {
@@ -301,11 +298,15 @@ mod tests {
     fn texts_show_examples_as_upstream() {
         assert_eq!(
             dns_subdomain_errors("Web"),
-            ["a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"]
+            [
+                "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+            ]
         );
         assert_eq!(
             dns_label_errors("A"),
-            ["a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"]
+            [
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+            ]
         );
         assert_eq!(dns_label_errors("a.b"), ["must not contain dots"]);
     }

@@ -90,7 +90,10 @@ mod tests {
     fn apply_needs_a_manager_and_only_apply_may_force() {
         let options = WriteOptions::default();
         assert_eq!(patch(&options, PatchKind::Apply, None)[0].to_string(), "fieldManager: Required value: is required for apply patch");
-        assert_eq!(patch(&options, PatchKind::Other, Some(true))[0].to_string(), "force: Forbidden: may not be specified for non-apply patch");
+        assert_eq!(
+            patch(&options, PatchKind::Other, Some(true))[0].to_string(),
+            "force: Forbidden: may not be specified for non-apply patch"
+        );
         let bad = WriteOptions { dry_run: &["x"], ..options };
         assert_eq!(write(&bad)[0].to_string(), "dryRun: Unsupported value: [\"x\"]: supported values: \"All\"");
     }

@@ -126,7 +126,13 @@ fn status_writes_are_owned_apart_from_the_spec() {
     apply::track_update(&request(r, "apps/v1"), None, &mut object);
     let mut new = object.clone();
     new["status"]["replicas"] = json!(3);
-    let of_status = apply::Request { subresource: "status", manager: "controller", now: "2026-11-21T05:00:01Z", reset: apply::reset_paths("status"), ..request(r, "apps/v1") };
+    let of_status = apply::Request {
+        subresource: "status",
+        manager: "controller",
+        now: "2026-11-21T05:00:01Z",
+        reset: apply::reset_paths("status"),
+        ..request(r, "apps/v1")
+    };
     apply::track_update(&of_status, Some(&object), &mut new);
     let entry = &meta::managed_fields(&new)[1];
     assert_eq!((&entry["subresource"], &entry["fieldsV1"]), (&json!("status"), &json!({"f:status": {"f:replicas": {}}})));

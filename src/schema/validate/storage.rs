@@ -47,9 +47,9 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),
         [_] => {}
-        [_, others @ ..] => errors.extend(
-            others.iter().map(|(k, _)| FieldError::forbidden(format!("spec.{k}"), "may not specify more than 1 volume type")),
-        ),
+        [_, others @ ..] => {
+            errors.extend(others.iter().map(|(k, _)| FieldError::forbidden(format!("spec.{k}"), "may not specify more than 1 volume type")))
+        }
     }
     if read::at(object, "spec.local").is_some() && read::at(object, "spec.nodeAffinity").is_none() {
         errors.push(FieldError::required("spec.nodeAffinity", "Local volume requires node affinity"));

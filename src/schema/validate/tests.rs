@@ -59,7 +59,8 @@ fn good_objects_pass() {
     assert_eq!(created("", "Pod", json!({"spec": pod_spec()})), [""; 0]);
     assert_eq!(created("apps", "Deployment", deployment()), [""; 0]);
     assert_eq!(created("", "ConfigMap", json!({"data": {"a.b": "c"}})), [""; 0]);
-    let service = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": 80, "protocol": "TCP", "targetPort": "http"}]}});
+    let service =
+        json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": 80, "protocol": "TCP", "targetPort": "http"}]}});
     assert_eq!(created("", "Service", service), [""; 0]);
 }
 
@@ -98,12 +99,17 @@ fn a_running_pod_may_change_its_image_and_little_else() {
     assert_eq!(updated("", "Pod", new.clone(), json!({"spec": pod_spec()})), [""; 0]);
     new["spec"]["nodeName"] = json!("n");
     let errors = updated("", "Pod", new, json!({"spec": pod_spec()}));
-    assert!(errors[0].starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"), "{errors:?}");
+    assert!(
+        errors[0].starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"),
+        "{errors:?}"
+    );
 }
 
 #[test]
 fn ephemeral_containers_only_come() {
-    let pod = |image: &str| with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}));
+    let pod = |image: &str| {
+        with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}))
+    };
     assert!(update_ephemeral_containers(&pod("x"), &with_name(json!({"spec": pod_spec()}))).is_empty());
     let errors = update_ephemeral_containers(&pod("y"), &pod("x"));
     assert_eq!(errors[0].to_string(), "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n");
@@ -128,7 +134,8 @@ fn selectors_match_their_template_and_stay() {
 
 #[test]
 fn services_keep_their_address_and_name_their_ports() {
-    let service = |ip: &str| json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80, "protocol": "TCP"}]}});
+    let service =
+        |ip: &str| json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80, "protocol": "TCP"}]}});
     assert_eq!(
         updated("", "Service", service("10.0.0.2"), service("10.0.0.1")),
         ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.2\"]: may not change once set"]
@@ -145,10 +152,7 @@ fn frozen_config_stays() {
     let frozen = json!({"immutable": true, "data": {"a": "1"}});
     let errors = updated("", "ConfigMap", json!({"immutable": true, "data": {"a": "2"}}), frozen);
     assert_eq!(errors, ["data: Forbidden: field is immutable when `immutable` is set"]);
-    assert_eq!(
-        updated("", "Secret", json!({"type": "b"}), json!({"type": "Opaque"})),
-        ["type: Invalid value: \"b\": field is immutable"]
-    );
+    assert_eq!(updated("", "Secret", json!({"type": "b"}), json!({"type": "Opaque"})), ["type: Invalid value: \"b\": field is immutable"]);
     assert_eq!(created("", "Secret", json!({"type": "kubernetes.io/tls", "data": {"tls.key": ""}})), ["data[tls.crt]: Required value"]);
 }
 

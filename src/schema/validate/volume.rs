@@ -43,9 +43,9 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
         match sources.as_slice() {
             [] => errors.push(FieldError::required(path.as_str(), "must specify a volume type")),
             [source] => self::source(volume, source, &path, errors),
-            [_, others @ ..] => errors.extend(others.iter().map(|other| {
-                FieldError::forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type")
-            })),
+            [_, others @ ..] => errors.extend(
+                others.iter().map(|other| FieldError::forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type")),
+            ),
         }
     }
     seen

@@ -172,7 +172,8 @@ pub(super) fn controller_revision_update(new: &Value, old: &Value, errors: &mut 
 }
 
 fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
-    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex"] {
+    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex"]
+    {
         not_negative(spec, path, field, errors);
     }
     if read::text(spec, "completionMode") == "Indexed" && read::at(spec, "completions").is_none() {

@@ -1,0 +1,172 @@
+//! The query syntax of label selectors: tokens and a parser with upstream's complaints.
+
+use std::collections::BTreeSet;
+
+use super::{Operator, Requirement, new_requirement};
+use crate::validate::names::qualified_name_errors;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Word(String),
+    Symbol(&'static str),
+    End,
+}
+
+impl Token {
+    fn literal(&self) -> &str {
+        match self {
+            Token::Word(w) => w,
+            Token::Symbol(s) => s,
+            Token::End => "",
+        }
+    }
+}
+
+/// Cuts the text; runs of operator characters are matched longest first.
+fn lex(text: &str) -> Vec<Token> {
+    const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
+        if rest.is_empty() {
+            return tokens;
+        }
+        if let Some(symbol) = SYMBOLS.iter().find(|s| rest.starts_with(**s)) {
+            tokens.push(Token::Symbol(symbol));
+            rest = &rest[symbol.len()..];
+            continue;
+        }
+        let end = rest.find(|c: char| c.is_ascii_whitespace() || "=!(),><".contains(c)).unwrap_or(rest.len());
+        tokens.push(Token::Word(rest[..end].to_owned()));
+        rest = &rest[end..];
+    }
+}
+
+/// Reads tokens one after the other.
+pub(super) struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+}
+
+impl Parser {
+    fn peek(&self) -> Token {
+        self.tokens.get(self.at).cloned().unwrap_or(Token::End)
+    }
+
+    fn next(&mut self) -> Token {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+
+    /// At the beginning of the text.
+    pub(super) fn new(text: &str) -> Parser {
+        Parser { tokens: lex(text), at: 0 }
+    }
+
+    /// The whole text, or upstream's complaint.
+    pub(super) fn selector(&mut self) -> Result<Vec<Requirement>, String> {
+        let mut requirements = Vec::new();
+        loop {
+            match self.peek() {
+                Token::Word(_) | Token::Symbol("!") => {
+                    requirements.push(self.requirement().map_err(|e| format!("unable to parse requirement: {e}"))?);
+                    match self.next() {
+                        Token::End => return Ok(requirements),
+                        Token::Symbol(",") => match self.peek() {
+                            Token::Word(_) | Token::Symbol("!") => {}
+                            other => return Err(format!("found '{}', expected: identifier after ','", other.literal())),
+                        },
+                        other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.literal())),
+                    }
+                }
+                Token::End => return Ok(requirements),
+                other => return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal())),
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        let mut token = self.next();
+        let negated = token == Token::Symbol("!");
+        if negated {
+            token = self.next();
+        }
+        let Token::Word(key) = token else { return Err(format!("found '{}', expected: identifier", token.literal())) };
+        let errors = qualified_name_errors(&key);
+        if !errors.is_empty() {
+            return Err(format!("<nil>: Invalid value: {key:?}: {}", errors.join("; ")));
+        }
+        if negated {
+            return new_requirement(&key, Operator::DoesNotExist, BTreeSet::new());
+        }
+        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+            return new_requirement(&key, Operator::Exists, BTreeSet::new());
+        }
+        let operator = self.operator()?;
+        let values = match operator {
+            Operator::In | Operator::NotIn => self.values()?,
+            _ => BTreeSet::from([self.exact_value()?]),
+        };
+        new_requirement(&key, operator, values)
+    }
+
+    fn operator(&mut self) -> Result<Operator, String> {
+        let token = self.next();
+        Ok(match token.literal() {
+            "in" => Operator::In,
+            "notin" => Operator::NotIn,
+            "=" => Operator::Equals,
+            "==" => Operator::DoubleEquals,
+            "!=" => Operator::NotEquals,
+            ">" => Operator::GreaterThan,
+            "<" => Operator::LessThan,
+            other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
+        })
+    }
+
+    fn exact_value(&mut self) -> Result<String, String> {
+        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+            return Ok(String::new());
+        }
+        match self.next() {
+            Token::Word(w) => Ok(w),
+            other => Err(format!("found '{}', expected: identifier", other.literal())),
+        }
+    }
+
+    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+        let open = self.next();
+        if open != Token::Symbol("(") {
+            return Err(format!("found '{}' expected: '('", open.literal()));
+        }
+        match self.peek() {
+            Token::Word(_) | Token::Symbol(",") => {}
+            Token::Symbol(")") => {
+                self.next();
+                return Ok(BTreeSet::new());
+            }
+            other => return Err(format!("found '{}', expected: ',', ')' or identifier", other.literal())),
+        }
+        let mut values = BTreeSet::new();
+        // An empty place between commas or brackets is the empty value: `a in (,x)`.
+        loop {
+            match self.peek() {
+                Token::Word(w) => {
+                    self.next();
+                    values.insert(w);
+                }
+                Token::Symbol("," | ")") => {
+                    values.insert(String::new());
+                }
+                other => return Err(format!("found '{}', expected: ',', or identifier", other.literal())),
+            }
+            match self.next() {
+                Token::Symbol(",") => {}
+                Token::Symbol(")") => return Ok(values),
+                other => return Err(format!("found '{}', expected: ',' or ')'", other.literal())),
+            }
+        }
+    }
+}
