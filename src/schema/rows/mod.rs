@@ -31,9 +31,16 @@ pub fn load() -> Catalog {
     catalog
 }
 
+/// Bytes up to the next type or resource; a field's name is lower case, so its line never begins like one.
 fn type_block_len(text: &str) -> usize {
-    let next = |mark: &str| text[1..].find(mark).map_or(text.len(), |i| i + 2);
-    next("\nT\t").min(next("\nR\t"))
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if at > 0 && (line.starts_with("T\t") || line.starts_with("R\t")) {
+            break;
+        }
+        at += line.len();
+    }
+    at
 }
 
 fn add_type(catalog: &mut Catalog, block: &'static str) {

@@ -135,7 +135,11 @@ fn moved(r: &Resource, new: &Value, old: &Value) -> bool {
         return true;
     }
     let status_apart = r.has_status() || !r.custom;
-    let counts = |key: &str| !matches!(key, "apiVersion" | "kind" | "metadata") && !(key == "status" && status_apart);
+    let counts = |key: &str| match key {
+        "apiVersion" | "kind" | "metadata" => false,
+        "status" => !status_apart,
+        _ => true,
+    };
     let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
     keys.filter(|k| counts(k)).any(|k| a.get(k) != b.get(k))
 }
