@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::filters::{self, Candidate};
+use crate::preempt::{self, Preemption};
 use crate::resources;
 use crate::scores;
 use crate::snapshot::{NodeState, Snapshot};
 
 /// What one cycle decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Bind the pod to this node.
     Bind {
@@ -21,19 +22,22 @@ pub enum Decision {
     Unschedulable {
         /// Upstream's `FitError` text.
         message: String,
+        /// What would make room for it.
+        preemption: Option<Preemption>,
     },
 }
 
 /// Picks the node for `pod`. `tie` chooses among equally good nodes (any number; its remainder counts).
 pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
-    let Some(spec) = &pod.spec else { return Decision::Unschedulable { message: "pod has no spec".to_owned() } };
+    let Some(spec) = &pod.spec else { return hopeless("pod has no spec".to_owned()) };
     let candidate = Candidate { pod, spec, need: resources::of_pod(pod) };
     let total = snapshot.nodes.len();
     if total == 0 {
-        return Decision::Unschedulable { message: "no nodes available to schedule pods".to_owned() };
+        return hopeless("no nodes available to schedule pods".to_owned());
     }
     if let Some(reason) = filters::reason_against_all(&candidate, snapshot) {
-        return Decision::Unschedulable { message: format!("0/{total} nodes are available: {reason}.") };
+        let message = format!("0/{total} nodes are available: {reason}.");
+        return hopeless(format!("{message} {NO_CLAIMS}, preemption: {}", preempt::not_helpful(snapshot)));
     }
     let mut fit: Vec<&NodeState> = Vec::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
@@ -47,7 +51,11 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
         }
     }
     if fit.is_empty() {
-        return Decision::Unschedulable { message: fit_error(total, &refused) };
+        let message = fit_error(total, &refused);
+        return match preempt::plan(&candidate, snapshot) {
+            Ok(preemption) => Decision::Unschedulable { message, preemption: Some(preemption) },
+            Err(why) => hopeless(format!("{message} {NO_CLAIMS}, preemption: {why}")),
+        };
     }
     let totals = scores::totals(&candidate, &fit, snapshot);
     let best = totals.iter().copied().max().unwrap_or(0);
@@ -56,8 +64,15 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     Decision::Bind { node: equals[idx].name().to_owned() }
 }
 
+fn hopeless(message: String) -> Decision {
+    Decision::Unschedulable { message, preemption: None }
+}
+
+/// What upstream's DynamicResources says after filtering about a pod without resource claims.
+const NO_CLAIMS: &str = "no new claims to deallocate";
+
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text, count included.
-fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
+pub(crate) fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
     let mut reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     reasons.sort();
     format!("0/{total} nodes are available: {}.", reasons.join(", "))

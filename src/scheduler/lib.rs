@@ -11,6 +11,8 @@ pub mod snapshot;
 
 pub mod cycle;
 
+pub mod preempt;
+
 pub mod filters;
 
 pub mod scores;

@@ -10,13 +10,14 @@ use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::cycle::{self, Decision};
+use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
 use crate::snapshot::{Snapshot, has_ended};
 
@@ -188,8 +189,21 @@ impl Scheduler {
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot::build(&self.nodes.list(), &self.pods.list(), &self.assumed);
+    /// The cluster as it will be when `wanting` runs: with the pods bound or assumed, and those at least as important for which
+    /// room was made.
+    fn snapshot(&self, wanting: &Pod) -> Snapshot {
+        let mut assumed = self.assumed.clone();
+        for pod in self.pods.list() {
+            let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.clone()).filter(|name| !name.is_empty());
+            if let Some(node) = nominated
+                && pod.metadata.uid != wanting.metadata.uid
+                && wants_node(&pod)
+                && priority(&pod) >= priority(wanting)
+            {
+                assumed.entry(pod.uid().unwrap_or_default()).or_insert(node);
+            }
+        }
+        let mut snapshot = Snapshot::build(&self.nodes.list(), &self.pods.list(), &assumed);
         snapshot.namespaces = self.namespaces.list().into_iter().map(|ns| (ns.name_any(), ns)).collect();
         let claims = self.claims.list().into_iter();
         snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
@@ -203,16 +217,20 @@ impl Scheduler {
             return self.queue.remove(next);
         };
         let uid = pod.uid().unwrap_or_default();
-        match cycle::decide(&pod, &self.snapshot(), self.rng.below(u64::MAX)) {
+        match cycle::decide(&pod, &self.snapshot(&pod), self.rng.below(u64::MAX)) {
             Decision::Bind { node } => {
                 self.assumed.insert(uid, node.clone());
                 self.queue.remove(next);
                 self.bind(pod, node);
             }
-            Decision::Unschedulable { message } => {
+            Decision::Unschedulable { message, preemption } => {
                 self.queue.unschedulable(next, Instant::now());
                 self.recorder.report(&*pod, Severity::Warning, "FailedScheduling", message.clone());
-                if let Err(err) = self.mark_unschedulable(&pod, &message).await {
+                let nominated = preemption.as_ref().map(|p| p.node.clone());
+                if let Some(preemption) = preemption {
+                    self.preempt(&pod, preemption);
+                }
+                if let Err(err) = self.mark_unschedulable(&pod, &message, nominated).await {
                     warn!(pod = next, err = %Chain(&err), "cannot write why a pod is not scheduled");
                 }
             }
@@ -240,12 +258,30 @@ impl Scheduler {
         });
     }
 
-    async fn mark_unschedulable(&self, pod: &Pod, message: &str) -> Result<(), kube::Error> {
+    /// Deletes the victims in tasks of their own; each one's end wakes the pod that waits for the room.
+    fn preempt(&self, pod: &Pod, preemption: Preemption) {
+        let (by, node) = (pod.uid().unwrap_or_default(), preemption.node);
+        for victim in preemption.victims.into_iter().filter(|victim| victim.metadata.deletion_timestamp.is_none()) {
+            let (client, recorder) = (self.client.clone(), self.recorder.clone());
+            let (by, message) = (by.clone(), format!("Preempted by pod {by} on node {node}"));
+            self.group.spawn_short("preempt", async move {
+                match evict(&client, &victim).await {
+                    Ok(()) => {
+                        info!(pod = %key(&victim), by = %by, "pod preempted");
+                        recorder.report(&*victim, Severity::Normal, "Preempted", message);
+                    }
+                    Err(err) => warn!(pod = %key(&victim), err = %Chain(&err), "cannot preempt a pod"),
+                }
+            });
+        }
+    }
+
+    async fn mark_unschedulable(&self, pod: &Pod, message: &str, nominated: Option<String>) -> Result<(), kube::Error> {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let told = |c: &k8s_openapi::api::core::v1::PodCondition| {
             c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message)
         };
-        if conditions.iter().any(told) {
+        if nominated.is_none() && conditions.iter().any(told) {
             return Ok(());
         }
         let since = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False");
@@ -256,7 +292,11 @@ impl Scheduler {
             "lastTransitionTime": base::time::rfc3339_secs(since.unwrap_or_else(|| base::time::Clock::system().now())),
         });
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-        let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
+        let mut status = json!({"conditions": [condition]});
+        if let Some(node) = nominated {
+            status["nominatedNodeName"] = node.into();
+        }
+        let patch = json!({"metadata": {"uid": pod.uid()}, "status": status});
         match api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             other => other.map(drop),
@@ -268,6 +308,28 @@ async fn sleep_until(wake: Option<Instant>) {
     match wake {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Says why in the victim's status, then deletes it with its own grace.
+async fn evict(client: &kube::Client, victim: &Pod) -> Result<(), kube::Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &victim.namespace().unwrap_or_default());
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+        "message": format!("{SCHEDULER_NAME}: preempting to accommodate a higher priority pod"),
+        "observedGeneration": victim.metadata.generation,
+        "lastTransitionTime": base::time::rfc3339_secs(base::time::Clock::system().now()),
+    });
+    let patch = json!({"metadata": {"uid": victim.uid()}, "status": {"conditions": [condition]}});
+    let gone = |err: &kube::Error| matches!(err, kube::Error::Api(status) if status.code == 404);
+    match api.patch_status(&victim.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
+        Err(err) if gone(&err) => return Ok(()),
+        other => drop(other?),
+    }
+    let preconditions = Some(Preconditions { uid: victim.uid(), resource_version: None });
+    match api.delete(&victim.name_any(), &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+        Err(err) if gone(&err) => Ok(()),
+        other => other.map(drop),
     }
 }
 

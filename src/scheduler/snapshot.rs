@@ -33,6 +33,19 @@ impl NodeState {
         self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
+    /// The same node with other pods on it.
+    pub fn with_pods(&self, pods: &[Arc<Pod>]) -> NodeState {
+        let mut state = NodeState {
+            node: Arc::clone(&self.node),
+            pods: Vec::new(),
+            used: Amounts::new(),
+            used_for_score: Amounts::new(),
+            allocatable: self.allocatable.clone(),
+        };
+        pods.iter().for_each(|pod| state.take(Arc::clone(pod)));
+        state
+    }
+
     fn take(&mut self, pod: Arc<Pod>) {
         resources::add_pod(&mut self.used, &pod);
         resources::add_pod_for_score(&mut self.used_for_score, &pod);

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
 use crate::cycle::{Decision, decide};
+use crate::preempt::Preemption;
 use crate::snapshot::Snapshot;
 
 fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
@@ -32,9 +33,12 @@ fn pod(name: &str, spec: &Value) -> Arc<Pod> {
 fn decision(nodes: &[Arc<Node>], pods: &[Arc<Pod>], wanted: &Pod) -> String {
     match decide(wanted, &Snapshot::build(nodes, pods, &BTreeMap::new()), 0) {
         Decision::Bind { node } => node,
-        Decision::Unschedulable { message } => message,
+        Decision::Unschedulable { message, .. } => message,
     }
 }
+
+const TAINTED: &str = "0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: \
+    0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
 
 #[test]
 fn the_reasons_are_counted_and_sorted_as_upstream_does() {
@@ -46,7 +50,8 @@ fn the_reasons_are_counted_and_sorted_as_upstream_does() {
     ];
     assert_eq!(
         decision(&nodes, &[], &pod("p", &json!({"cpu": "2"}))),
-        "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu."
+        "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu. \
+         no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
     );
     assert_eq!(decision(&[], &[], &pod("p", &json!({}))), "no nodes available to schedule pods");
 }
@@ -55,7 +60,11 @@ fn the_reasons_are_counted_and_sorted_as_upstream_does() {
 fn what_runs_on_a_node_counts_against_it() {
     let nodes = [node("a", "1", &json!({}))];
     let running = pod("r", &json!({"nodeName": "a", "cpu": "950m"}));
-    assert_eq!(decision(&nodes, &[running], &pod("p", &json!({}))), "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(
+        decision(&nodes, &[running], &pod("p", &json!({}))),
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: \
+         1 No preemption victims found for incoming pod."
+    );
     let mut ended = (*pod("r", &json!({"nodeName": "a", "cpu": "950m"}))).clone();
     ended.status = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
     assert_eq!(decision(&nodes, &[Arc::new(ended)], &pod("p", &json!({}))), "a");
@@ -67,8 +76,8 @@ fn a_toleration_opens_a_tainted_node() {
     for (toleration, expected) in [
         (json!({"operator": "Exists"}), "a"),
         (json!({"key": "k", "value": "v"}), "a"),
-        (json!({"key": "k", "value": "other"}), "0/1 nodes are available: 1 node(s) had untolerated taint(s)."),
-        (json!({"key": "k", "value": "v", "effect": "NoExecute"}), "0/1 nodes are available: 1 node(s) had untolerated taint(s)."),
+        (json!({"key": "k", "value": "other"}), TAINTED),
+        (json!({"key": "k", "value": "v", "effect": "NoExecute"}), TAINTED),
     ] {
         assert_eq!(decision(&nodes, &[], &pod("p", &json!({"tolerations": [toleration]}))), expected);
     }
@@ -92,7 +101,8 @@ fn host_ports_and_anti_affinity_keep_pods_apart() {
     assert_eq!(decision(&nodes, &[first.clone()], &pod("p", &apart)), "b");
     assert_eq!(
         decision(&nodes[..1], &[first], &pod("p", &apart)),
-        "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
+        "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: \
+         0/1 nodes are available: 1 No preemption victims found for incoming pod."
     );
 }
 
@@ -101,4 +111,22 @@ fn the_emptier_node_wins() {
     let nodes = [node("a", "2", &json!({})), node("b", "2", &json!({}))];
     let busy = pod("r", &json!({"nodeName": "a", "cpu": "1"}));
     assert_eq!(decision(&nodes, &[busy], &pod("p", &json!({}))), "b");
+}
+
+#[test]
+fn the_least_important_pods_make_room_and_no_more_than_needed() {
+    let nodes = [node("a", "1", &json!({})), node("b", "1", &json!({}))];
+    let running = [
+        pod("a-low", &json!({"nodeName": "a", "cpu": "500m", "priority": 1})),
+        pod("a-mid", &json!({"nodeName": "a", "cpu": "500m", "priority": 5})),
+        pod("b-mid", &json!({"nodeName": "b", "cpu": "900m", "priority": 5})),
+    ];
+    let wanted = pod("p", &json!({"cpu": "500m", "priority": 10}));
+    let preemption = |wanted: &Pod| match decide(wanted, &Snapshot::build(&nodes, &running, &BTreeMap::new()), 0) {
+        Decision::Unschedulable { preemption, .. } => preemption,
+        Decision::Bind { node } => panic!("bound to {node}"),
+    };
+    assert_eq!(preemption(&wanted), Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])] }));
+    assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 10, "preemptionPolicy": "Never"}))), None);
+    assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 1}))), None);
 }

@@ -28,17 +28,8 @@ pub struct Candidate<'a> {
 
 type Filter = fn(&Candidate<'_>, &NodeState, &Snapshot) -> Reasons;
 
-const FILTERS: [Filter; 9] = [
-    unschedulable,
-    node_name,
-    taints,
-    node_affinity,
-    ports::filter,
-    fit,
-    volumes::filter,
-    spread::filter,
-    inter_pod::filter,
-];
+const FILTERS: [Filter; 9] =
+    [unschedulable, node_name, taints, node_affinity, ports::filter, fit, volumes::filter, spread::filter, inter_pod::filter];
 
 /// The first filter's reasons against this node; empty if the node can take the pod.
 pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {

@@ -1,0 +1,115 @@
+//! Room for a pod that fits nowhere: which pods of lower priority would have to go, and from which node. Pure.
+//!
+//! Spec: upstream's DefaultPreemption plugin, without PodDisruptionBudgets: those are not asked yet.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::filters::{self, Candidate, Reasons};
+use crate::snapshot::{NodeState, Snapshot};
+
+/// Who has to go, and from where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preemption {
+    /// The node that will have room.
+    pub node: String,
+    /// The pods to delete there.
+    pub victims: Vec<Arc<Pod>>,
+}
+
+/// The pod's priority; upstream's default is 0.
+pub fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
+}
+
+/// Finds the preemption that hurts least; the error is upstream's text why there is none.
+pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption, String> {
+    eligible(candidate, snapshot)?;
+    // One copy, in which one node at a time is emptied: affinity and spread look at all nodes.
+    let mut trial = snapshot.clone();
+    let mut refused: BTreeMap<String, usize> = BTreeMap::new();
+    let mut best: Option<(Cost, Preemption)> = None;
+    for (name, state) in &snapshot.nodes {
+        let found = victims(candidate, name, state, &mut trial);
+        trial.nodes.insert(name.clone(), state.clone());
+        match found {
+            Ok(victims) => {
+                let cost = cost(&victims);
+                if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                    best = Some((cost, Preemption { node: name.clone(), victims }));
+                }
+            }
+            Err(reasons) => reasons.into_iter().for_each(|reason| *refused.entry(reason).or_default() += 1),
+        }
+    }
+    best.map(|(_, preemption)| preemption).ok_or_else(|| crate::cycle::fit_error(snapshot.nodes.len(), &refused))
+}
+
+/// The answer when no node was even looked at, e.g. because a claim is missing.
+pub fn not_helpful(snapshot: &Snapshot) -> String {
+    let n = snapshot.nodes.len();
+    crate::cycle::fit_error(n, &BTreeMap::from([(NOT_HELPFUL.to_owned(), n)]))
+}
+
+const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+
+fn eligible(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<(), String> {
+    if candidate.spec.preemption_policy.as_deref() == Some("Never") {
+        return Err("not eligible due to preemptionPolicy=Never.".to_owned());
+    }
+    let nominated = candidate.pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref()).unwrap_or_default();
+    let leaving = |pod: &Arc<Pod>| pod.metadata.deletion_timestamp.is_some() && priority(pod) < priority(candidate.pod);
+    // The room made before is still being cleared: a second set of victims would go for nothing.
+    if snapshot.nodes.get(nominated).is_some_and(|node| node.pods.iter().any(leaving)) {
+        return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
+    }
+    Ok(())
+}
+
+/// The fewest and least important pods whose end makes room on this node.
+fn victims(candidate: &Candidate<'_>, name: &str, state: &NodeState, trial: &mut Snapshot) -> Result<Vec<Arc<Pod>>, Reasons> {
+    let mut refuses = |kept: &[Arc<Pod>]| -> Reasons {
+        trial.nodes.insert(name.to_owned(), state.with_pods(kept));
+        trial.nodes.get(name).map(|node| filters::reasons_against(candidate, node, trial)).unwrap_or_default()
+    };
+    if !refuses(&[]).is_empty() {
+        return Err(vec![NOT_HELPFUL.to_owned()]);
+    }
+    let mine = priority(candidate.pod);
+    let (mut lower, mut kept): (Vec<_>, Vec<_>) = state.pods.iter().cloned().partition(|pod| priority(pod) < mine);
+    if lower.is_empty() {
+        return Err(vec!["No preemption victims found for incoming pod".to_owned()]);
+    }
+    let reasons = refuses(&kept);
+    if !reasons.is_empty() {
+        return Err(reasons);
+    }
+    // The important and the long-running are spared first.
+    lower.sort_by_key(|pod| (Reverse(priority(pod)), started(pod)));
+    let mut victims = Vec::new();
+    for pod in lower {
+        kept.push(Arc::clone(&pod));
+        if !refuses(&kept).is_empty() {
+            kept.pop();
+            victims.push(pod);
+        }
+    }
+    Ok(victims)
+}
+
+fn started(pod: &Pod) -> Option<jiff::Timestamp> {
+    pod.status.as_ref()?.start_time.as_ref().map(|time| time.0)
+}
+
+/// What a preemption costs, the less the better: highest priority, sum of priorities, pods, and how long they ran.
+type Cost = (i32, i64, usize, Reverse<Option<jiff::Timestamp>>);
+
+fn cost(victims: &[Arc<Pod>]) -> Cost {
+    let highest = victims.iter().map(|pod| priority(pod)).max().unwrap_or(i32::MIN);
+    let sum = victims.iter().map(|pod| i64::from(priority(pod)) + i64::from(i32::MAX) + 1).sum();
+    let earliest = victims.iter().filter(|pod| priority(pod) == highest).filter_map(|pod| started(pod)).min();
+    (highest, sum, victims.len(), Reverse(earliest))
+}
