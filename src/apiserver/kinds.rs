@@ -69,9 +69,7 @@ pub fn convert(value: Value, from: &Resource, to: &Resource) -> Result<Value, St
     if from.version == to.version && from.group == to.group {
         return Ok(value);
     }
-    let (from, to) = (from.gvk(), to.gvk());
-    drop(value);
-    Err(Status::internal(format!("no conversion from {} {} to {} {}", from.api_version(), from.kind, to.api_version(), to.kind)))
+    schema::convert::convert(Catalog::builtin(), value, from, to).map_err(|err| Status::bad_request(err.to_string()))
 }
 
 /// The stored bytes as an object of the requested version.
