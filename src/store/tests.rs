@@ -288,3 +288,19 @@ async fn a_second_opening_and_a_newer_schema_are_refused() {
     let (group, _reports) = Group::root("test");
     assert!(matches!(Store::open(config, &group).await, Err(Error::NewerSchema { found: 99, .. })));
 }
+
+#[tokio::test]
+async fn a_reader_that_is_too_slow_is_let_go_and_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, group) = open(dir.path()).await;
+    let mut slow = store.watch(watch_all(0)).await.unwrap();
+    let n = base::limits::STORE_WATCH_BACKLOG_BATCHES;
+    for _ in 0..=n {
+        store.progress().await.unwrap();
+    }
+    for _ in 0..n {
+        assert!(slow.next().await.unwrap().events.is_empty());
+    }
+    assert!(matches!(slow.next().await, Err(Error::SlowWatcher)));
+    group.shutdown().await;
+}

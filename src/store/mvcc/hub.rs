@@ -56,13 +56,14 @@ impl Hub {
         let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
         let farewell = Farewell::default();
         let stream = WatchStream::live(rx, farewell.clone());
-        if request.prev_kv {
-            self.wanting_prev.fetch_add(1, Ordering::Relaxed);
-        }
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         if watchers.closed {
             return Err(Error::Closed);
         }
+        // Readers that went away without an event since: nothing else would notice them.
+        watchers.all.retain(|_, watcher| !watcher.tx.is_closed());
+        let prev = watchers.all.values().filter(|w| w.request.prev_kv).count() + usize::from(request.prev_kv);
+        self.wanting_prev.store(prev, Ordering::Relaxed);
         watchers.last += 1;
         let id = watchers.last;
         watchers.all.insert(id, Watcher { request, tx, farewell });

@@ -28,7 +28,7 @@ pub fn queue() -> (mpsc::Sender<Proposal>, mpsc::Receiver<Proposal>) {
     mpsc::channel(limits::STORE_WRITE_QUEUE)
 }
 
-/// Proposes what comes out of the queue until the group stops.
+/// Proposes what comes out of the queue until the group stops. Ends early, which is fatal for the process, if Raft has failed.
 pub async fn run(raft: Raft<TypeConfig>, mut proposals: mpsc::Receiver<Proposal>) {
     let mut waiting = Vec::with_capacity(BATCH_COMMANDS_MAX);
     // While one entry is on its way to the disk, the next gathers in the queue: that is the group commit.
@@ -37,7 +37,12 @@ pub async fn run(raft: Raft<TypeConfig>, mut proposals: mpsc::Receiver<Proposal>
         let batch = Batch { commands: Arc::new(commands), tickets: Tickets::new(waiters) };
         let tickets = batch.tickets.clone();
         if let Err(err) = raft.client_write(batch).await {
-            tickets.fail(&refusal(err));
+            let err = refusal(err);
+            tickets.fail(&err);
+            if matches!(err, Error::Closed) {
+                // Raft has stopped, e.g. because the disk failed: only a new process can find out what is durable.
+                return;
+            }
         }
     }
 }
