@@ -5,6 +5,7 @@
 pub mod table;
 pub mod catalog;
 pub mod rows;
+pub mod custom;
 pub mod quantity;
 pub mod labels;
 pub mod fields;
