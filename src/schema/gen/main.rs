@@ -92,11 +92,11 @@ fn read_tags(dir: &Path, package: String, tags: &mut BTreeMap<(String, String), 
                     owner = format!("{package}.{}", rest.trim_end_matches([' ', '{', '}']));
                 } else if let Some(at) = line.find("tag = \"") {
                     tag = line[at + 7..].split('"').next().unwrap_or_default().parse()?;
-                } else if let (Some(rest), true) = (line.strip_prefix("pub "), tag > 0) {
-                    if let Some((field, _)) = rest.split_once(':') {
-                        tags.insert((owner.to_ascii_lowercase(), plain(field.trim_start_matches("r#"))), tag);
-                        tag = 0;
-                    }
+                } else if let (Some(rest), true) = (line.strip_prefix("pub "), tag > 0)
+                    && let Some((field, _)) = rest.split_once(':')
+                {
+                    tags.insert((owner.to_ascii_lowercase(), plain(field.trim_start_matches("r#"))), tag);
+                    tag = 0;
                 }
             }
         }
