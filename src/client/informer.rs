@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use base::chain::Chain;
 use base::task::Group;
 use futures_util::StreamExt as _;
-use kube::api::Api;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt as _};
@@ -68,6 +69,9 @@ pub enum Change<K> {
 pub trait Kind: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
 impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Kind for K {}
 
+/// The metadata alone of an object of any kind.
+pub type Metadata = PartialObjectMeta<DynamicObject>;
+
 /// All informers of one process.
 #[derive(Clone)]
 pub struct Informers {
@@ -87,6 +91,21 @@ impl Informers {
         self.selected("")
     }
 
+    /// The informer of the metadata of all objects of any kind, built-in or custom; started at the first call.
+    pub fn metadata(&self, resource: &ApiResource) -> Informer<Metadata> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = (TypeId::of::<Metadata>(), format!("{}/{}", resource.api_version, resource.plural));
+        if let Some(informer) = running.get(&slot).and_then(|any| Arc::clone(any).downcast::<Shared<Metadata>>().ok()) {
+            return Informer(informer);
+        }
+        let shared = Arc::new(Shared::default());
+        running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
+        let api = Api::all_with(self.client.clone(), resource);
+        let name = resource.plural.clone();
+        self.group.spawn(&format!("watch-metadata-{name}"), follow(api, name, watcher::Config::default(), Arc::clone(&shared)));
+        Informer(shared)
+    }
+
     /// The informer of the objects that a field selector picks, e.g. `spec.nodeName=edge-1`.
     pub fn selected<K: Kind>(&self, fields: &str) -> Informer<K> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +116,7 @@ impl Informers {
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
         let config = if fields.is_empty() { watcher::Config::default() } else { watcher::Config::default().fields(fields) };
-        self.group.spawn(&format!("watch-{}", K::plural(&())), follow(Api::all(self.client.clone()), config, Arc::clone(&shared)));
+        self.group.spawn(&format!("watch-{}", K::plural(&())), follow(Api::all(self.client.clone()), K::plural(&()).into_owned(), config, Arc::clone(&shared)));
         Informer(shared)
     }
 }
@@ -194,7 +213,10 @@ impl<K: Clone> Changes<K> {
 }
 
 /// Keeps the cache true until the process ends.
-async fn follow<K: Kind>(api: Api<K>, config: watcher::Config, shared: Arc<Shared<K>>) {
+async fn follow<K>(api: Api<K>, kind: String, config: watcher::Config, shared: Arc<Shared<K>>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
     // default_backoff() waits longer after each failure; a 410 makes the watcher list again.
     let mut events = Box::pin(watcher(api, config).default_backoff());
     let mut fresh = None;
@@ -213,7 +235,7 @@ async fn follow<K: Kind>(api: Api<K>, config: watcher::Config, shared: Arc<Share
             }
             Ok(watcher::Event::Apply(object)) => shared.apply(slim(object)),
             Ok(watcher::Event::Delete(object)) => shared.delete(slim(object)),
-            Err(err) => warn!(kind = %K::kind(&()), err = %Chain(&err), "watch failed, trying again"),
+            Err(err) => warn!(kind, err = %Chain(&err), "watch failed, trying again"),
         }
     }
 }
@@ -224,7 +246,7 @@ fn slim<K: Resource>(mut object: K) -> K {
     object
 }
 
-impl<K: Kind> Shared<K> {
+impl<K: Resource + Clone> Shared<K> {
     fn apply(&self, object: K) {
         let (key, new) = (Key::of(&object), Arc::new(object));
         let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&new));

@@ -28,3 +28,9 @@ mod discovery;
 mod namespace;
 
 mod pod_gc;
+
+mod garbage;
+
+mod job;
+
+mod daemonset;

@@ -6,7 +6,7 @@ use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
-use crate::{deployment, endpointslice, namespace, node, pod_gc, replicaset, service_account};
+use crate::{daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account};
 
 /// What controllers must be told.
 #[derive(Clone, Debug)]
@@ -24,6 +24,9 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     let context = Context::new(clients, informers, group.child("controllers"));
     service_account::start(&context, config.root_ca_pem.clone());
     namespace::start(&context);
+    daemonset::start(&context);
+    job::start(&context);
+    garbage::start(&context);
     pod_gc::start(&context);
     node::start(&context, config.cluster_cidr);
     deployment::start(&context);

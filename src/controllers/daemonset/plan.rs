@@ -1,0 +1,260 @@
+//! Which nodes get a pod, which pods go, and which are renewed next. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::{owners, pods};
+
+pub(super) const HASH_LABEL: &str = "controller-revision-hash";
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// The next step of a DaemonSet.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Nodes that get a pod.
+    pub(super) create: Vec<String>,
+    /// Pods that go; with a text if that is worth a warning.
+    pub(super) delete: Vec<(Arc<Pod>, Option<String>)>,
+    pub(super) status: DaemonSetStatus,
+    pub(super) look_again_secs: Option<u64>,
+}
+
+/// The value of [`HASH_LABEL`] for the set's present template.
+pub(super) fn template_hash(set: &DaemonSet) -> String {
+    let text = serde_json::to_vec(&set.spec.as_ref().map(|s| &s.template)).unwrap_or_default();
+    let sum = text.iter().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    sum.to_string().bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
+}
+
+/// The stored form of the present template, which `kubectl rollout undo` applies as a patch.
+pub(super) fn revision(set: &DaemonSet, hash: &str, number: i64) -> ControllerRevision {
+    let spec = set.spec.clone().unwrap_or_default();
+    let mut template = json!(spec.template);
+    template["$patch"] = json!("replace");
+    let mut revision = ControllerRevision { revision: number, ..ControllerRevision::default() };
+    revision.data = serde_json::from_value(json!({"spec": {"template": template}})).ok();
+    revision.metadata.name = Some(format!("{}-{hash}", set.name_any()));
+    revision.metadata.namespace = set.namespace();
+    let mut labels = spec.template.metadata.and_then(|m| m.labels).unwrap_or_default();
+    labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
+    revision.metadata.labels = Some(labels);
+    revision.metadata.annotations = set.metadata.annotations.clone();
+    revision.metadata.owner_references = Some(vec![owners::reference_to(set)]);
+    revision
+}
+
+/// A pod of the set for one node: the scheduler binds it there and nowhere else.
+pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> Pod {
+    let template = set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
+    let mut pod = pods::from_template(&template, &set.name_any(), &set.namespace().unwrap_or_default(), owners::reference_to(set));
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
+    labels.insert("pod-template-generation".to_owned(), set.metadata.generation.unwrap_or(1).to_string());
+    let Some(spec) = pod.spec.as_mut() else { return pod };
+    *spec.tolerations.get_or_insert_default() = tolerations(spec);
+    let by_name =
+        NodeSelectorRequirement { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: Some(vec![node.to_owned()]) };
+    let affinity = spec.affinity.get_or_insert_default().node_affinity.get_or_insert_default();
+    let terms = &mut affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default().node_selector_terms;
+    if terms.is_empty() {
+        terms.push(NodeSelectorTerm::default());
+    }
+    terms.iter_mut().for_each(|term| term.match_fields = Some(vec![by_name.clone()]));
+    pod
+}
+
+/// The template's tolerations and those that every daemon has. Spec: upstream's `AddOrUpdateDaemonPodTolerations`.
+fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+    let mut all = spec.tolerations.clone().unwrap_or_default();
+    let network = spec.host_network == Some(true);
+    for (key, effect) in [
+        ("not-ready", "NoExecute"),
+        ("unreachable", "NoExecute"),
+        ("disk-pressure", "NoSchedule"),
+        ("memory-pressure", "NoSchedule"),
+        ("pid-pressure", "NoSchedule"),
+        ("unschedulable", "NoSchedule"),
+        ("network-unavailable", "NoSchedule"),
+    ] {
+        if key == "network-unavailable" && !network {
+            continue;
+        }
+        let toleration = Toleration {
+            key: Some(format!("node.kubernetes.io/{key}")),
+            operator: Some("Exists".to_owned()),
+            effect: Some(effect.to_owned()),
+            ..Toleration::default()
+        };
+        if !all.contains(&toleration) {
+            all.push(toleration);
+        }
+    }
+    all
+}
+
+/// Whether the node should get a pod, and whether a pod that runs there may stay.
+fn suits(spec: &PodSpec, node: &Node) -> (bool, bool) {
+    let name = node.name_any();
+    let labels = node.labels();
+    let fits = spec.node_name.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == name)
+        && spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v))
+        && affinity_allows(spec, &name, labels);
+    let tolerations = tolerations(spec);
+    let refused = |effects: &[&str]| {
+        let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+        taints.filter(|t| effects.contains(&t.effect.as_str())).any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+    };
+    (fits && !refused(&["NoSchedule", "NoExecute"]), fits && !refused(&["NoExecute"]))
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (key, effect, exists) = (text(&toleration.key), text(&toleration.effect), toleration.operator.as_deref() == Some("Exists"));
+    (effect.is_empty() || effect == taint.effect)
+        && (if key.is_empty() { exists } else { key == taint.key })
+        && (exists || text(&toleration.value) == text(&taint.value))
+}
+
+fn affinity_allows(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let Some(required) = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()) else { return true };
+    required.node_selector_terms.iter().any(|term| {
+        let expressions = term.match_expressions.as_deref().unwrap_or_default();
+        let fields = term.match_fields.as_deref().unwrap_or_default();
+        !(expressions.is_empty() && fields.is_empty())
+            && expressions.iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
+            && fields.iter().all(|r| r.key == "metadata.name" && requirement(r, Some(name)))
+    })
+}
+
+fn requirement(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = actual.is_some_and(|actual| values.iter().any(|v| v == actual));
+    let numbers = || Some((actual?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => actual.is_some(),
+        "DoesNotExist" => actual.is_none(),
+        "Gt" => numbers().is_some_and(|(a, b)| a > b),
+        "Lt" => numbers().is_some_and(|(a, b)| a < b),
+        _ => false,
+    }
+}
+
+/// The node a pod runs on, or is bound to by its affinity before the scheduler has seen it.
+fn node_of(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    if let Some(name) = spec.node_name.clone().filter(|name| !name.is_empty()) {
+        return Some(name);
+    }
+    let required = spec.affinity.as_ref()?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let fields = required.node_selector_terms.first()?.match_fields.as_ref()?;
+    fields.iter().find(|f| f.key == "metadata.name")?.values.as_ref()?.first().cloned()
+}
+
+/// Decides the next step.
+pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], hash: &str, now: Timestamp) -> Plan {
+    let Some(spec) = &set.spec else { return Plan::default() };
+    let template = spec.template.spec.clone().unwrap_or_default();
+    let min_ready = spec.min_ready_seconds.unwrap_or(0);
+    let mut on_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+    for pod in owned {
+        on_node.entry(node_of(pod).unwrap_or_default()).or_default().push(Arc::clone(pod));
+    }
+    let mut plan = Plan::default();
+    let (mut desired, mut misscheduled) = (0, 0);
+    let mut placed: Vec<Option<Arc<Pod>>> = Vec::new();
+    for node in nodes {
+        let (run, stay) = suits(&template, node);
+        let mut here = on_node.remove(&node.name_any()).unwrap_or_default();
+        here.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
+        misscheduled += i32::from(!run && here.iter().any(|p| pods::is_active(p)));
+        desired += i32::from(run);
+        if run {
+            placed.push(here.iter().find(|p| p.metadata.deletion_timestamp.is_none()).cloned());
+        }
+        on_one_node(set, &node.name_any(), (run, stay), &here, &mut plan);
+    }
+    renew(set, desired, &placed, hash, now, &mut plan);
+    let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(placed.iter().flatten().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
+    let available = count(&|pod| pods::is_available(pod, min_ready, now));
+    let old = set.status.clone().unwrap_or_default();
+    plan.status = DaemonSetStatus {
+        current_number_scheduled: count(&|_| true),
+        desired_number_scheduled: desired,
+        number_misscheduled: misscheduled,
+        number_ready: count(&pods::is_ready),
+        number_available: Some(available).filter(|n| *n > 0),
+        number_unavailable: Some(desired - available).filter(|n| *n > 0),
+        updated_number_scheduled: Some(count(&|pod| is_updated(pod, hash))).filter(|n| *n > 0),
+        observed_generation: set.metadata.generation,
+        ..old
+    };
+    let waits = min_ready > 0 && count(&pods::is_ready) > available;
+    plan.look_again_secs = waits.then(|| u64::try_from(min_ready).unwrap_or(1));
+    plan
+}
+
+fn is_updated(pod: &Pod, hash: &str) -> bool {
+    pod.labels().get(HASH_LABEL).is_some_and(|label| label == hash)
+}
+
+fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[Arc<Pod>], plan: &mut Plan) {
+    let live: Vec<&Arc<Pod>> = here.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
+    if !stay {
+        plan.delete.extend(live.into_iter().map(|pod| (Arc::clone(pod), None)));
+        return;
+    }
+    if here.is_empty() && run {
+        plan.create.push(node.to_owned());
+    }
+    let failed = |pod: &Pod| pods::phase(pod) == "Failed" || pods::phase(pod) == "Succeeded";
+    for pod in live.iter().filter(|pod| failed(pod)) {
+        let key = format!("{}/{}", set.namespace().unwrap_or_default(), pod.name_any());
+        plan.delete.push((Arc::clone(pod), Some(format!("Found failed daemon pod {key} on node {node}, will try to kill it"))));
+    }
+    // Two on one node: the older one stays.
+    let running = live.iter().filter(|pod| !failed(pod)).skip(1);
+    plan.delete.extend(running.map(|pod| (Arc::clone(pod), None)));
+}
+
+/// A rolling update takes old pods away, at most `maxUnavailable` nodes being without an available pod; new ones follow by themselves.
+fn renew(set: &DaemonSet, desired: i32, placed: &[Option<Arc<Pod>>], hash: &str, now: Timestamp, plan: &mut Plan) {
+    let strategy = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref());
+    if strategy.and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
+        return;
+    }
+    let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
+    let bound = strategy.and_then(|s| s.rolling_update.as_ref()).and_then(|r| r.max_unavailable.clone());
+    let max_unavailable = match bound {
+        Some(IntOrString::Int(n)) => n,
+        Some(IntOrString::String(text)) => {
+            let percent: i32 = text.trim_end_matches('%').parse().unwrap_or(0);
+            (desired * percent + 99) / 100
+        }
+        None => 1,
+    }
+    .max(1);
+    let available = |pod: &Pod| pods::is_available(pod, min_ready, now);
+    let going = |pod: &Arc<Pod>| plan.delete.iter().any(|(other, _)| Arc::ptr_eq(other, pod));
+    let unavailable = placed.iter().filter(|slot| slot.as_ref().is_none_or(|pod| !available(pod))).count();
+    let mut budget = max_unavailable - i32::try_from(unavailable).unwrap_or(i32::MAX);
+    let old: Vec<Arc<Pod>> = placed.iter().flatten().filter(|pod| !is_updated(pod, hash) && !going(pod)).cloned().collect();
+    for pod in old {
+        // An old pod that serves nobody costs nothing.
+        if !available(&pod) {
+            plan.delete.push((pod, None));
+        } else if budget > 0 {
+            budget -= 1;
+            plan.delete.push((pod, None));
+        }
+    }
+}

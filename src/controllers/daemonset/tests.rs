@@ -1,0 +1,57 @@
+//! Claims about the pods of a DaemonSet.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::{Value, json};
+
+use super::plan;
+
+fn set(pod_spec: Value) -> DaemonSet {
+    let spec = json!({"selector": {}, "template": {"spec": pod_spec}});
+    serde_json::from_value(json!({"metadata": {"name": "d", "namespace": "n", "uid": "u"}, "spec": spec})).unwrap()
+}
+
+fn node(name: &str, taints: Value) -> Arc<Node> {
+    Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"taints": taints}})).unwrap())
+}
+
+fn pod(name: &str, node: &str, hash: &str) -> Arc<Pod> {
+    let ready = json!([{"type": "Ready", "status": "True"}]);
+    Arc::new(serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"controller-revision-hash": hash}},
+        "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running", "conditions": ready},
+    })).unwrap())
+}
+
+#[test]
+fn a_tainted_node_gets_no_pod_but_an_unready_one_does() {
+    let nodes = [
+        node("plain", json!([])),
+        node("control", json!([{"key": "role", "effect": "NoSchedule"}])),
+        node("fresh", json!([{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}])),
+    ];
+    let plan = plan::plan(&set(json!({"containers": []})), &nodes, &[], "h", Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.create, ["plain", "fresh"]);
+    assert_eq!(plan.status.desired_number_scheduled, 2);
+}
+
+#[test]
+fn an_update_renews_one_node_at_a_time() {
+    let nodes = [node("a", json!([])), node("b", json!([]))];
+    let spec = set(json!({"containers": []}));
+    let both_old = plan::plan(&spec, &nodes, &[pod("1", "a", "old"), pod("2", "b", "old")], "new", Timestamp::UNIX_EPOCH);
+    assert_eq!(both_old.delete.len(), 1);
+    let one_missing = plan::plan(&spec, &nodes, &[pod("2", "b", "old")], "new", Timestamp::UNIX_EPOCH);
+    assert_eq!((one_missing.create, one_missing.delete.len()), (vec!["a".to_owned()], 0));
+}
+
+#[test]
+fn a_pod_is_bound_to_its_node_before_the_scheduler_sees_it() {
+    let spec = set(json!({"containers": []}));
+    let waiting = Arc::new(plan::pod(&spec, "a", "h"));
+    let plan = plan::plan(&spec, &[node("a", json!([]))], &[waiting], "h", Timestamp::UNIX_EPOCH);
+    assert!(plan.create.is_empty() && plan.delete.is_empty());
+}

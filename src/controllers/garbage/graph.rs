@@ -1,0 +1,181 @@
+//! Who depends on whom, over all kinds. Pure: fed by changes, asked what is to be done about one object.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+pub(super) const ORPHAN: &str = "orphan";
+
+/// Where an object is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) ns: String,
+    pub(super) name: String,
+}
+
+/// One object as the collector sees it.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) owners: Vec<OwnerReference>,
+    pub(super) finalizers: Vec<String>,
+    pub(super) deleting: bool,
+    pub(super) resource_version: Option<String>,
+}
+
+impl Node {
+    pub(super) fn new(place: Place, meta: &ObjectMeta) -> Node {
+        Node {
+            place,
+            owners: meta.owner_references.clone().unwrap_or_default(),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
+            deleting: meta.deletion_timestamp.is_some(),
+            resource_version: meta.resource_version.clone(),
+        }
+    }
+
+    /// Whether the object is being deleted and waits in this way for its dependents.
+    pub(super) fn waits(&self, finalizer: &str) -> bool {
+        self.deleting && self.finalizers.iter().any(|f| f == finalizer)
+    }
+}
+
+/// All known objects by uid, and the way back from owners to dependents.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    nodes: BTreeMap<String, Node>,
+    dependents: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What to do about one object.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Nothing.
+    Keep,
+    /// It waits for dependents: these must be looked at (foreground deletion).
+    AwaitDependents(Vec<String>),
+    /// Its dependents are gone, or free: take this finalizer off.
+    RemoveFinalizer(&'static str),
+    /// These dependents must forget it, and then its `orphan` finalizer goes.
+    OrphanDependents(Vec<String>),
+    /// It has owners: these are known to live, wait for their dependents, or are not in the graph and must be asked for.
+    JudgeOwners { alive: Vec<String>, waiting: Vec<String>, unknown: Vec<OwnerReference> },
+}
+
+impl Graph {
+    pub(super) fn node(&self, uid: &str) -> Option<&Node> {
+        self.nodes.get(uid)
+    }
+
+    pub(super) fn has_dependents(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
+    }
+
+    /// Takes the newest version of an object in; returns the uids that must be looked at.
+    pub(super) fn put(&mut self, uid: &str, node: Node) -> Vec<String> {
+        let mut look = Vec::new();
+        if !node.owners.is_empty() || node.waits(FOREGROUND) || node.waits(ORPHAN) {
+            look.push(uid.to_owned());
+        }
+        let old = self.nodes.insert(uid.to_owned(), node.clone());
+        let old_owners = old.as_ref().map(|old| old.owners.as_slice()).unwrap_or_default();
+        for owner in old_owners.iter().filter(|o| !node.owners.iter().any(|n| n.uid == o.uid)) {
+            self.unlink(&owner.uid, uid);
+            look.push(owner.uid.clone());
+        }
+        for owner in &node.owners {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
+            // blockOwnerDeletion may have changed: an owner that waits must count again.
+            if self.nodes.get(&owner.uid).is_some_and(|owner| owner.deleting) {
+                look.push(owner.uid.clone());
+            }
+        }
+        look
+    }
+
+    /// An object is gone; returns the uids that must be looked at: its dependents, and owners that may wait for it.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<String> {
+        let mut look: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        if let Some(node) = self.nodes.remove(uid) {
+            for owner in node.owners {
+                self.unlink(&owner.uid, uid);
+                look.push(owner.uid);
+            }
+        }
+        look
+    }
+
+    fn unlink(&mut self, owner: &str, dependent: &str) {
+        if let Some(dependents) = self.dependents.get_mut(owner) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+
+    /// What is to be done about `uid`.
+    pub(super) fn judge(&self, uid: &str) -> Verdict {
+        let Some(node) = self.nodes.get(uid) else { return Verdict::Keep };
+        let dependents = || self.dependents.get(uid).into_iter().flatten();
+        if node.waits(ORPHAN) {
+            return Verdict::OrphanDependents(dependents().cloned().collect());
+        }
+        if node.waits(FOREGROUND) {
+            let blocks = |dependent: &&String| {
+                let owners = self.nodes.get(*dependent).map(|d| d.owners.as_slice()).unwrap_or_default();
+                owners.iter().any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
+            };
+            if !dependents().any(|dependent| blocks(&dependent)) {
+                return Verdict::RemoveFinalizer(FOREGROUND);
+            }
+            return Verdict::AwaitDependents(dependents().filter(|d| self.nodes.get(*d).is_some_and(|d| !d.deleting)).cloned().collect());
+        }
+        if node.deleting || node.owners.is_empty() {
+            return Verdict::Keep;
+        }
+        let (mut alive, mut waiting, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
+        for reference in &node.owners {
+            match self.nodes.get(&reference.uid).filter(|owner| fits(owner, reference, node)) {
+                Some(owner) if owner.waits(FOREGROUND) => waiting.push(reference.uid.clone()),
+                Some(_) => alive.push(reference.uid.clone()),
+                None => unknown.push(reference.clone()),
+            }
+        }
+        Verdict::JudgeOwners { alive, waiting, unknown }
+    }
+}
+
+/// An owner lives in the namespace of its dependent or in none; a reference across namespaces points to nothing.
+fn fits(owner: &Node, reference: &OwnerReference, dependent: &Node) -> bool {
+    (owner.place.ns.is_empty() || owner.place.ns == dependent.place.ns)
+        && owner.place.name == reference.name
+        && owner.place.kind == reference.kind
+}
+
+/// What follows for an object once all its owners are judged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It has all the owners it names.
+    Keep,
+    /// It lives, but these references (uids) point to nobody or to one that is going.
+    DropOwners(Vec<String>),
+    /// Delete it, dependents first.
+    DeleteForeground,
+    /// Delete it with what its finalizers say.
+    Delete,
+}
+
+/// Spec: upstream's `attemptToDeleteItem`.
+pub(super) fn fate(alive: &[String], waiting: &[String], dangling: &[String], has_dependents: bool) -> Fate {
+    match (alive.is_empty(), waiting.is_empty(), dangling.is_empty()) {
+        (false, true, true) => Fate::Keep,
+        (false, ..) => Fate::DropOwners(waiting.iter().chain(dangling).cloned().collect()),
+        (true, false, _) if has_dependents => Fate::DeleteForeground,
+        (true, true, true) => Fate::Keep,
+        (true, ..) => Fate::Delete,
+    }
+}

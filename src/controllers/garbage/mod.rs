@@ -1,0 +1,267 @@
+//! The garbage collector: what belongs to nobody any more is deleted; foreground and orphan deletions are brought to their end.
+
+mod graph;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::chain::Chain;
+use client::informer::{Change, Key, Metadata};
+use client::queue::Queue;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
+
+use crate::discovery::{self, Kind};
+use crate::driver::{self, Context, Error, Next, Reconcile};
+use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
+
+const NAME: &str = "generic-garbage-collector";
+/// After a failed discovery.
+const DISCOVER_AGAIN: Duration = Duration::from_secs(5);
+/// Kinds whose objects have no owners and are many or short-lived (upstream's default ignored resources).
+const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+#[derive(Clone)]
+struct Collector {
+    client: kube::Client,
+    graph: Arc<Mutex<Graph>>,
+    kinds: Arc<Mutex<Vec<Kind>>>,
+    queue: Arc<Queue<Key>>,
+}
+
+/// Starts the collector: it watches the metadata of every kind that can be listed, watched and deleted.
+pub(crate) fn start(context: &Context) {
+    let collector =
+        Collector { client: context.client(NAME), graph: Arc::default(), kinds: Arc::default(), queue: Arc::new(Queue::default()) };
+    let (synced_tx, mut synced) = watch::channel(false);
+    let (own, watching) = (context.clone(), collector.clone());
+    context.spawn("garbage-kinds", async move { watching.follow_kinds(&own, &synced_tx).await });
+    let queue = Arc::clone(&collector.queue);
+    context.start(NAME, &queue, collector, async move {
+        // Before every cache is full, an owner that is only not seen yet would look dead.
+        let _held_by_the_task_above = synced.wait_for(|synced| *synced).await;
+    });
+}
+
+fn looked_at(uid: &str) -> Key {
+    Key::new("", uid)
+}
+
+impl Collector {
+    fn graph(&self) -> MutexGuard<'_, Graph> {
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns the kinds, again after each change of a CRD, and watches the new ones.
+    async fn follow_kinds(&self, context: &Context, synced: &watch::Sender<bool>) {
+        let crds = context.informers.get::<CustomResourceDefinition>();
+        let mut changes = crds.changes();
+        crds.synced().await;
+        let mut watched = BTreeSet::new();
+        loop {
+            match discovery::kinds(&self.client).await {
+                Ok(kinds) => {
+                    self.watch_new(context, &kinds, &mut watched).await;
+                    *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
+                    synced.send_replace(true);
+                }
+                Err(err) => {
+                    warn!(controller = NAME, err = %Chain(&err), "cannot learn the kinds of the API");
+                    tokio::time::sleep(DISCOVER_AGAIN).await;
+                    continue;
+                }
+            }
+            changes.next().await;
+            // CRDs come in swarms, and are served a moment after they are stored.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            changes.drain();
+        }
+    }
+
+    async fn watch_new(&self, context: &Context, kinds: &[Kind], watched: &mut BTreeSet<(String, String)>) {
+        let mut fresh = Vec::new();
+        for kind in kinds.iter().filter(|kind| kind.can(&["list", "watch", "delete"])) {
+            let name = (kind.resource.group.clone(), kind.resource.plural.clone());
+            if IGNORED.contains(&(name.0.as_str(), name.1.as_str())) || !watched.insert(name) {
+                continue;
+            }
+            fresh.push(self.watch(context, kind));
+        }
+        // The graph must hold all that the caches hold before anything is judged.
+        for filled in fresh {
+            let _ended_with_the_group = filled.await;
+        }
+    }
+
+    fn watch(&self, context: &Context, kind: &Kind) -> oneshot::Receiver<()> {
+        let followed = context.informers.metadata(&kind.resource);
+        let (mut changes, this, kind) = (followed.changes(), self.clone(), kind.clone());
+        let (filled_tx, filled) = oneshot::channel();
+        context.spawn("garbage-watch", async move {
+            followed.synced().await;
+            let objects = followed.list();
+            let mut known: BTreeSet<String> = objects.iter().filter_map(|object| object.uid()).collect();
+            objects.iter().for_each(|object| this.put(&kind, object));
+            drop(objects);
+            let _nobody_waits_any_more = filled_tx.send(());
+            loop {
+                match changes.next().await {
+                    Change::Added(object) | Change::Modified { new: object, .. } => {
+                        known.extend(object.uid());
+                        this.put(&kind, &object);
+                    }
+                    Change::Deleted(object) => {
+                        let uid = object.uid().unwrap_or_default();
+                        known.remove(&uid);
+                        this.remove(&uid);
+                    }
+                    Change::Resync => {
+                        let objects = followed.list();
+                        let now: BTreeSet<String> = objects.iter().filter_map(|object| object.uid()).collect();
+                        known.difference(&now).for_each(|uid| this.remove(uid));
+                        objects.iter().for_each(|object| this.put(&kind, object));
+                        known = now;
+                    }
+                }
+            }
+        });
+        filled
+    }
+
+    fn put(&self, kind: &Kind, object: &Metadata) {
+        let Some(uid) = object.uid() else { return };
+        let place = Place {
+            api_version: kind.resource.api_version.clone(),
+            kind: kind.resource.kind.clone(),
+            ns: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+        };
+        let look = self.graph().put(&uid, Node::new(place, &object.metadata));
+        look.iter().for_each(|uid| self.queue.add(looked_at(uid)));
+    }
+
+    fn remove(&self, uid: &str) {
+        let look = self.graph().remove(uid);
+        look.iter().for_each(|uid| self.queue.add(looked_at(uid)));
+    }
+
+    /// The kind of this group and name, whatever its version.
+    fn kind(&self, api_version: &str, kind: &str) -> Option<Kind> {
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        kinds.iter().find(|k| k.resource.group == group && k.resource.kind == kind).cloned()
+    }
+
+    fn api(&self, kind: &Kind, ns: &str) -> Api<DynamicObject> {
+        if kind.namespaced {
+            Api::namespaced_with(self.client.clone(), ns, &kind.resource)
+        } else {
+            Api::all_with(self.client.clone(), &kind.resource)
+        }
+    }
+
+    fn api_of(&self, place: &Place) -> Result<Api<DynamicObject>, Error> {
+        let kind = self.kind(&place.api_version, &place.kind);
+        let kind = kind.ok_or_else(|| Error::Object(format!("kind {} of {} is not served", place.kind, place.api_version)))?;
+        Ok(self.api(&kind, &place.ns))
+    }
+
+    /// Asks the server whether an owner exists that the graph does not know.
+    async fn lives(&self, reference: &OwnerReference, dependent: &Place) -> Result<bool, Error> {
+        let Some(kind) = self.kind(&reference.api_version, &reference.kind) else {
+            return Err(Error::Object(format!("owner kind {} of {} is not served", reference.kind, reference.api_version)));
+        };
+        if kind.namespaced && dependent.ns.is_empty() {
+            // A cluster-scoped object cannot have an owner in a namespace; which one would it be? Leave it alone, as upstream does.
+            return Ok(true);
+        }
+        let owner = self.api(&kind, &dependent.ns).get_metadata_opt(&reference.name).await?;
+        Ok(owner.is_some_and(|owner| owner.uid().as_deref() == Some(&reference.uid)))
+    }
+}
+
+#[async_trait::async_trait]
+impl Reconcile for Collector {
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
+        let uid = key.name.as_str();
+        let (verdict, node, has_dependents) = {
+            let graph = self.graph();
+            (graph.judge(uid), graph.node(uid).cloned(), graph.has_dependents(uid))
+        };
+        let Some(node) = node else { return Ok(Next::Wait) };
+        match verdict {
+            Verdict::Keep => {}
+            Verdict::AwaitDependents(dependents) => dependents.iter().for_each(|uid| self.queue.add(looked_at(uid))),
+            Verdict::RemoveFinalizer(finalizer) => self.remove_finalizer(&node, uid, finalizer).await?,
+            Verdict::OrphanDependents(dependents) => {
+                for dependent in dependents {
+                    let dependent_node = self.graph().node(&dependent).cloned();
+                    if let Some(dependent_node) = dependent_node {
+                        self.drop_owners(&dependent_node, &dependent, &[uid.to_owned()]).await?;
+                    }
+                }
+                self.remove_finalizer(&node, uid, ORPHAN).await?;
+            }
+            Verdict::JudgeOwners { mut alive, waiting, unknown } => {
+                let mut dangling = Vec::new();
+                for reference in unknown {
+                    let lives = self.lives(&reference, &node.place).await?;
+                    if lives { &mut alive } else { &mut dangling }.push(reference.uid);
+                }
+                match graph::fate(&alive, &waiting, &dangling, has_dependents) {
+                    Fate::Keep => {}
+                    Fate::DropOwners(uids) => self.drop_owners(&node, uid, &uids).await?,
+                    Fate::DeleteForeground => self.delete(&node, uid, PropagationPolicy::Foreground).await?,
+                    Fate::Delete => self.delete(&node, uid, policy_of(&node)).await?,
+                }
+            }
+        }
+        Ok(Next::Wait)
+    }
+}
+
+/// An object that was told how to treat its dependents keeps to it.
+fn policy_of(node: &Node) -> PropagationPolicy {
+    let has = |finalizer: &str| node.finalizers.iter().any(|f| f == finalizer);
+    match (has(ORPHAN), has(FOREGROUND)) {
+        (true, _) => PropagationPolicy::Orphan,
+        (_, true) => PropagationPolicy::Foreground,
+        _ => PropagationPolicy::Background,
+    }
+}
+
+impl Collector {
+    async fn delete(&self, node: &Node, uid: &str, policy: PropagationPolicy) -> Result<(), Error> {
+        info!(controller = NAME, kind = %node.place.kind, ns = %node.place.ns, name = %node.place.name, uid, "owners are gone, deleting");
+        // The resource version too: somebody may have adopted it since we looked.
+        let same = Preconditions { uid: Some(uid.to_owned()), resource_version: node.resource_version.clone() };
+        let params = DeleteParams { propagation_policy: Some(policy), preconditions: Some(same), ..DeleteParams::default() };
+        Ok(driver::gone_is_fine(self.api_of(&node.place)?.delete(&node.place.name, &params).await)?)
+    }
+
+    async fn drop_owners(&self, node: &Node, uid: &str, owners: &[String]) -> Result<(), Error> {
+        let left: Vec<_> = node.owners.iter().filter(|owner| !owners.contains(&owner.uid)).collect();
+        self.patch_meta(node, uid, json!({ "ownerReferences": left })).await
+    }
+
+    async fn remove_finalizer(&self, node: &Node, uid: &str, finalizer: &str) -> Result<(), Error> {
+        let left: Vec<_> = node.finalizers.iter().filter(|f| *f != finalizer).collect();
+        self.patch_meta(node, uid, json!({ "finalizers": left })).await
+    }
+
+    async fn patch_meta(&self, node: &Node, uid: &str, mut meta: serde_json::Value) -> Result<(), Error> {
+        meta["uid"] = json!(uid);
+        meta["resourceVersion"] = json!(node.resource_version);
+        let patch = Patch::Merge(json!({ "metadata": meta }));
+        let api = self.api_of(&node.place)?;
+        Ok(driver::gone_is_fine(api.patch_metadata(&node.place.name, &PatchParams::default(), &patch).await)?)
+    }
+}

@@ -1,0 +1,69 @@
+//! Claims about the graph and what follows from it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use super::graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict, fate};
+
+fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
+    let owner = |(uid, blocks): &(&str, bool)| OwnerReference {
+        uid: (*uid).to_owned(),
+        name: (*uid).to_owned(),
+        kind: "K".to_owned(),
+        block_owner_deletion: Some(*blocks),
+        ..OwnerReference::default()
+    };
+    let place = Place { api_version: "v1".to_owned(), kind: "K".to_owned(), ns: ns.to_owned(), name: name.to_owned() };
+    Node { place, owners: owners.iter().map(owner).collect(), finalizers: Vec::new(), deleting: false, resource_version: None }
+}
+
+fn going(mut node: Node, finalizer: &str) -> Node {
+    node.deleting = true;
+    node.finalizers.push(finalizer.to_owned());
+    node
+}
+
+#[test]
+fn a_vanished_owner_makes_its_dependents_be_looked_at() {
+    let mut graph = Graph::default();
+    graph.put("owner", node("a", "owner", &[]));
+    graph.put("child", node("a", "child", &[("owner", true)]));
+    assert_eq!(graph.judge("child"), Verdict::JudgeOwners { alive: vec!["owner".into()], waiting: vec![], unknown: vec![] });
+    assert_eq!(graph.remove("owner"), ["child"]);
+    assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { unknown, .. } if unknown.len() == 1));
+}
+
+#[test]
+fn an_owner_in_another_namespace_is_nobody() {
+    let mut graph = Graph::default();
+    graph.put("owner", node("b", "owner", &[]));
+    graph.put("child", node("a", "child", &[("owner", true)]));
+    assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { alive, unknown, .. } if alive.is_empty() && unknown.len() == 1));
+}
+
+#[test]
+fn foreground_deletion_waits_for_blocking_dependents_only() {
+    let mut graph = Graph::default();
+    graph.put("child", node("a", "child", &[("owner", true)]));
+    graph.put("owner", going(node("a", "owner", &[]), FOREGROUND));
+    assert_eq!(graph.judge("owner"), Verdict::AwaitDependents(vec!["child".into()]));
+    assert_eq!(graph.put("child", node("a", "child", &[("owner", false)])), ["child", "owner"]);
+    assert_eq!(graph.judge("owner"), Verdict::RemoveFinalizer(FOREGROUND));
+}
+
+#[test]
+fn orphaning_frees_the_dependents_first() {
+    let mut graph = Graph::default();
+    graph.put("child", node("a", "child", &[("owner", true)]));
+    graph.put("owner", going(node("a", "owner", &[]), ORPHAN));
+    assert_eq!(graph.judge("owner"), Verdict::OrphanDependents(vec!["child".into()]));
+}
+
+#[test]
+fn an_object_dies_only_when_no_owner_lives() {
+    let uid = |uids: &[&str]| uids.iter().map(|u| (*u).to_owned()).collect::<Vec<_>>();
+    assert_eq!(fate(&uid(&["a"]), &[], &[], false), Fate::Keep);
+    assert_eq!(fate(&uid(&["a"]), &[], &uid(&["b"]), false), Fate::DropOwners(uid(&["b"])));
+    assert_eq!(fate(&[], &[], &uid(&["b"]), true), Fate::Delete);
+    assert_eq!(fate(&[], &uid(&["w"]), &[], true), Fate::DeleteForeground);
+    assert_eq!(fate(&[], &uid(&["w"]), &[], false), Fate::Delete);
+}
