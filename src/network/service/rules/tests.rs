@@ -108,29 +108,3 @@ fn a_gone_udp_endpoint_leaves_a_stale_flow() {
     let target = UdpTarget::Address("10.43.0.80:80".parse().unwrap());
     assert_eq!(stale.into_iter().collect::<Vec<_>>(), [diff::StaleFlow::Endpoint { target, endpoint: "10.42.0.5:53".parse().unwrap() }]);
 }
-
-// SCRATCH
-#[test]
-fn scratch_print() {
-    let a = ServicePort {
-        node_port: Some(30080), external: Policy::Local, external_ips: vec!["192.0.2.1".parse().unwrap()], balancer_ips: vec!["192.0.2.2".parse().unwrap()],
-        balancer_sources: vec!["10.0.0.0/8".parse().unwrap()],
-        ..port(vec![endpoint("10.42.0.5:8080", true), endpoint("10.42.0.6:8080", false)]) };
-    let b = ServicePort { name: "sticky".into(), cluster_ips: vec!["10.43.0.81".parse().unwrap()], affinity_secs: Some(100), ..a.clone() };
-    let b = ServicePort { node_port: Some(30081), external_ips: vec![], balancer_ips: vec![], external: Policy::Cluster, ..b };
-    let c = ServicePort { name: "none".into(), cluster_ips: vec!["10.43.0.82".parse().unwrap()], ..port(vec![]) };
-    let d = ServicePort { name: "dns".into(), protocol: Protocol::Udp, port: 53, cluster_ips: vec!["10.43.0.10".parse().unwrap()], ..port(vec![endpoint("10.42.0.5:5353", true)]) };
-    let one = render(&site(), &[a.clone(), b.clone(), c.clone(), d.clone()]);
-    let a2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:8080", false)], ..a.clone() };
-    let d2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:5353", false)], ..d.clone() };
-    let c2 = ServicePort { endpoints: vec![endpoint("10.42.0.6:8080", false)], ..c.clone() };
-    let two = render(&site(), &[a2, c2, d2]);
-    std::fs::write("/tmp/network/full.nft", diff::full(Family::V4, &one)).unwrap();
-    let s = diff::update(Family::V4, &one, &two);
-    std::fs::write("/tmp/network/change.nft", s.change).unwrap();
-    std::fs::write("/tmp/network/sweep.nft", s.sweep).unwrap();
-    let s6 = Site { family: Family::V6, cluster_cidrs: vec!["fd00:42::/56".parse().unwrap()], masquerade_pods: true };
-    let v6 = ServicePort { cluster_ips: vec!["fd00:43::80".parse().unwrap()], affinity_secs: Some(5), endpoints: vec![endpoint("[fd00:42::5]:80", true), endpoint("[fd00:42::6]:80", true)], node_port: Some(30000), ..a.clone() };
-    let v62 = ServicePort { name: "x".into(), cluster_ips: vec!["fd00:43::81".parse().unwrap()], affinity_secs: None, node_port: None, ..v6.clone() };
-    std::fs::write("/tmp/network/full6.nft", diff::full(Family::V6, &render(&s6, &[v6, v62]))).unwrap();
-}
