@@ -49,13 +49,14 @@ pub fn decode_as(
             return Err(Status::bad_request(message));
         }
     };
-    let wire_format = match format {
-        Format::Json => schema::decode::Format::Json,
-        Format::Yaml => schema::decode::Format::Yaml,
-    };
     let version = api_version.rsplit('/').next().unwrap_or_default();
     let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message(kind, version));
-    let decoded = schema::decode::decode(bytes, wire_format, of, strictness).map_err(refused)?;
+    let decoded = match format {
+        Format::Json => schema::decode::decode(bytes, schema::decode::Format::Json, of, strictness),
+        Format::Yaml => schema::decode::decode(bytes, schema::decode::Format::Yaml, of, strictness),
+        Format::Protobuf => schema::decode::conform(crate::protobuf::decode(bytes, of).map_err(Status::bad_request)?, of, strictness),
+    }
+    .map_err(refused)?;
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, api_version, kind).map_err(refused)?;
     warnings.extend(decoded.warnings);

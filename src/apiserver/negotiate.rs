@@ -5,7 +5,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 
 use crate::status::Status;
 
-/// Everything the server reads and writes (protobuf will stand here).
+/// Everything the server reads and writes (protobuf is read by tags, and will be written).
 pub const MEDIA_TYPES: &str = "application/json, application/yaml";
 
 /// Wire form.
@@ -16,6 +16,8 @@ pub enum Format {
     Json,
     /// `application/yaml`
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`: read, not written yet.
+    Protobuf,
 }
 
 /// What the object is turned into before it is written.
@@ -49,6 +51,7 @@ impl Format {
         match self {
             Format::Json => "application/json",
             Format::Yaml => "application/yaml",
+            Format::Protobuf => "application/vnd.kubernetes.protobuf",
         }
     }
 }
@@ -99,6 +102,7 @@ pub fn input(headers: &HeaderMap) -> Result<Format, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(MEDIA_TYPES)),
     }
 }

@@ -27,7 +27,8 @@ pub fn status(status: &Status, headers: &HeaderMap) -> Response<Body> {
 pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMap) -> Response<Body> {
     let bytes = match output.format {
         Format::Json if output.pretty => serde_json::to_vec_pretty(value).unwrap_or_default(),
-        Format::Json => {
+        // Nothing offers protobuf answers yet: negotiation never chooses it.
+        Format::Json | Format::Protobuf => {
             let mut out = serde_json::to_vec(value).unwrap_or_default();
             out.push(b'\n');
             out

@@ -67,11 +67,15 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
     let body: Value = if bytes.is_empty() {
         json!({})
     } else {
-        let format = match negotiate::input(&call.x.parts.headers)? {
-            Format::Json => schema::decode::Format::Json,
-            Format::Yaml => schema::decode::Format::Yaml,
-        };
-        schema::decode::untyped(&bytes, format).map_err(|err| Status::bad_request(err.to_string()))?
+        let read = |format| schema::decode::untyped(&bytes, format).map_err(|err| Status::bad_request(err.to_string()));
+        match negotiate::input(&call.x.parts.headers)? {
+            Format::Json => read(schema::decode::Format::Json)?,
+            Format::Yaml => read(schema::decode::Format::Yaml)?,
+            Format::Protobuf => {
+                let of = call.x.server.catalog.type_of_kind("", "v1", "DeleteOptions");
+                crate::protobuf::decode(&bytes, of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?).map_err(Status::bad_request)?
+            }
+        }
     };
     let kind = meta::kind(&body);
     if !kind.is_empty() && kind != "DeleteOptions" {

@@ -50,8 +50,6 @@ pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, q
         } else {
             format!("{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", term.field)
         };
-        let message = format!("Unable to find {:?} that match label selector {:?}, field selector {:?}: {message}",
-            format!("{}/{}, Resource={}", resource.group, resource.version, resource.plural), query.text("labelSelector"), query.text("fieldSelector"));
         return Err(Status::bad_request(message));
     }
     let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
