@@ -200,7 +200,7 @@ fn fall(directive: &Directive) -> Parsed<Fall> {
     Ok(Fall(if zones.is_empty() { vec![Name::root()] } else { zones }))
 }
 
-fn one<'a>(directive: &'a Directive) -> Parsed<&'a str> {
+fn one(directive: &Directive) -> Parsed<&str> {
     match directive.args.as_slice() {
         [only] => Ok(only),
         _ => Err(directive.error(format!("Wrong argument count or unexpected line ending after '{}'", directive.name))),

@@ -247,8 +247,7 @@ impl Parser {
         let mut blocks = Vec::new();
         while let Some(first) = self.tokens.get(self.at).cloned() {
             let mut keys = Vec::new();
-            loop {
-                let Some(token) = self.tokens.get(self.at) else { break };
+            while let Some(token) = self.tokens.get(self.at) {
                 if token.text == "{" && !token.quoted {
                     break;
                 }

@@ -176,7 +176,7 @@ fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// Cuts `bytes` into pieces whose header tells length and kind; ends at the first that does not fit.
-fn chunks<'a>(mut bytes: &'a [u8], header: impl Fn(&[u8]) -> Option<(usize, u16, usize)>) -> impl Iterator<Item = (u16, &'a [u8])> {
+fn chunks(mut bytes: &[u8], header: impl Fn(&[u8]) -> Option<(usize, u16, usize)>) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (len, kind, skip) = header(bytes)?;
         let value = bytes.get(skip..len)?;
