@@ -1,3 +1,33 @@
 //! The front door: argv[0] or the subcommand decides the role; nothing else happens here.
 
-fn main() {}
+mod addons;
+mod agent;
+mod cleanup;
+mod cli;
+mod config_file;
+mod connector;
+mod host;
+mod identity;
+mod images;
+mod logging;
+mod pause;
+mod server;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let code = match name.as_str() {
+        "bridge" | "host-local" | "loopback" | "portmap" => cni::main(&name),
+        "coredns" => dns::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
+        "pause" => pause::main(),
+        _ => cli::main(args.collect()),
+    };
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}

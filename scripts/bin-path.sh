@@ -1,0 +1,5 @@
+#!/bin/sh
+# Prints the path of the static binary: bin-path.sh PROFILE
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+echo "$CARGO_TARGET_DIR/$(target_triple)/${1:-release}/kedge"

@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs what the build and the tests need from the distribution's packages; what is there already is left alone.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+missing=
+want() { # want COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+want gcc gcc
+want musl-gcc musl-tools
+want protoc protobuf-compiler
+want containerd containerd
+want runc runc
+want nft nftables
+want ip iproute2
+want conntrack conntrack
+want jq jq
+[ -x /bin/busybox ] || command -v busybox >/dev/null 2>&1 || missing="$missing busybox-static"
+if [ "${1:-}" = tests ]; then
+    want etcd etcd-server
+    want etcdctl etcd-client
+    want sqlite3 sqlite3
+    want shellcheck shellcheck
+fi
+if [ -n "$missing" ]; then
+    [ "$(id -u)" = 0 ] || die "missing packages:$missing. Run as root, or: sudo apt-get install$missing"
+    command -v apt-get >/dev/null 2>&1 || die "missing tools; install these Debian packages' equivalents:$missing"
+    say "installing$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086 # a list of words
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+command -v cargo >/dev/null 2>&1 || die "no Rust toolchain: install rustup (Debian: apt-get install rustup) and run 'rustup default stable'"
+triple=$(target_triple)
+if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
+    say "adding the Rust target $triple"
+    rustup target add "$triple"
+fi
+if ! command -v kubectl >/dev/null 2>&1; then
+    apt-cache show kubernetes-client >/dev/null 2>&1 && apt-get install -y -qq kubernetes-client >/dev/null ||
+        die "no kubectl found and none among the distribution's packages: put one on PATH"
+fi

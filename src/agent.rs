@@ -1,0 +1,199 @@
+//! The node's half: kubelet with its server, CNI, the service proxy.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::files::{self, FileError};
+use base::task::Group;
+use client::informer::Informers;
+use cni::{Conflist, conflist};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kubelet::config::{Config as KubeletConfig, RuntimeChoice};
+use tracing::{info, warn};
+
+use crate::images::{ImageError, SystemImages};
+
+/// Names of the plugins; each is this program (main.rs).
+const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+/// Pods on a node, as upstream.
+const PODS_MAX: u32 = 110;
+
+/// What the node's half is told.
+pub(crate) struct AgentConfig {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) node_name: String,
+    pub(crate) node_ips: Vec<IpAddr>,
+    pub(crate) kubelet_port: u16,
+    pub(crate) cluster_cidr: IpNet,
+    pub(crate) service_cidr: IpNet,
+    pub(crate) cluster_dns: IpAddr,
+    pub(crate) cluster_domain: String,
+    pub(crate) resolv_conf: Option<PathBuf>,
+    pub(crate) runtime_endpoint: Option<String>,
+    pub(crate) pause_image: Option<String>,
+    pub(crate) labels: std::collections::BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) search_path: OsString,
+    /// The kubelet's server: certificate and the CAs of its clients.
+    pub(crate) serving: Arc<rustls::ServerConfig>,
+    /// Images of our own, unless this program cannot be one.
+    pub(crate) images: Option<SystemImages>,
+}
+
+/// Why the node's half did not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    #[error(transparent)]
+    Kubelet(#[from] kubelet::error::Error),
+    #[error(transparent)]
+    Network(#[from] network::NetworkError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error("cannot listen on port {port} for the kubelet; is another kubelet running here?")]
+    Listen { port: u16, source: io::Error },
+    #[error("no pause image: {0}; name one with --pause-image")]
+    NoPause(ImageError),
+}
+
+/// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
+pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") {
+        return PathBuf::from("/run/kedge");
+    }
+    let sum = data_dir.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
+}
+
+fn log_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") { "/var/log/pods".into() } else { data_dir.join("agent/pod-logs") }
+}
+
+/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy.
+pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: &Informers, group: &Group) -> Result<(), AgentError> {
+    let agent_dir = config.data_dir.join("agent");
+    let (bin_dir, conf_dir) = (config.data_dir.join("data/cni"), agent_dir.join("etc/cni/net.d"));
+    install_plugins(&bin_dir)?;
+    std::fs::create_dir_all(&conf_dir).map_err(FileError::at("cannot create directory", &conf_dir))?;
+    let proxy = network::Config {
+        node_name: config.node_name.clone(),
+        node_ips: config.node_ips.clone(),
+        cluster_cidrs: vec![config.cluster_cidr],
+        service_cidrs: vec![config.service_cidr],
+        ipv6_masquerade: false,
+    };
+    network::run(proxy, informers, group).await?;
+    let cni = CniFiles { conf: conf_dir.join("10-kedge.conflist"), ipam_dir: agent_dir.join("cni/networks") };
+    follow_pod_cidr(cni, config.node_name.clone(), informers, group);
+
+    let runtime = match config.runtime_endpoint {
+        Some(endpoint) => RuntimeChoice::Endpoint(endpoint),
+        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir(&config.data_dir).join("containerd") },
+    };
+    let pause_image = match (&config.pause_image, &config.images) {
+        (Some(image), _) => image.clone(),
+        (None, Some(images)) => images.pause.clone(),
+        (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
+    };
+    let manifest_dir = agent_dir.join("pod-manifests");
+    files::create_private_dir(&manifest_dir)?;
+    let kubelet = KubeletConfig {
+        node_name: config.node_name.clone(),
+        hostname: config.node_name.clone(),
+        node_ips: config.node_ips,
+        node_external_ips: Vec::new(),
+        port: config.kubelet_port,
+        root_dir: agent_dir.join("kubelet"),
+        log_dir: log_dir(&config.data_dir),
+        manifest_dir: Some(manifest_dir),
+        runtime,
+        search_path: config.search_path,
+        pause_image,
+        cni_bin_dir: bin_dir,
+        cni_conf_dir: conf_dir,
+        registry_config_dir: None,
+        cluster_dns: vec![config.cluster_dns],
+        cluster_domain: config.cluster_domain,
+        resolv_conf: config.resolv_conf,
+        server: true,
+        labels: config.labels,
+        taints: config.taints,
+        max_pods: PODS_MAX,
+    };
+    let handle = kubelet::run(kubelet, client.clone(), group).await?;
+    if let Some(images) = config.images {
+        images.import(handle.runtime_socket()).await?;
+    }
+    let server = kubelet::server::Server::new(handle, client, config.node_name, group);
+    let (port, addr) = (config.kubelet_port, SocketAddr::from(([0, 0, 0, 0], config.kubelet_port)));
+    let listener = wire::serve::Server::bind(addr, Some(config.serving), server).await;
+    listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
+    Ok(())
+}
+
+/// Links the plugins' names to this program, replacing links of an earlier one.
+fn install_plugins(dir: &Path) -> Result<(), FileError> {
+    std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
+    let program = std::env::current_exe().map_err(FileError::at("cannot find this program's file for", dir))?;
+    for name in CNI_PLUGINS {
+        let link = dir.join(name);
+        if std::fs::read_link(&link).is_ok_and(|target| target == program) {
+            continue;
+        }
+        let fresh = dir.join(format!(".{name}.new"));
+        let _leftover = std::fs::remove_file(&fresh);
+        symlink(&program, &fresh).and_then(|()| std::fs::rename(&fresh, &link)).map_err(FileError::at("cannot link", &link))?;
+    }
+    Ok(())
+}
+
+struct CniFiles {
+    conf: PathBuf,
+    ipam_dir: PathBuf,
+}
+
+/// Writes the network configuration when the node is given its range of pod addresses, and again if that changes.
+fn follow_pod_cidr(files: CniFiles, node_name: String, informers: &Informers, group: &Group) {
+    let nodes = informers.get::<Node>();
+    group.spawn("pod-cidr", async move {
+        let mut changes = nodes.changes();
+        nodes.synced().await;
+        let mut written = Vec::new();
+        loop {
+            let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
+            let cidrs: Vec<IpNet> = spec.pod_cidrs.unwrap_or_default().iter().filter_map(|cidr| cidr.parse().ok()).collect();
+            if !cidrs.is_empty() && cidrs != written {
+                match write_conflist(&files, &cidrs) {
+                    Ok(()) => {
+                        info!(node = %node_name, cidr = ?cidrs, "pod network configured");
+                        written = cidrs;
+                    }
+                    Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
+                }
+            }
+            changes.next().await;
+        }
+    });
+}
+
+fn write_conflist(cni: &CniFiles, cidrs: &[IpNet]) -> Result<(), FileError> {
+    let text = conflist(&Conflist {
+        pod_cidrs: cidrs.to_vec(),
+        mtu: None,
+        ipam_dir: cni.ipam_dir.display().to_string(),
+        bridge: "cni0".to_owned(),
+    });
+    if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    files::write_atomic(&cni.conf, text.as_bytes(), 0o600)
+}

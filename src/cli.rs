@@ -1,0 +1,328 @@
+//! Flags, environment and configuration file: the only place that reads them.
+//!
+//! Precedence as k3s has it: command line, then drop-ins, then the file, then the environment. KEDGE_* is ours, K3S_* an alias.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use base::chain::Chain;
+use clap::builder::ArgAction;
+use clap::error::ErrorKind;
+use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::config_file::{ConfigError, FlagKind, Settings};
+use crate::{cleanup, server};
+
+/// Where the configuration is looked for when nobody names a file.
+const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
+
+/// Kubernetes in one small binary.
+#[derive(Debug, Parser)]
+#[command(name = "kedge", version = VERSION, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+/// The version, followed by the Kubernetes API level.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)");
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Run a cluster on this machine.
+    Server(Box<ServerArgs>),
+    /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
+    Killall(KillallArgs),
+    /// Print a completion script for a shell.
+    Completion {
+        /// The shell to print for.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Flags of `kedge killall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KillallArgs {
+    /// Folder that holds state.
+    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Flags of `kedge server`, spelled as k3s spells them.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
+    pub(crate) config: PathBuf,
+    /// Log more.
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Log to this file instead of standard error.
+    #[arg(short = 'l', long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Folder that holds state.
+    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Shared secret with which nodes join. Made at the first start if none is given.
+    #[arg(short = 't', long, value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// File that holds the token.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Address to listen on.
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP", help_heading = "Listening")]
+    pub(crate) bind_address: IpAddr,
+    /// Port of the API.
+    #[arg(long, default_value_t = 6443, value_name = "PORT", help_heading = "Listening")]
+    pub(crate) https_listen_port: u16,
+    /// Address that members of the cluster use to reach this server (default: the node's address).
+    #[arg(long, value_name = "IP", help_heading = "Listening")]
+    pub(crate) advertise_address: Option<IpAddr>,
+    /// Further host names or addresses in the serving certificate. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listening")]
+    pub(crate) tls_san: Vec<String>,
+
+    /// Write the admin kubeconfig to this file.
+    #[arg(short = 'o', long, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml", help_heading = "Client")]
+    pub(crate) write_kubeconfig: PathBuf,
+    /// Permission bits of that file, octal.
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = parse_mode, help_heading = "Client")]
+    pub(crate) write_kubeconfig_mode: u32,
+
+    /// Address range of pods.
+    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR", help_heading = "Networking")]
+    pub(crate) cluster_cidr: String,
+    /// Address range of services.
+    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR", help_heading = "Networking")]
+    pub(crate) service_cidr: String,
+    /// Ports for services of type NodePort.
+    #[arg(long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range, help_heading = "Networking")]
+    pub(crate) service_node_port_range: (u16, u16),
+    /// Address of the cluster's DNS service (default: the tenth of the service range).
+    #[arg(long, value_name = "IP", help_heading = "Networking")]
+    pub(crate) cluster_dns: Option<IpAddr>,
+    /// DNS domain of the cluster.
+    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN", help_heading = "Networking")]
+    pub(crate) cluster_domain: String,
+
+    /// Name of this node (default: the host's name).
+    #[arg(long, value_name = "NAME", help_heading = "Node")]
+    pub(crate) node_name: Option<String>,
+    /// Address of this node (default: that of the default route).
+    #[arg(short = 'i', long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_ip: Vec<IpAddr>,
+    /// Port of the node's kubelet.
+    #[arg(long, default_value_t = 10250, value_name = "PORT", help_heading = "Node")]
+    pub(crate) kubelet_port: u16,
+    /// Label to register the node with. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_label: Vec<String>,
+    /// Taint to register the node with. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_taint: Vec<String>,
+    /// Run no pods on this machine.
+    #[arg(long, help_heading = "Node")]
+    pub(crate) disable_agent: bool,
+    /// Use this CRI socket instead of a containerd of our own.
+    #[arg(long, value_name = "SOCKET", help_heading = "Node")]
+    pub(crate) container_runtime_endpoint: Option<String>,
+    /// Image of the pods' first process (default: made from this binary).
+    #[arg(long, value_name = "IMAGE", help_heading = "Node")]
+    pub(crate) pause_image: Option<String>,
+    /// Resolver configuration for pods (default: the host's real resolvers).
+    #[arg(long, value_name = "FILE", help_heading = "Node")]
+    pub(crate) resolv_conf: Option<PathBuf>,
+
+    /// Packaged component not to deploy: coredns. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns"], help_heading = "Components")]
+    pub(crate) disable: Vec<String>,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "want octal permission bits such as 0600".to_owned())
+}
+
+fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
+    let ports = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    ports.filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| "want two ports such as 30000-32767".to_owned())
+}
+
+/// Parses the command line and runs the role. Returns the process's exit code.
+pub(crate) fn main(args: Vec<OsString>) -> i32 {
+    let role = match parse(args, &environment) {
+        Ok(cli) => cli.role,
+        Err(Refusal::Clap(err)) => {
+            // Broken standard output leaves nobody to tell.
+            let _printed = err.print();
+            return i32::from(!matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion));
+        }
+        Err(Refusal::Config(err)) => return refuse(&err.to_string()),
+    };
+    match role {
+        Role::Server(args) => match server::main(*args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Killall(args) => match cleanup::main(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());
+            0
+        }
+    }
+}
+
+fn refuse(why: &str) -> i32 {
+    eprintln!("kedge: {why}");
+    1
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The PATH, on which containerd and runc are looked for.
+pub(crate) fn search_path() -> OsString {
+    environment("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()).into()
+}
+
+/// Where systemd waits to hear from us.
+pub(crate) fn notify_socket() -> Option<String> {
+    environment("NOTIFY_SOCKET")
+}
+
+enum Refusal {
+    Clap(clap::Error),
+    Config(ConfigError),
+}
+
+/// Puts environment, file and command line into one list of flags and lets clap judge it.
+fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cli, Refusal> {
+    let mut command = Cli::command().mut_subcommand("server", |server| server.args_override_self(true));
+    let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let mut all: Vec<OsString> = vec!["kedge".into()];
+    if words.first().map(String::as_str) == Some("server") && !words.iter().any(|word| word == "--help" || word == "-h") {
+        let flags = flags_of(&mut command);
+        let given = given_flags(&words);
+        let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
+        let path = PathBuf::from(named.as_deref().unwrap_or(CONFIG_FILE));
+        let settings = Settings::read(&path, named.is_some(), &flags).map_err(Refusal::Config)?;
+        all.push("server".into());
+        all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
+        all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
+        all.extend(args.into_iter().skip(1));
+    } else {
+        all.extend(args);
+    }
+    let matches = command.try_get_matches_from(all).map_err(Refusal::Clap)?;
+    Cli::from_arg_matches(&matches).map_err(Refusal::Clap)
+}
+
+/// Every flag of `kedge server` by its long name, but those that make no sense in a file.
+fn flags_of(command: &mut Command) -> BTreeMap<String, FlagKind> {
+    command.build();
+    let server = command.find_subcommand("server").map(Command::get_arguments).into_iter().flatten();
+    server
+        .filter_map(|arg| {
+            let name = arg.get_long().filter(|name| !matches!(*name, "config" | "help"))?;
+            let kind = match arg.get_action() {
+                ArgAction::SetTrue => FlagKind::Switch,
+                ArgAction::Append => FlagKind::List,
+                _ => FlagKind::Single,
+            };
+            Some((name.to_owned(), kind))
+        })
+        .collect()
+}
+
+/// The environment's flags: the lowest layer, so only those that neither file nor command line sets.
+fn env_args<'a>(
+    flags: &'a BTreeMap<String, FlagKind>,
+    settings: &'a Settings,
+    given: &'a BTreeSet<String>,
+    env: &'a dyn Fn(&str) -> Option<String>,
+) -> impl Iterator<Item = String> + 'a {
+    flags.iter().filter(|(name, _)| !settings.sets(name) && !given.contains(*name)).filter_map(move |(name, kind)| {
+        let value = env_names(name).into_iter().find_map(|var| env(&var))?;
+        match kind {
+            FlagKind::Switch => matches!(value.as_str(), "true" | "1").then(|| format!("--{name}")),
+            _ => Some(format!("--{name}={value}")),
+        }
+    })
+}
+
+/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names two of them differently.
+fn env_names(flag: &str) -> [String; 2] {
+    let upper = flag.to_uppercase().replace('-', "_");
+    let in_k3s = match flag {
+        "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
+        "write-kubeconfig-mode" => "KUBECONFIG_MODE".to_owned(),
+        _ => upper.clone(),
+    };
+    [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")]
+}
+
+fn given_flags(words: &[String]) -> BTreeSet<String> {
+    words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap_or(flag).to_owned()).collect()
+}
+
+fn config_named(words: &[String]) -> Option<String> {
+    let mut words = words.iter();
+    let mut named = None;
+    while let Some(word) = words.next() {
+        if let Some(path) = word.strip_prefix("--config=").or_else(|| word.strip_prefix("-c=")) {
+            named = Some(path.to_owned());
+        } else if word == "--config" || word == "-c" {
+            named = words.next().cloned();
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(args: &[&str], vars: &[(&str, &str)]) -> Result<ServerArgs, String> {
+        let vars: BTreeMap<String, String> = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let words = ["server"].iter().chain(args).map(OsString::from).collect();
+        match parse(words, &|name| vars.get(name).cloned()) {
+            Ok(Cli { role: Role::Server(args) }) => Ok(*args),
+            Ok(_) => Err("another role".to_owned()),
+            Err(Refusal::Clap(err)) => Err(err.to_string()),
+            Err(Refusal::Config(err)) => Err(err.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        std::fs::write(&file, "node-name: from-file\ncluster-domain: file.local\ntls-san: [one]\n").unwrap();
+        let config = format!("--config={}", file.display());
+        let vars = [("K3S_NODE_NAME", "from-env"), ("KEDGE_HTTPS_LISTEN_PORT", "7000"), ("KEDGE_CLUSTER_DOMAIN", "env.local")];
+        let args = server(&[&config, "--node-name", "from-cli", "--tls-san=two"], &vars).unwrap();
+        assert_eq!(args.node_name.as_deref(), Some("from-cli"));
+        assert_eq!(args.cluster_domain, "file.local");
+        assert_eq!(args.https_listen_port, 7000);
+        assert_eq!(args.tls_san, ["one", "two"]);
+    }
+
+    #[test]
+    fn wrong_input_names_the_flag() {
+        assert!(server(&["--nod-name=x"], &[]).unwrap_err().contains("--nod-name"));
+        assert!(server(&["--https-listen-port=70000"], &[]).unwrap_err().contains("--https-listen-port"));
+        assert!(server(&["--write-kubeconfig-mode=9"], &[]).unwrap_err().contains("octal"));
+        assert!(server(&["--disable=traefik"], &[]).unwrap_err().contains("coredns"));
+        assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
+    }
+}

@@ -1,0 +1,85 @@
+//! What this machine is: its name, its address, its real resolvers.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+/// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
+const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
+/// Why the machine cannot be told apart from others.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HostError {
+    #[error("cannot read this host's name; name the node with --node-name")]
+    Name(#[source] io::Error),
+    #[error("'{name}' cannot be a node's name (lower-case letters, digits, '-' and '.'); choose one with --node-name")]
+    BadName { name: String },
+    #[error("this host has no address but loopback; name one with --node-ip")]
+    NoAddress,
+}
+
+/// The host's name in lower case, as kubelets register.
+pub(crate) fn node_name() -> Result<String, HostError> {
+    let name = nix::unistd::gethostname().map_err(|err| HostError::Name(err.into()))?;
+    Ok(name.to_string_lossy().to_ascii_lowercase())
+}
+
+/// Refuses what the API would refuse as a Node's name (RFC 1123 subdomain).
+pub(crate) fn check_node_name(name: &str) -> Result<(), HostError> {
+    let label = |label: &str| {
+        let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.len() <= 253 && name.split('.').all(label) { Ok(()) } else { Err(HostError::BadName { name: name.to_owned() }) }
+}
+
+/// The address from which this host reaches others: that of its default route, else the first one that is not loopback.
+pub(crate) fn node_ip() -> Result<IpAddr, HostError> {
+    // Connecting a UDP socket sends nothing; it only asks the kernel for a route. The address is a documentation one (RFC 5737).
+    let by_route = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    if let Ok(addr) = by_route {
+        if !addr.ip().is_unspecified() && !addr.ip().is_loopback() {
+            return Ok(addr.ip());
+        }
+    }
+    let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
+    let ipv4 = addresses.filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));
+    let mut usable = ipv4.filter(|ip| !ip.is_loopback() && !matches!(ip, IpAddr::V4(v4) if v4.is_link_local()));
+    usable.next().ok_or(HostError::NoAddress)
+}
+
+/// The resolv.conf with the host's real resolvers: pods cannot use one on the host's loopback. `None` if no file names any; then pods
+/// get no upstream resolver, because a public one is not ours to choose.
+pub(crate) fn resolv_conf() -> Option<PathBuf> {
+    RESOLV_CONFS.iter().map(Path::new).find(|path| fs::read_to_string(path).is_ok_and(|text| has_real_resolver(&text))).map(Path::to_owned)
+}
+
+fn has_real_resolver(text: &str) -> bool {
+    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")).any(|rest| {
+        let address = rest.trim().split('%').next().unwrap_or_default();
+        address.parse::<IpAddr>().is_ok_and(|ip| !ip.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_on_loopback_is_no_real_resolver() {
+        assert!(!has_real_resolver("nameserver 127.0.0.53\noptions edns0\n"));
+        assert!(has_real_resolver("search lan\nnameserver 127.0.0.1\nnameserver 192.0.2.53\n"));
+    }
+
+    #[test]
+    fn names_that_the_api_refuses_are_refused_at_start() {
+        assert!(check_node_name("edge-1.lan").is_ok());
+        for bad in ["", "Edge", "a_b", "-a", "a..b"] {
+            assert!(check_node_name(bad).is_err(), "{bad}");
+        }
+    }
+}

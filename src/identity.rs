@@ -1,0 +1,35 @@
+//! Who the parts of this process are when they call the API server: each its own user, judged by the same RBAC as anybody.
+
+use std::sync::Arc;
+
+use apiserver::ApiServer;
+use apiserver::authn::service_account;
+use apiserver::user::{GROUP_MASTERS, GROUP_NODES, UserInfo};
+use client::transport::{Clients, Transport};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt as _};
+
+/// The user that deploys add-ons.
+pub(crate) const SUPERVISOR: &str = "system:kedge-supervisor";
+
+/// The user behind a name, with the groups that its certificate or token would give it.
+fn user(name: &str) -> UserInfo {
+    if let Some((namespace, account)) = service_account::split_user(name) {
+        return service_account::user_of(namespace, account, "");
+    }
+    match name {
+        SUPERVISOR => UserInfo::new(name, &[GROUP_MASTERS]),
+        _ if name.starts_with("system:node:") => UserInfo::new(name, &[GROUP_NODES]),
+        _ => UserInfo::new(name, &[]),
+    }
+}
+
+/// Clients that call `server` in this process: no TCP, no TLS, the same pipeline.
+pub(crate) fn clients(server: &Arc<ApiServer>) -> Clients {
+    let server = Arc::clone(server);
+    Clients::new(move |name| -> Transport {
+        let service = server.in_process(user(name));
+        let service = service.map_request(|req: http::Request<kube::client::Body>| req.map(wire::body::from_http));
+        BoxCloneSyncService::new(service.map_err(|never| -> BoxError { match never {} }))
+    })
+}

@@ -1,0 +1,301 @@
+//! Cgroups of pods: QoS classes, the parents' names for both drivers, and the pod-level limits on v1 and v2.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::files::FileError;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use schema::quantity::Quantity;
+use tracing::warn;
+
+use crate::error::Error;
+use crate::runtime::CgroupDriver;
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// Smallest weight the kernel takes.
+const SHARES_MIN: i64 = 2;
+const SHARES_MAX: i64 = 262_144;
+/// Length of a CPU quota's period in microseconds, as upstream's default.
+pub(crate) const PERIOD_USEC: i64 = 100_000;
+const QUOTA_MIN_USEC: i64 = 1000;
+
+/// Upstream's quality-of-service classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Qos {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Qos {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Qos::Guaranteed => "Guaranteed",
+            Qos::Burstable => "Burstable",
+            Qos::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// The machine's hierarchy, as the kubelet uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroups {
+    driver: CgroupDriver,
+    unified: bool,
+}
+
+impl Cgroups {
+    /// Checks the controllers and makes the folders of the classes.
+    pub(crate) fn prepare(driver: CgroupDriver) -> Result<Cgroups, Error> {
+        let unified = Path::new(ROOT).join("cgroup.controllers").exists();
+        let cgroups = Cgroups { driver, unified };
+        let available = |controller: &str| match unified {
+            true => fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
+                .is_ok_and(|text| text.split_whitespace().any(|have| have == controller)),
+            false => Path::new(ROOT).join(controller).is_dir(),
+        };
+        for controller in ["cpu", "memory", "pids"] {
+            if !available(controller) {
+                return Err(Error::CgroupMissing { controller });
+            }
+        }
+        if driver == CgroupDriver::Cgroupfs {
+            for class in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
+                let failed = FileError { doing: "cannot create cgroup", path: Path::new(ROOT).join(class), source: io::ErrorKind::Other.into() };
+                cgroups.make(class).map_err(|source| FileError { source, ..failed })?;
+            }
+            cgroups.set_shares("kubepods/besteffort", SHARES_MIN);
+        }
+        Ok(cgroups)
+    }
+
+    /// The cgroup that holds a pod's containers, in the form the runtime wants.
+    pub(crate) fn parent_of(&self, pod: &Pod) -> String {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        match self.driver {
+            CgroupDriver::Cgroupfs => format!("/{}", cgroupfs_path(qos(pod), uid)),
+            CgroupDriver::Systemd => systemd_path(qos(pod), uid),
+        }
+    }
+
+    /// Makes the pod's cgroup with its limits. Containers join it through the runtime.
+    pub(crate) fn create(&self, pod: &Pod) -> io::Result<()> {
+        if self.driver == CgroupDriver::Systemd {
+            // systemd makes the slices when runc asks for the first scope in them.
+            return Ok(());
+        }
+        let path = cgroupfs_path(qos(pod), pod.metadata.uid.as_deref().unwrap_or_default());
+        self.make(&path)?;
+        let limits = pod_limits(pod);
+        self.set_shares(&path, limits.shares);
+        if let Some(quota) = limits.quota {
+            self.set_quota(&path, quota);
+        }
+        if let Some(memory) = limits.memory {
+            let (controller, file) = if self.unified { ("", "memory.max") } else { ("memory", "memory.limit_in_bytes") };
+            self.write(controller, &path, file, &memory.to_string());
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's cgroup, when its processes are gone.
+    pub(crate) fn remove(&self, pod: &Pod) {
+        if self.driver == CgroupDriver::Systemd {
+            return;
+        }
+        let path = cgroupfs_path(qos(pod), pod.metadata.uid.as_deref().unwrap_or_default());
+        let mut roots = vec![PathBuf::from(ROOT)];
+        if !self.unified {
+            roots = fs::read_dir(ROOT).map(|dirs| dirs.flatten().map(|dir| dir.path()).collect()).unwrap_or_default();
+        }
+        for root in roots {
+            remove_tree(&root.join(&path));
+        }
+    }
+
+    fn make(&self, path: &str) -> io::Result<()> {
+        if self.unified {
+            let mut at = PathBuf::from(ROOT);
+            for part in Path::new(path).components() {
+                for controller in ["cpu", "cpuset", "memory", "pids", "io"] {
+                    // Some are missing on some kernels; those that are needed were checked at start.
+                    let _optional = fs::write(at.join("cgroup.subtree_control"), format!("+{controller}"));
+                }
+                at.push(part);
+                fs::create_dir_all(&at)?;
+            }
+            return Ok(());
+        }
+        ["cpu", "memory", "pids"].iter().try_for_each(|controller| fs::create_dir_all(Path::new(ROOT).join(controller).join(path)))
+    }
+
+    fn set_shares(&self, path: &str, shares: i64) {
+        match self.unified {
+            true => self.write("", path, "cpu.weight", &weight(shares).to_string()),
+            false => self.write("cpu", path, "cpu.shares", &shares.to_string()),
+        }
+    }
+
+    fn set_quota(&self, path: &str, quota: i64) {
+        match self.unified {
+            true => self.write("", path, "cpu.max", &format!("{quota} {PERIOD_USEC}")),
+            false => {
+                self.write("cpu", path, "cpu.cfs_period_us", &PERIOD_USEC.to_string());
+                self.write("cpu", path, "cpu.cfs_quota_us", &quota.to_string());
+            }
+        }
+    }
+
+    fn write(&self, controller: &str, path: &str, file: &str, value: &str) {
+        let file = Path::new(ROOT).join(controller).join(path).join(file);
+        if let Err(err) = fs::write(&file, value) {
+            warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");
+        }
+    }
+}
+
+fn remove_tree(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        remove_tree(&entry.path());
+    }
+    // Busy means that a process is just dying; the next tidying takes it.
+    let _retried_later = fs::remove_dir(dir);
+}
+
+fn cgroupfs_path(qos: Qos, uid: &str) -> String {
+    match qos {
+        Qos::Guaranteed => format!("kubepods/pod{uid}"),
+        Qos::Burstable => format!("kubepods/burstable/pod{uid}"),
+        Qos::BestEffort => format!("kubepods/besteffort/pod{uid}"),
+    }
+}
+
+/// A dash separates levels in a slice's name, so those of the uid become underscores.
+fn systemd_path(qos: Qos, uid: &str) -> String {
+    let uid = uid.replace('-', "_");
+    match qos {
+        Qos::Guaranteed => format!("/kubepods.slice/kubepods-pod{uid}.slice"),
+        Qos::Burstable => format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid}.slice"),
+        Qos::BestEffort => format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{uid}.slice"),
+    }
+}
+
+/// A quantity's value, 0 for one that does not parse (the API server refuses those).
+pub(crate) fn parse(quantity: &ApiQuantity) -> Quantity {
+    quantity.0.parse().unwrap_or_else(|_| Quantity::from_milli(0))
+}
+
+/// A request: the limit stands in where only that is given, as the API server's defaulting does.
+pub(crate) fn request(resources: Option<&ResourceRequirements>, name: &str) -> Option<Quantity> {
+    let resources = resources?;
+    resources.requests.as_ref().and_then(|r| r.get(name)).map(parse).or_else(|| limit(Some(resources), name))
+}
+
+/// A limit.
+pub(crate) fn limit(resources: Option<&ResourceRequirements>, name: &str) -> Option<Quantity> {
+    resources?.limits.as_ref()?.get(name).map(parse).filter(|q| !q.is_zero())
+}
+
+/// The class of a pod, by the requests and limits of all its containers.
+pub(crate) fn qos(pod: &Pod) -> Qos {
+    let Some(spec) = &pod.spec else { return Qos::BestEffort };
+    let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| c.resources.as_ref());
+    let pod_level = spec.resources.as_ref();
+    let units: Vec<_> = if pod_level.is_some() { vec![pod_level] } else { all().collect() };
+    let any = units.iter().any(|r| ["cpu", "memory"].iter().any(|name| request(*r, name).is_some_and(|q| !q.is_zero())));
+    if !any {
+        return Qos::BestEffort;
+    }
+    let guaranteed = units.iter().all(|r| {
+        ["cpu", "memory"].iter().all(|name| limit(*r, name).is_some_and(|limit| request(*r, name).is_some_and(|request| request == limit)))
+    });
+    if guaranteed { Qos::Guaranteed } else { Qos::Burstable }
+}
+
+struct PodLimits {
+    shares: i64,
+    quota: Option<i64>,
+    memory: Option<i64>,
+}
+
+fn pod_limits(pod: &Pod) -> PodLimits {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let sidecar = |c: &&k8s_openapi::api::core::v1::Container| c.restart_policy.as_deref() == Some("Always");
+    let long: Vec<_> = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar)).collect();
+    let short: Vec<_> = spec.init_containers.iter().flatten().filter(|c| !sidecar(c)).collect();
+    // What the pod needs is the larger of its steady state and of each init container before it.
+    let total = |of: &dyn Fn(&k8s_openapi::api::core::v1::Container) -> Option<i64>| -> Option<i64> {
+        let steady = long.iter().map(|c| of(c)).sum::<Option<i64>>()?;
+        let init = short.iter().map(|c| of(c)).collect::<Option<Vec<i64>>>()?.into_iter().max().unwrap_or(0);
+        Some(steady.max(init))
+    };
+    let own = spec.resources.as_ref();
+    let cpu_request = request(own, "cpu").map(|q| q.milli_value());
+    let cpu_request = cpu_request.or_else(|| total(&|c| Some(request(c.resources.as_ref(), "cpu").map_or(0, |q| q.milli_value()))));
+    let cpu_limit = limit(own, "cpu").map(|q| q.milli_value());
+    let cpu_limit = cpu_limit.or_else(|| total(&|c| limit(c.resources.as_ref(), "cpu").map(|q| q.milli_value())));
+    let memory = limit(own, "memory").map(|q| q.value());
+    let memory = memory.or_else(|| total(&|c| limit(c.resources.as_ref(), "memory").map(|q| q.value())));
+    PodLimits { shares: shares(cpu_request.unwrap_or(0)), quota: cpu_limit.map(quota), memory }
+}
+
+/// Milli-CPUs as v1 shares.
+pub(crate) fn shares(milli: i64) -> i64 {
+    (milli * 1024 / 1000).clamp(SHARES_MIN, SHARES_MAX)
+}
+
+/// Milli-CPUs as microseconds in each period.
+pub(crate) fn quota(milli: i64) -> i64 {
+    (milli * PERIOD_USEC / 1000).max(QUOTA_MIN_USEC)
+}
+
+/// v1 shares as v2 weight; KEP-2254's formula, the same that runc uses.
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
+}
+
+/// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust`.
+pub(crate) fn oom_score_adj(pod: &Pod, memory_request: i64, memory_capacity: i64) -> i64 {
+    let critical = pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000);
+    if critical {
+        return -997;
+    }
+    match qos(pod) {
+        Qos::Guaranteed => -997,
+        Qos::BestEffort => 1000,
+        Qos::Burstable => {
+            let adjust = 1000 - 1000 * memory_request / memory_capacity.max(1);
+            if adjust < 1000 - 997 { 3 } else { adjust.min(999) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(resources: serde_json::Value) -> Pod {
+        serde_json::from_value(serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn limits_alone_make_a_guaranteed_pod_and_one_of_two_does_not() {
+        assert_eq!(qos(&pod(serde_json::json!({"limits": {"cpu": "1", "memory": "1Gi"}}))), Qos::Guaranteed);
+        assert_eq!(qos(&pod(serde_json::json!({"limits": {"cpu": "1"}}))), Qos::Burstable);
+        assert_eq!(qos(&pod(serde_json::json!({}))), Qos::BestEffort);
+    }
+
+    #[test]
+    fn names_of_slices_hold_no_dash_of_the_uid() {
+        assert_eq!(systemd_path(Qos::Burstable, "a-b"), "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice");
+    }
+
+    #[test]
+    fn shares_become_weights_at_both_ends() {
+        assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));
+    }
+}

@@ -1,0 +1,88 @@
+//! What the kubelet is told at start. Only `cli.rs` of the root package reads flags; this is their result.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use base::files::create_private_dir;
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::error::Error;
+
+/// Which container runtime to use.
+#[derive(Clone, Debug)]
+pub enum RuntimeChoice {
+    /// containerd found on the search path, started and supervised by us.
+    Managed {
+        /// Images and containers, e.g. `<data-dir>/agent/containerd`.
+        root: PathBuf,
+        /// Socket and running state, e.g. `/run/kedge/<id>/containerd`; must be on a tmpfs.
+        state: PathBuf,
+    },
+    /// A CRI socket that somebody else serves, `unix:///…` or a path.
+    Endpoint(String),
+}
+
+/// Everything the kubelet needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Host name shown as address and label `kubernetes.io/hostname`.
+    pub hostname: String,
+    /// Internal addresses, the first is the primary.
+    pub node_ips: Vec<IpAddr>,
+    /// External addresses.
+    pub node_external_ips: Vec<IpAddr>,
+    /// Port of the kubelet's HTTPS server, told in the Node's status.
+    pub port: u16,
+    /// Pods' volumes and plugins, as `/var/lib/kubelet` upstream.
+    pub root_dir: PathBuf,
+    /// Container logs, `/var/log/pods` upstream.
+    pub log_dir: PathBuf,
+    /// Folder of static pod manifests.
+    pub manifest_dir: Option<PathBuf>,
+    /// Who runs containers.
+    pub runtime: RuntimeChoice,
+    /// The caller's PATH: containerd and runc are looked up there.
+    pub search_path: OsString,
+    /// Image of the sandbox's first process.
+    pub pause_image: String,
+    /// CNI plugins.
+    pub cni_bin_dir: PathBuf,
+    /// CNI network lists.
+    pub cni_conf_dir: PathBuf,
+    /// containerd's `certs.d`, when registries are configured.
+    pub registry_config_dir: Option<PathBuf>,
+    /// Addresses of the cluster's DNS service.
+    pub cluster_dns: Vec<IpAddr>,
+    /// e.g. `cluster.local`.
+    pub cluster_domain: String,
+    /// The resolv.conf that pods inherit from; `None` is `/etc/resolv.conf`.
+    pub resolv_conf: Option<PathBuf>,
+    /// Whether the API server runs here too (control-plane label).
+    pub server: bool,
+    /// Labels at registration.
+    pub labels: BTreeMap<String, String>,
+    /// Taints at registration.
+    pub taints: Vec<Taint>,
+    /// Most pods this node takes, 110 upstream.
+    pub max_pods: u32,
+}
+
+impl Config {
+    pub(crate) fn prepare_dirs(&self) -> Result<(), Error> {
+        create_private_dir(&self.root_dir)?;
+        for dir in ["pods", "plugins", "plugins_registry"] {
+            create_private_dir(&self.root_dir.join(dir))?;
+        }
+        std::fs::create_dir_all(&self.log_dir).map_err(base::files::FileError::at("cannot create directory", &self.log_dir))?;
+        Ok(())
+    }
+
+    /// The node's first address.
+    pub(crate) fn host_ip(&self) -> Option<IpAddr> {
+        self.node_ips.first().copied()
+    }
+}

@@ -1,0 +1,169 @@
+//! From a container of a pod to what the runtime is told: environment, security, resources, mounts.
+
+pub(crate) mod env;
+
+pub(crate) mod fields;
+
+pub(crate) mod security;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::cgroups;
+use crate::runtime::labels;
+
+/// A container that cannot be configured: upstream's reason and text.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct ConfigError {
+    /// e.g. `CreateContainerConfigError`.
+    pub(crate) reason: &'static str,
+    /// What is wrong.
+    pub(crate) message: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(message: impl Into<String>) -> ConfigError {
+        ConfigError { reason: "CreateContainerConfigError", message: message.into() }
+    }
+}
+
+/// All that is known when a container is made.
+pub(crate) struct Making<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) container: &'a Container,
+    pub(crate) attempt: u32,
+    pub(crate) image: &'a cri::Image,
+    pub(crate) envs: Vec<(String, String)>,
+    pub(crate) mounts: Vec<cri::Mount>,
+    pub(crate) termination_file: &'a Path,
+    /// Sandbox of the process namespace to join, for ephemeral containers.
+    pub(crate) target: Option<String>,
+    pub(crate) memory_capacity: i64,
+    pub(crate) restrict_oom_score_adj: bool,
+    pub(crate) seccomp_root: &'a Path,
+}
+
+/// Every container of the pod's spec in the order of its start, with what it is.
+pub(crate) fn all(pod: &Pod) -> Vec<(&Container, Role)> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
+    let init = spec.init_containers.iter().flatten().map(|c| {
+        let sidecar = c.restart_policy.as_deref() == Some("Always");
+        (c, if sidecar { Role::Sidecar } else { Role::Init })
+    });
+    init.chain(spec.containers.iter().map(|c| (c, Role::Main))).collect()
+}
+
+/// What a container is to its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Init,
+    Sidecar,
+    Main,
+}
+
+impl Role {
+    /// The field path of events.
+    pub(crate) fn field(self, name: &str) -> String {
+        match self {
+            Role::Main => format!("spec.containers{{{name}}}"),
+            Role::Init | Role::Sidecar => format!("spec.initContainers{{{name}}}"),
+        }
+    }
+}
+
+/// Changes when the container must be made anew: name and image, as upstream since v1.27.
+pub(crate) fn hash(container: &Container) -> String {
+    let text = format!("{{\"image\":{:?},\"name\":{:?}}}", container.image.as_deref().unwrap_or_default(), container.name);
+    // FNV-1a, 32 bit, as upstream hashes the same text.
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{hash:x}")
+}
+
+/// `<container>/<attempt>.log` under the pod's log folder.
+pub(crate) fn log_path(container: &str, attempt: u32) -> String {
+    format!("{container}/{attempt}.log")
+}
+
+/// Builds the runtime's configuration of a container.
+pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigError> {
+    let Making { pod, container, attempt, image, .. } = &making;
+    let lookup: HashMap<&str, &str> = making.envs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let expand = |words: &Option<Vec<String>>| -> Vec<String> { words.iter().flatten().map(|word| env::expand(word, &lookup)).collect() };
+    let mut all_labels = labels::of_pod(pod);
+    all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
+    let linux = cri::LinuxContainerConfig {
+        resources: Some(resources(&making)),
+        security_context: Some(security::of_container(&making)?),
+    };
+    Ok(cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: container.name.clone(), attempt: *attempt }),
+        image: Some(cri::ImageSpec {
+            image: image.id.clone(),
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..Default::default()
+        }),
+        command: expand(&container.command),
+        args: expand(&container.args),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs: making.envs.iter().map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone() }).collect(),
+        mounts: making.mounts.clone(),
+        labels: all_labels,
+        annotations: annotations(&making),
+        log_path: log_path(&container.name, *attempt),
+        stdin: container.stdin.unwrap_or(false),
+        stdin_once: container.stdin_once.unwrap_or(false),
+        tty: container.tty.unwrap_or(false),
+        linux: Some(linux),
+        ..Default::default()
+    })
+}
+
+fn annotations(making: &Making<'_>) -> HashMap<String, String> {
+    let Making { pod, container, attempt, .. } = making;
+    let policy = container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned());
+    let path = container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
+    let mut notes = HashMap::from([
+        (labels::HASH.to_owned(), hash(container)),
+        (labels::RESTART_COUNT.to_owned(), attempt.to_string()),
+        (labels::TERMINATION_PATH.to_owned(), path),
+        (labels::TERMINATION_POLICY.to_owned(), policy),
+        (labels::TERMINATION_FILE.to_owned(), making.termination_file.display().to_string()),
+    ]);
+    if let Some(grace) = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds) {
+        notes.insert(labels::POD_GRACE.to_owned(), grace.to_string());
+    }
+    if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) {
+        notes.insert(labels::PRE_STOP.to_owned(), serde_json::to_string(hook).unwrap_or_default());
+    }
+    notes
+}
+
+fn resources(making: &Making<'_>) -> cri::LinuxContainerResources {
+    let resources = making.container.resources.as_ref();
+    let cpu_request = cgroups::request(resources, "cpu").map_or(0, |q| q.milli_value());
+    let memory_request = cgroups::request(resources, "memory").map_or(0, |q| q.value());
+    let cpu_limit = cgroups::limit(resources, "cpu").map(|q| q.milli_value());
+    let adjust = cgroups::oom_score_adj(making.pod, memory_request, making.memory_capacity);
+    cri::LinuxContainerResources {
+        cpu_period: if cpu_limit.is_some() { cgroups::PERIOD_USEC } else { 0 },
+        cpu_quota: cpu_limit.map_or(0, cgroups::quota),
+        cpu_shares: cgroups::shares(cpu_request),
+        memory_limit_in_bytes: cgroups::limit(resources, "memory").map_or(0, |q| q.value()),
+        // Without CAP_SYS_RESOURCE a lower value than our own cannot be set, and runc would refuse the container.
+        oom_score_adj: if making.restrict_oom_score_adj { adjust.max(0) } else { adjust },
+        ..Default::default()
+    }
+}
+
+/// `name_namespace(uid)`, upstream's way to name a pod in texts.
+pub(crate) fn pod_text(pod: &Pod) -> String {
+    let mut text = pod.metadata.name.clone().unwrap_or_default();
+    let (ns, uid) = (pod.metadata.namespace.as_deref(), pod.metadata.uid.as_deref());
+    let _never_fails = write!(text, "_{}({})", ns.unwrap_or_default(), uid.unwrap_or_default());
+    text
+}

@@ -1,0 +1,134 @@
+//! Security contexts of pod and container merged into the runtime's form.
+
+use std::path::Path;
+
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile, SecurityContext};
+
+use super::{ConfigError, Making};
+
+const MASKED: [&str; 13] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+    "/sys/devices/system/cpu/cpu0/thermal_throttle",
+];
+const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Namespaces shared with the host or between the pod's containers.
+pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
+    let host = |on: Option<bool>, otherwise: cri::NamespaceMode| if on == Some(true) { cri::NamespaceMode::Node } else { otherwise } as i32;
+    let pid = if spec.share_process_namespace == Some(true) { cri::NamespaceMode::Pod } else { cri::NamespaceMode::Container };
+    cri::NamespaceOption {
+        network: host(spec.host_network, cri::NamespaceMode::Pod),
+        pid: host(spec.host_pid, pid),
+        ipc: host(spec.host_ipc, cri::NamespaceMode::Pod),
+        ..Default::default()
+    }
+}
+
+pub(crate) fn groups_policy(context: &PodSecurityContext) -> i32 {
+    match context.supplemental_groups_policy.as_deref() {
+        Some("Strict") => cri::SupplementalGroupsPolicy::Strict as i32,
+        _ => cri::SupplementalGroupsPolicy::Merge as i32,
+    }
+}
+
+/// Who a container's process is: the container's word before the pod's, and at last the image's.
+pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSecurityContext, ConfigError> {
+    let spec = making.pod.spec.clone().unwrap_or_default();
+    let pod = spec.security_context.clone().unwrap_or_default();
+    let own = making.container.security_context.clone().unwrap_or_default();
+    let user = own.run_as_user.or(pod.run_as_user);
+    check_non_root(making, &pod, &own, user)?;
+    let privileged = own.privileged.unwrap_or(false);
+    let mut groups = pod.supplemental_groups.clone().unwrap_or_default();
+    groups.extend(pod.fs_group);
+    let mut namespace_options = namespaces(&spec);
+    if let Some(target) = &making.target {
+        namespace_options.pid = cri::NamespaceMode::Target as i32;
+        namespace_options.target_id = target.clone();
+    }
+    let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;
+    let paths = |list: &[&str]| if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() };
+    let capabilities = own.capabilities.clone().unwrap_or_default();
+    Ok(cri::LinuxContainerSecurityContext {
+        capabilities: Some(cri::Capability {
+            add_capabilities: capabilities.add.unwrap_or_default(),
+            drop_capabilities: capabilities.drop.unwrap_or_default(),
+            add_ambient_capabilities: Vec::new(),
+        }),
+        privileged,
+        namespace_options: Some(namespace_options),
+        run_as_user: user.map(|value| cri::Int64Value { value }),
+        // The runtime refuses a group without a user; the image's user is then spelt out.
+        run_as_group: own.run_as_group.or(pod.run_as_group).map(|value| cri::Int64Value { value }),
+        run_as_username: if user.is_none() { making.image.username.clone() } else { String::new() },
+        readonly_rootfs: own.read_only_root_filesystem.unwrap_or(false),
+        supplemental_groups: groups,
+        supplemental_groups_policy: groups_policy(&pod),
+        no_new_privs: own.allow_privilege_escalation == Some(false),
+        masked_paths: paths(&MASKED),
+        readonly_paths: paths(&READONLY),
+        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()), privileged, making.seccomp_root)),
+        ..Default::default()
+    }
+    .with_image_user(making, user))
+}
+
+trait WithImageUser {
+    fn with_image_user(self, making: &Making<'_>, user: Option<i64>) -> Self;
+}
+
+impl WithImageUser for cri::LinuxContainerSecurityContext {
+    /// As upstream: without a wish of the pod, the image's numeric user is passed on.
+    fn with_image_user(mut self, making: &Making<'_>, user: Option<i64>) -> Self {
+        if user.is_none()
+            && let Some(uid) = &making.image.uid
+        {
+            self.run_as_user = Some(*uid);
+            self.run_as_username = String::new();
+        }
+        self
+    }
+}
+
+fn check_non_root(making: &Making<'_>, pod: &PodSecurityContext, own: &SecurityContext, user: Option<i64>) -> Result<(), ConfigError> {
+    if own.run_as_non_root.or(pod.run_as_non_root) != Some(true) {
+        return Ok(());
+    }
+    let (pod_text, name) = (super::pod_text(making.pod), &making.container.name);
+    let refuse = |why: String| Err(ConfigError::new(format!("{why} (pod: \"{pod_text}\", container: {name})")));
+    match (user, making.image.uid.as_ref(), making.image.username.as_str()) {
+        (Some(0), ..) => refuse("container's runAsUser breaks non-root policy".to_owned()),
+        (Some(_), ..) => Ok(()),
+        (None, Some(uid), _) if uid.value == 0 => refuse("container has runAsNonRoot and image will run as root".to_owned()),
+        (None, Some(_), _) => Ok(()),
+        (None, None, "") => refuse("container has runAsNonRoot and image will run as root".to_owned()),
+        (None, None, user) => {
+            refuse(format!("container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"))
+        }
+    }
+}
+
+fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, root: &Path) -> cri::SecurityProfile {
+    use cri::security_profile::ProfileType;
+    let (kind, file) = match profile.map(|p| p.type_.as_str()) {
+        Some("RuntimeDefault") if !privileged => (ProfileType::RuntimeDefault, String::new()),
+        Some("Localhost") if !privileged => {
+            let file = profile.and_then(|p| p.localhost_profile.clone()).unwrap_or_default();
+            (ProfileType::Localhost, root.join(file).display().to_string())
+        }
+        _ => (ProfileType::Unconfined, String::new()),
+    };
+    cri::SecurityProfile { profile_type: kind as i32, localhost_ref: file }
+}

@@ -1,0 +1,84 @@
+//! Why the kubelet cannot start, or cannot answer a question about a pod.
+
+use std::path::PathBuf;
+
+use base::files::FileError;
+
+use crate::runtime::cri::CriError;
+
+/// The room's error.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A program that runs containers is not installed.
+    #[error("{program} was not found on PATH; install the package {package} (Debian: apt-get install {package}) or name a running one with --container-runtime-endpoint")]
+    ProgramMissing {
+        /// containerd or runc.
+        program: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// containerd answers `--version` with something else than a version.
+    #[error("cannot learn the version of {path}: {answer}", path = path.display())]
+    Version {
+        /// The program.
+        path: PathBuf,
+        /// What it said.
+        answer: String,
+    },
+    /// containerd was started and does not answer.
+    #[error("containerd does not answer on {socket} after {secs} s; see {log}", socket = socket.display(), log = log.display())]
+    NotAnswering {
+        /// Its socket.
+        socket: PathBuf,
+        /// How long we waited.
+        secs: u64,
+        /// Its log file.
+        log: PathBuf,
+    },
+    /// The kernel does not offer a controller that pods need.
+    #[error("cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: cgroup_memory=1 cgroup_enable=memory)")]
+    CgroupMissing {
+        /// cpu, memory or pids.
+        controller: &'static str,
+    },
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A program could not be started.
+    #[error("cannot start {program}", program = program.display())]
+    Spawn {
+        /// Which one.
+        program: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// containerd said no.
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    /// No such pod on this node.
+    #[error("pod {pod:?} not found in namespace {ns:?}")]
+    PodNotFound {
+        /// Namespace.
+        ns: String,
+        /// Name.
+        pod: String,
+    },
+    /// No such container in the pod, or it never ran.
+    #[error("container {container:?} in pod {pod:?} is {what}")]
+    ContainerNotFound {
+        /// Pod name.
+        pod: String,
+        /// Container name.
+        container: String,
+        /// `not available`, `waiting to start: …`
+        what: String,
+    },
+    /// Reading a log.
+    #[error("cannot read log {path}", path = path.display())]
+    Log {
+        /// The log file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,164 @@
+//! What the HTTPS server on 10250 needs of the kubelet: logs, streaming addresses, pods, statistics.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::container;
+use crate::error::Error;
+use crate::logs::{self, LogOptions};
+use crate::manager::Pods;
+use crate::node::Node;
+use crate::worker::Snapshot;
+use crate::worker::observe::{Seen, State};
+
+/// A running kubelet; clones are the same one.
+#[derive(Clone)]
+pub struct Handle {
+    node: Arc<Node>,
+    pods: Pods,
+}
+
+/// A log as it is read.
+pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
+
+/// How an exec or attach is connected.
+#[derive(Clone, Debug, Default)]
+pub struct StreamOptions {
+    /// The command of an exec; an attach ignores it.
+    pub command: Vec<String>,
+    /// Give it our input.
+    pub stdin: bool,
+    /// Take its output.
+    pub stdout: bool,
+    /// Take its error output; with a terminal it is the same as stdout.
+    pub stderr: bool,
+    /// Allocate a terminal.
+    pub tty: bool,
+}
+
+impl Handle {
+    pub(crate) fn new(node: Arc<Node>, pods: Pods) -> Handle {
+        Handle { node, pods }
+    }
+
+    /// The pods of this node with their latest status, for `/pods`.
+    pub fn pods(&self) -> Vec<Pod> {
+        let with_status = |(pod, snapshot): (Arc<Pod>, Snapshot)| {
+            let mut pod = Pod::clone(&pod);
+            pod.status = Some(snapshot.status);
+            pod
+        };
+        self.pods.all().into_iter().map(with_status).collect()
+    }
+
+    /// The log of a container. An empty container name means the only one.
+    ///
+    /// Errors: `PodNotFound`, `ContainerNotFound` (also when it has not run yet), `Log`.
+    pub async fn logs(&self, ns: &str, pod: &str, container: &str, options: LogOptions) -> Result<LogStream, Error> {
+        let (spec, snapshot) = self.find(ns, pod)?;
+        let name = self.container_name(&spec, container)?;
+        let seen = if options.previous { snapshot.observed.previous(&name) } else { snapshot.observed.latest(&name) };
+        let Some(seen) = seen.cloned() else {
+            let what = match options.previous {
+                true => "not available: previous terminated container not found".to_owned(),
+                false => format!("waiting to start: {}", waiting_reason(&snapshot, &name)),
+            };
+            return Err(Error::ContainerNotFound { pod: pod.to_owned(), container: name, what });
+        };
+        let (cri, id) = (self.node.runtime.cri.clone(), seen.id.clone());
+        let still_runs = move || {
+            let (cri, id) = (cri.clone(), id.clone());
+            let ask = async move { cri.container(&id).await.is_ok_and(|s| s.is_some_and(|s| s.state() == cri::ContainerState::ContainerRunning)) };
+            Box::pin(ask) as futures_util::future::BoxFuture<'static, bool>
+        };
+        let path = std::path::PathBuf::from(&seen.log_path);
+        match logs::stream(&path, options, &self.node.clock, Box::new(still_runs)) {
+            Ok(stream) => Ok(Box::pin(stream)),
+            Err(source) => Err(Error::Log { path, source }),
+        }
+    }
+
+    /// The runtime's address for an exec, on loopback: connect there with the client's own upgrade headers and copy bytes.
+    pub async fn exec_url(&self, ns: &str, pod: &str, container: &str, options: StreamOptions) -> Result<String, Error> {
+        let seen = self.running(ns, pod, container)?;
+        let StreamOptions { command, stdin, stdout, stderr, tty } = options;
+        Ok(self.node.runtime.cri.exec(cri::ExecRequest { container_id: seen.id, cmd: command, tty, stdin, stdout, stderr: stderr && !tty }).await?)
+    }
+
+    /// The runtime's address for an attach.
+    pub async fn attach_url(&self, ns: &str, pod: &str, container: &str, options: StreamOptions) -> Result<String, Error> {
+        let seen = self.running(ns, pod, container)?;
+        let StreamOptions { stdin, stdout, stderr, tty, .. } = options;
+        Ok(self.node.runtime.cri.attach(cri::AttachRequest { container_id: seen.id, stdin, tty, stdout, stderr: stderr && !tty }).await?)
+    }
+
+    /// The runtime's address for forwarded ports.
+    pub async fn port_forward_url(&self, ns: &str, pod: &str, ports: Vec<i32>) -> Result<String, Error> {
+        let (_, snapshot) = self.find(ns, pod)?;
+        let missing = || Error::ContainerNotFound { pod: pod.to_owned(), container: String::new(), what: "not running".to_owned() };
+        let sandbox = snapshot.observed.sandbox().ok_or_else(missing)?;
+        Ok(self.node.runtime.cri.port_forward(&sandbox.id, ports).await?)
+    }
+
+    /// `/stats/summary`.
+    pub async fn summary(&self) -> Result<serde_json::Value, Error> {
+        Ok(crate::stats::summary(&self.node, &self.pods).await?)
+    }
+
+    /// Runs a command to its end, for `/run` and for tools: exit code, stdout, stderr.
+    pub async fn run(&self, ns: &str, pod: &str, container: &str, command: Vec<String>) -> Result<(i32, Vec<u8>, Vec<u8>), Error> {
+        let seen = self.running(ns, pod, container)?;
+        let answer = self.node.runtime.cri.exec_sync(&seen.id, command, std::time::Duration::ZERO).await?;
+        Ok((answer.exit_code, answer.stdout, answer.stderr))
+    }
+
+    /// Whether the runtime answers, for `/healthz`.
+    pub async fn healthy(&self) -> Result<(), Error> {
+        self.node.runtime.cri.version().await?;
+        Ok(())
+    }
+
+    /// The runtime's socket, for importing images.
+    pub fn runtime_socket(&self) -> &std::path::Path {
+        &self.node.runtime.socket
+    }
+
+    fn find(&self, ns: &str, pod: &str) -> Result<(Arc<Pod>, Snapshot), Error> {
+        self.pods.find(ns, pod).ok_or_else(|| Error::PodNotFound { ns: ns.to_owned(), pod: pod.to_owned() })
+    }
+
+    fn container_name(&self, pod: &Pod, wanted: &str) -> Result<String, Error> {
+        let all = container::all(pod);
+        let main = pod.spec.as_ref().and_then(|s| s.containers.first()).map(|c| c.name.clone()).unwrap_or_default();
+        if wanted.is_empty() {
+            return Ok(main);
+        }
+        match all.iter().find(|(c, _)| c.name == wanted) {
+            Some((c, _)) => Ok(c.name.clone()),
+            None => Err(Error::ContainerNotFound {
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                container: wanted.to_owned(),
+                what: "not valid for the pod".to_owned(),
+            }),
+        }
+    }
+
+    fn running(&self, ns: &str, pod: &str, container: &str) -> Result<Seen, Error> {
+        let (spec, snapshot) = self.find(ns, pod)?;
+        let name = self.container_name(&spec, container)?;
+        let seen = snapshot.observed.latest(&name).filter(|s| s.state == State::Running).cloned();
+        seen.ok_or_else(|| Error::ContainerNotFound { pod: pod.to_owned(), container: name, what: "not running".to_owned() })
+    }
+}
+
+fn waiting_reason(snapshot: &Snapshot, name: &str) -> String {
+    let statuses = snapshot.status.container_statuses.iter().chain(&snapshot.status.init_container_statuses).flatten();
+    let found = statuses.filter(|s| s.name == name).find_map(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    found.unwrap_or_else(|| "ContainerCreating".to_owned())
+}

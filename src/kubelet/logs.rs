@@ -1,0 +1,293 @@
+//! Container logs: the CRI's format read, filtered and followed.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use base::time::Clock;
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use jiff::{SignedDuration, Timestamp};
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+
+/// Bytes read from the file at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Between looks whether a container that writes nothing has ended.
+const END_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What of a log is wanted, as `PodLogOptions`.
+#[derive(Clone, Debug, Default)]
+pub struct LogOptions {
+    /// Go on as the container writes.
+    pub follow: bool,
+    /// The container before the current one.
+    pub previous: bool,
+    /// Put the time before each line.
+    pub timestamps: bool,
+    /// Only this many last lines.
+    pub tail_lines: Option<u64>,
+    /// Nothing older than this many seconds.
+    pub since_seconds: Option<i64>,
+    /// Nothing older than this.
+    pub since_time: Option<Timestamp>,
+    /// End after this many bytes.
+    pub limit_bytes: Option<u64>,
+    /// Only `Stdout` or `Stderr`; both when `None`.
+    pub stream: Option<String>,
+}
+
+/// One line of a CRI log: `2026-11-21T04:12:00.123456789Z stdout F text`.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<'a> {
+    time: &'a str,
+    stream: &'a str,
+    /// The line ends here; a partial one (`P`) goes on in the next.
+    full: bool,
+    text: &'a [u8],
+}
+
+fn parse(line: &[u8]) -> Option<Line<'_>> {
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let time = std::str::from_utf8(parts.next()?).ok()?;
+    let stream = std::str::from_utf8(parts.next()?).ok()?;
+    let tags = parts.next()?;
+    Some(Line { time, stream, full: tags.split(|b| *b == b':').next()? == b"F", text: parts.next().unwrap_or_default() })
+}
+
+/// The last lines of a log as bare text, for termination messages.
+pub(crate) fn last_lines(path: &Path, lines: usize) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let start = tail_offset(&mut file, u64::try_from(lines).unwrap_or(u64::MAX))?;
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let mut out = Vec::new();
+    for line in bytes.split(|b| *b == b'\n').filter_map(parse) {
+        out.extend_from_slice(line.text);
+        if line.full {
+            out.push(b'\n');
+        }
+    }
+    Ok(out)
+}
+
+/// Where the last `lines` lines begin, found from the end so that a large log costs nothing.
+fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
+    let mut end = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(end);
+    }
+    let mut found = 0;
+    let mut last = true;
+    while end > 0 {
+        let start = end.saturating_sub(CHUNK_BYTES as u64);
+        let mut chunk = vec![0; usize::try_from(end - start).unwrap_or(CHUNK_BYTES)];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut chunk)?;
+        for (i, byte) in chunk.iter().enumerate().rev() {
+            if *byte != b'\n' {
+                last = false;
+                continue;
+            }
+            // The newline that ends the file does not begin a line.
+            if std::mem::replace(&mut last, false) {
+                continue;
+            }
+            found += 1;
+            if found == lines {
+                return Ok(start + i as u64 + 1);
+            }
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// Whether a container may still write: asked when its log has been quiet.
+pub(crate) type StillRuns = Box<dyn Fn() -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>;
+
+struct Reader {
+    file: File,
+    path: PathBuf,
+    options: LogOptions,
+    since: Option<Timestamp>,
+    left: Option<u64>,
+    pending: BytesMut,
+    at_line_start: bool,
+    still_runs: StillRuns,
+    watch: Option<AsyncFd<rustix::fd::OwnedFd>>,
+    done: bool,
+}
+
+/// Streams a log file. A followed stream ends when the container does.
+pub(crate) fn stream(path: &Path, options: LogOptions, clock: &Clock, still_runs: StillRuns) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
+    let mut file = File::open(path)?;
+    let start = match options.tail_lines {
+        Some(lines) => tail_offset(&mut file, lines)?,
+        None => 0,
+    };
+    file.seek(SeekFrom::Start(start))?;
+    let ago = options.since_seconds.and_then(|secs| clock.now().checked_sub(SignedDuration::from_secs(secs)).ok());
+    let reader = Reader {
+        since: options.since_time.or(ago),
+        left: options.limit_bytes,
+        watch: if options.follow { watch(path) } else { None },
+        path: path.to_owned(),
+        file,
+        options,
+        pending: BytesMut::new(),
+        at_line_start: true,
+        still_runs,
+        done: false,
+    };
+    Ok(futures_util::stream::unfold(reader, |mut reader| async move {
+        let item = reader.next().await?;
+        Some((item, reader))
+    }))
+}
+
+fn watch(path: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
+    use inotify::{CreateFlags, WatchFlags};
+    let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
+    inotify::add_watch(&fd, path.parent()?, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO).ok()?;
+    AsyncFd::new(fd).ok()
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        let mut ended = false;
+        while !self.done {
+            match self.read_some() {
+                Ok(Some(bytes)) if !bytes.is_empty() => return Some(Ok(bytes)),
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(err) => {
+                    self.done = true;
+                    return Some(Err(err));
+                }
+            }
+            if !self.options.follow || ended {
+                return None;
+            }
+            if self.rotated() {
+                continue;
+            }
+            if !self.wait().await {
+                // One last read: it may have written between our read and its end.
+                ended = !(self.still_runs)().await;
+            }
+        }
+        None
+    }
+
+    /// `None` at the end of the file; an empty chunk when all that was read is filtered away.
+    fn read_some(&mut self) -> io::Result<Option<Bytes>> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let n = self.file.read(&mut chunk)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        self.pending.extend_from_slice(&chunk[..n]);
+        let mut out = Vec::with_capacity(n);
+        while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
+            let line = self.pending.split_to(end + 1);
+            if let Some(line) = parse(&line[..end]) {
+                self.render(&line, &mut out);
+            }
+        }
+        if let Some(left) = &mut self.left {
+            let max = usize::try_from(*left).unwrap_or(usize::MAX);
+            out.truncate(max);
+            *left -= out.len() as u64;
+            self.done = *left == 0;
+        }
+        Ok(Some(Bytes::from(out)))
+    }
+
+    fn render(&mut self, line: &Line<'_>, out: &mut Vec<u8>) {
+        let wanted = match self.options.stream.as_deref() {
+            Some("Stdout") => line.stream == "stdout",
+            Some("Stderr") => line.stream == "stderr",
+            _ => true,
+        };
+        let recent = self.since.is_none_or(|since| line.time.parse::<Timestamp>().is_ok_and(|at| at >= since));
+        if !wanted || !recent {
+            return;
+        }
+        if self.options.timestamps && self.at_line_start {
+            out.extend_from_slice(line.time.as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(line.text);
+        if line.full {
+            out.push(b'\n');
+        }
+        self.at_line_start = line.full;
+    }
+
+    /// A rotated log goes on in a new file of the same name.
+    fn rotated(&mut self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let (Ok(have), Ok(now)) = (self.file.metadata(), std::fs::metadata(&self.path)) else { return false };
+        if have.ino() == now.ino() {
+            return false;
+        }
+        match File::open(&self.path) {
+            Ok(file) => {
+                self.file = file;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether something was written; after a quiet second, not.
+    async fn wait(&self) -> bool {
+        let Some(watch) = &self.watch else {
+            tokio::time::sleep(END_CHECK).await;
+            return false;
+        };
+        let readable = async {
+            let Ok(mut ready) = watch.readable().await else { return };
+            let mut buffer = [0u8; 4096];
+            while matches!(rustix::io::read(watch.get_ref(), &mut buffer), Ok(n) if n > 0) {}
+            ready.clear_ready();
+        };
+        tokio::time::timeout(END_CHECK, readable).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+
+    use super::*;
+
+    const LOG: &str = "2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:01.0Z stderr P tw\n2026-01-01T00:00:01.0Z stderr F o\n\
+                       2026-01-01T00:00:02.0Z stdout F three\n";
+
+    async fn read(options: LogOptions) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        std::fs::write(&path, LOG).unwrap();
+        let ended: StillRuns = Box::new(|| Box::pin(async { false }));
+        let chunks: Vec<_> = stream(&path, options, &Clock::system(), ended).unwrap().collect().await;
+        chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn partial_lines_are_joined() {
+        assert_eq!(read(LogOptions::default()).await, "one\ntwo\nthree\n");
+    }
+
+    #[tokio::test]
+    async fn options_cut_the_log() {
+        assert_eq!(read(LogOptions { tail_lines: Some(1), ..Default::default() }).await, "three\n");
+        assert_eq!(read(LogOptions { tail_lines: Some(0), ..Default::default() }).await, "");
+        assert_eq!(read(LogOptions { limit_bytes: Some(6), ..Default::default() }).await, "one\ntw");
+        assert_eq!(read(LogOptions { since_time: Some("2026-01-01T00:00:02Z".parse().unwrap()), ..Default::default() }).await, "three\n");
+        assert_eq!(read(LogOptions { stream: Some("Stderr".to_owned()), timestamps: true, ..Default::default() }).await, "2026-01-01T00:00:01.0Z two\n");
+        assert_eq!(read(LogOptions { follow: true, ..Default::default() }).await, "one\ntwo\nthree\n");
+    }
+}

@@ -1,0 +1,256 @@
+//! Which pods this node has: a task for each, and the desk where all events arrive.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::chain::Chain;
+use base::task::Group;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use crate::node::Node;
+use crate::runtime::events::{self as runtime_events, RuntimeEvent};
+use crate::runtime::labels;
+use crate::sources::{self, Change, mirror};
+use crate::volumes;
+use crate::worker::{Desired, Snapshot, Worker};
+
+mod admit;
+
+pub(crate) use admit::requests;
+
+/// Changes that wait for the desk; when full their senders wait.
+const BACKLOG_CHANGES: usize = 256;
+
+/// The pods of this node; clones are the same map.
+#[derive(Clone, Default)]
+pub(crate) struct Pods(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    map: Mutex<BTreeMap<String, Entry>>,
+    /// Container or sandbox id → pod uid.
+    ids: Mutex<HashMap<String, String>>,
+    /// Mirror pods by namespace and name.
+    mirrors: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
+}
+
+struct Entry {
+    tx: watch::Sender<Desired>,
+    shared: Arc<Mutex<Snapshot>>,
+}
+
+impl Pods {
+    pub(crate) fn index(&self, id: &str, uid: &str) {
+        let mut ids = self.0.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ids.contains_key(id) {
+            ids.insert(id.to_owned(), uid.to_owned());
+        }
+    }
+
+    pub(crate) fn unindex(&self, id: &str) {
+        self.0.ids.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Whether the node can take the pod, beside those it has. The error is upstream's reason and text.
+    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), (&'static str, String)> {
+        let others: Vec<Arc<Pod>> = self.all().into_iter().filter(|(p, _)| p.metadata.uid != pod.metadata.uid).map(|(p, _)| p).collect();
+        admit::admit(&node.config, &node.machine, pod, &others)
+    }
+
+    /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
+    pub(crate) fn api_pod(&self, pod: &Pod) -> Option<Pod> {
+        if !sources::is_static(pod) {
+            return Some(pod.clone());
+        }
+        self.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&key(pod)).map(|p| Pod::clone(p))
+    }
+
+    /// Every pod that has a task, with what its task last saw.
+    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Snapshot)> {
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let look = |entry: &Entry| {
+            let snapshot = entry.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            (Arc::clone(&entry.tx.borrow().pod), snapshot)
+        };
+        map.values().map(look).collect()
+    }
+
+    /// A pod by name.
+    pub(crate) fn find(&self, ns: &str, name: &str) -> Option<(Arc<Pod>, Snapshot)> {
+        self.all().into_iter().find(|(p, _)| p.metadata.namespace.as_deref() == Some(ns) && p.metadata.name.as_deref() == Some(name))
+    }
+
+    /// Tells a pod's task to end it as evicted.
+    pub(crate) fn evict(&self, pod: &Pod, message: &str) {
+        self.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| d.evicted = Some(message.to_owned()));
+    }
+
+    fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.get(uid).map(|entry| entry.tx.send_modify(change)).is_some()
+    }
+}
+
+fn key(pod: &Pod) -> (String, String) {
+    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
+}
+
+/// Starts the sources and the desk.
+pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
+    let pods = Pods::default();
+    let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
+    sources::start(&node, tx, group);
+    let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
+    let refs = node.ref_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let desk = Desk { node, pods: pods.clone(), group: group.child("pods") };
+    group.spawn("pods", async move {
+        if let Some(refs) = refs {
+            desk.run(rx, runtime, refs).await;
+        }
+    });
+    pods
+}
+
+struct Desk {
+    node: Arc<Node>,
+    pods: Pods,
+    group: Group,
+}
+
+impl Desk {
+    async fn run(self, mut changes: mpsc::Receiver<Change>, mut runtime: mpsc::Receiver<RuntimeEvent>, mut refs: mpsc::Receiver<volumes::refs::Ref>) {
+        loop {
+            tokio::select! {
+                Some(change) = changes.recv() => self.take(change).await,
+                Some(event) = runtime.recv() => self.heard(event),
+                Some(object) = refs.recv() => {
+                    for uid in self.node.refs.users(&object) {
+                        self.pods.modify(&uid, |d| d.refresh += 1);
+                    }
+                }
+                else => return,
+            }
+        }
+    }
+
+    fn heard(&self, event: RuntimeEvent) {
+        let (id, ended) = match event {
+            RuntimeEvent::Began => {
+                let uids: Vec<String> = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+                for uid in uids {
+                    self.pods.modify(&uid, |_| {});
+                }
+                return;
+            }
+            RuntimeEvent::Started(id) => (id, false),
+            RuntimeEvent::Ended(id) => (id, true),
+        };
+        let uid = self.pods.0.ids.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        if let Some(uid) = uid {
+            self.pods.modify(&uid, |d| {
+                if ended {
+                    d.ended = Some(id);
+                }
+            });
+        }
+    }
+
+    async fn take(&self, change: Change) {
+        match change {
+            Change::Set(pod) => self.set(pod),
+            Change::Gone(uid) => {
+                self.pods.modify(&uid, |d| d.gone = true);
+            }
+            Change::Mirror(pod) => {
+                self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), Arc::clone(&pod));
+                self.mirror_changed(&pod);
+            }
+            Change::MirrorGone(pod) => {
+                self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(&pod));
+                self.mirror_changed(&pod);
+            }
+            Change::Synced => self.adopt_orphans().await,
+        }
+    }
+
+    fn set(&self, pod: Arc<Pod>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let known = self.pods.modify(&uid, |d| d.pod = Arc::clone(&pod));
+        let is_static = sources::is_static(&pod);
+        if is_static {
+            self.keep_mirror(&pod);
+        }
+        if !known {
+            self.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static });
+        }
+    }
+
+    fn begin(&self, desired: Desired) {
+        let uid = desired.pod.metadata.uid.clone().unwrap_or_default();
+        let (tx, rx) = watch::channel(desired);
+        let shared = Arc::new(Mutex::new(Snapshot::default()));
+        let group = self.group.child(&uid);
+        let worker = Worker::new(Arc::clone(&self.node), self.pods.clone(), rx, tx.clone(), Arc::clone(&shared), &group);
+        self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone(), Entry { tx, shared });
+        let pods = self.pods.clone();
+        self.group.spawn_short("pod", async move {
+            Box::pin(worker.run()).await;
+            pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        });
+    }
+
+    fn keep_mirror(&self, pod: &Arc<Pod>) {
+        let (node, pods, pod) = (Arc::clone(&self.node), self.pods.clone(), Arc::clone(pod));
+        self.group.spawn_short("mirror", async move {
+            let have = pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&key(&pod)).cloned();
+            mirror::keep(&node, &pod, have.as_deref()).await;
+        });
+    }
+
+    /// A mirror that appeared, changed or vanished: its static pod publishes its status again, or makes it anew.
+    fn mirror_changed(&self, mirror: &Pod) {
+        let found = self.pods.find(mirror.metadata.namespace.as_deref().unwrap_or_default(), mirror.metadata.name.as_deref().unwrap_or_default());
+        match found {
+            Some((pod, _)) if sources::is_static(&pod) => {
+                self.keep_mirror(&pod);
+                self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |_| {});
+            }
+            _ => {
+                let (node, mirror) = (Arc::clone(&self.node), mirror.clone());
+                self.group.spawn_short("mirror", async move { mirror::remove(&node, &mirror).await });
+            }
+        }
+    }
+
+    /// After both sources spoke: what runs for nobody is ended, what lies about of nobody is removed.
+    async fn adopt_orphans(&self) {
+        let known = |uid: &str| self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid);
+        let sandboxes = match self.node.runtime.cri.sandboxes(None).await {
+            Ok(sandboxes) => sandboxes,
+            Err(err) => {
+                warn!(err = %Chain(&err), "cannot look for pods of an earlier time");
+                return;
+            }
+        };
+        for sandbox in sandboxes {
+            let label = |name: &str| sandbox.labels.get(name).cloned();
+            let Some(uid) = label(labels::POD_UID).filter(|uid| !uid.is_empty() && !known(uid)) else { continue };
+            info!(uid = %uid, name = label(labels::POD_NAME).unwrap_or_default(), "ending a pod that no one wants any more");
+            let mut pod = Pod { spec: Some(PodSpec::default()), ..Default::default() };
+            pod.metadata.name = label(labels::POD_NAME);
+            pod.metadata.namespace = label(labels::POD_NAMESPACE);
+            pod.metadata.uid = Some(uid);
+            self.begin(Desired { pod: Arc::new(pod), gone: true, refresh: 0, ended: None, evicted: None, is_static: true });
+        }
+        let dirs = std::fs::read_dir(self.node.config.root_dir.join("pods")).into_iter().flatten().flatten();
+        for dir in dirs {
+            if !known(&dir.file_name().to_string_lossy())
+                && let Err(err) = volumes::tidy(&dir.path())
+            {
+                warn!(path = %dir.path().display(), err = %err, "cannot remove the volumes of a pod that is gone");
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Probes of running containers: one task each, whose verdicts wake the pod's task.
+
+mod grpc;
+
+pub(crate) mod http;
+
+mod run;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::task::Group;
+use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use tokio::sync::watch;
+
+use crate::container::{self, Role};
+use crate::events::Kind;
+use crate::node::Node;
+use crate::worker::Desired;
+use crate::worker::observe::Observed;
+use crate::worker::plan::Health;
+
+/// Which of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+impl What {
+    fn title(self) -> &'static str {
+        match self {
+            What::Startup => "Startup",
+            What::Liveness => "Liveness",
+            What::Readiness => "Readiness",
+        }
+    }
+}
+
+/// The verdict of one try.
+pub(super) enum Verdict {
+    Success,
+    /// With the text for the event.
+    Failure(String),
+    /// The probe itself could not be done; counts as neither, as upstream.
+    Error(String),
+}
+
+type Shared = Arc<Mutex<BTreeMap<String, Health>>>;
+
+/// The probes of one pod.
+pub(crate) struct Probes {
+    node: Arc<Node>,
+    wake: watch::Sender<Desired>,
+    group: Group,
+    health: Shared,
+    tasks: BTreeMap<String, (String, Group)>,
+    graces: BTreeMap<String, Option<i64>>,
+}
+
+impl Probes {
+    pub(crate) fn new(node: Arc<Node>, wake: watch::Sender<Desired>, group: &Group) -> Probes {
+        Probes {
+            node,
+            wake,
+            group: group.child("probes"),
+            health: Shared::default(),
+            tasks: BTreeMap::new(),
+            graces: BTreeMap::new(),
+        }
+    }
+
+    /// What the probes say, by container name.
+    pub(crate) fn health(&self) -> BTreeMap<String, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The grace period that the failed probe asks for.
+    pub(crate) fn grace(&self, name: &str) -> Option<Duration> {
+        self.graces.get(name).copied().flatten().map(|secs| Duration::from_secs(u64::try_from(secs).unwrap_or(0)))
+    }
+
+    /// Starts and ends probes so that they fit what runs.
+    pub(crate) fn follow(&mut self, pod: &Arc<Pod>, observed: &Observed, ips: Vec<String>) {
+        for (spec, role) in container::all(pod) {
+            if role == Role::Init || [&spec.startup_probe, &spec.liveness_probe, &spec.readiness_probe].iter().all(|p| p.is_none()) {
+                continue;
+            }
+            let running = observed.latest(&spec.name).filter(|s| s.state == crate::worker::observe::State::Running);
+            let Some(seen) = running else {
+                self.end(&spec.name);
+                continue;
+            };
+            if self.tasks.get(&spec.name).is_some_and(|(id, _)| *id == seen.id) {
+                continue;
+            }
+            self.end(&spec.name);
+            let health = Health {
+                id: seen.id.clone(),
+                started: spec.startup_probe.is_none(),
+                ready: spec.readiness_probe.is_none(),
+                kill: None,
+            };
+            self.health.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.name.clone(), health);
+            let grace = spec.liveness_probe.as_ref().or(spec.startup_probe.as_ref()).and_then(|p| p.termination_grace_period_seconds);
+            self.graces.insert(spec.name.clone(), grace);
+            let group = self.group.child(&spec.name);
+            let target = Target {
+                node: Arc::clone(&self.node),
+                pod: Arc::clone(pod),
+                container: spec.clone(),
+                id: seen.id.clone(),
+                ip: ips.first().cloned().unwrap_or_default(),
+                field: role.field(&spec.name),
+                health: Arc::clone(&self.health),
+                wake: self.wake.clone(),
+                started_at: seen.started_at,
+            };
+            let target = Arc::new(target);
+            let probes = [(What::Startup, &spec.startup_probe), (What::Liveness, &spec.liveness_probe), (What::Readiness, &spec.readiness_probe)];
+            for (what, probe) in probes {
+                if let Some(probe) = probe {
+                    group.spawn_short(what.title(), run_probe(Arc::clone(&target), what, probe.clone()));
+                }
+            }
+            self.tasks.insert(spec.name.clone(), (seen.id.clone(), group));
+        }
+    }
+
+    fn end(&mut self, name: &str) {
+        if let Some((_, group)) = self.tasks.remove(name) {
+            group.token().cancel();
+        }
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Ends all.
+    pub(crate) fn stop(&mut self) {
+        for name in self.tasks.keys().cloned().collect::<Vec<_>>() {
+            self.end(&name);
+        }
+    }
+}
+
+/// What is probed.
+pub(super) struct Target {
+    node: Arc<Node>,
+    pod: Arc<Pod>,
+    container: Container,
+    id: String,
+    ip: String,
+    field: String,
+    health: Shared,
+    wake: watch::Sender<Desired>,
+    started_at: jiff::Timestamp,
+}
+
+impl Target {
+    fn health(&self) -> Option<Health> {
+        let map = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
+    }
+
+    /// Changes the verdict and wakes the pod's task if it is another one.
+    fn set(&self, change: impl FnOnce(&mut Health)) {
+        let changed = {
+            let mut map = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(health) = map.get_mut(&self.container.name).filter(|h| h.id == self.id) else { return };
+            let before = health.clone();
+            change(health);
+            *health != before
+        };
+        if changed {
+            self.wake.send_modify(|_| {});
+        }
+    }
+}
+
+async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
+    let secs = |value: Option<i32>, otherwise: u64| value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(otherwise);
+    let period = Duration::from_secs(secs(probe.period_seconds, 10));
+    let timeout = Duration::from_secs(secs(probe.timeout_seconds, 1));
+    let (failures_max, successes_min) = (secs(probe.failure_threshold, 3), secs(probe.success_threshold, 1));
+    let age = target.node.clock.now().duration_since(target.started_at).as_secs().max(0);
+    let delay = i64::from(probe.initial_delay_seconds.unwrap_or(0)) - age;
+    tokio::time::sleep(Duration::from_secs(u64::try_from(delay).unwrap_or(0))).await;
+    // A container adopted from an earlier kedge: spread the first probes over a period.
+    if age > 60 && what != What::Readiness {
+        tokio::time::sleep(target.node.rng.jitter(Duration::ZERO, 0) + Duration::from_millis(target.node.rng.below(1000))).await;
+    }
+    let (mut good, mut bad) = (0u64, 0u64);
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(health) = target.health() else { return };
+        if what != What::Startup && !health.started {
+            // Held back until the startup probe passes; looked at again soon so that readiness is not a period late.
+            if wait_for_start(&target).await.is_none() {
+                return;
+            }
+            ticks.reset_immediately();
+            continue;
+        }
+        match run::once(&target, &probe, timeout).await {
+            Verdict::Success => {
+                (good, bad) = (good + 1, 0);
+                if good >= successes_min {
+                    match what {
+                        What::Startup => {
+                            target.set(|h| h.started = true);
+                            return;
+                        }
+                        What::Readiness => target.set(|h| h.ready = true),
+                        What::Liveness => {}
+                    }
+                }
+            }
+            Verdict::Failure(text) => {
+                (good, bad) = (0, bad + 1);
+                let message = format!("{} probe failed: {text}", what.title());
+                target.node.events.pod(&target.pod, Some(target.field.clone()), Kind::Warning, "Unhealthy", message);
+                if bad >= failures_max {
+                    match what {
+                        What::Readiness => target.set(|h| h.ready = false),
+                        What::Startup => target.set(|h| h.kill = Some("startup")),
+                        What::Liveness => target.set(|h| h.kill = Some("liveness")),
+                    }
+                }
+            }
+            Verdict::Error(text) => {
+                let message = format!("{} probe errored and resulted in unknown state: {text}", what.title());
+                target.node.events.pod(&target.pod, Some(target.field.clone()), Kind::Warning, "Unhealthy", message);
+            }
+        }
+    }
+}
+
+/// Wakes with every change of the pod; `None` when the container is not probed any more.
+async fn wait_for_start(target: &Target) -> Option<()> {
+    let mut rx = target.wake.subscribe();
+    loop {
+        if target.health()?.started {
+            return Some(());
+        }
+        rx.changed().await.ok()?;
+    }
+}

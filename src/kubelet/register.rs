@@ -1,0 +1,311 @@
+//! The Node object: registered once, its status kept true, its lease renewed. A cordon or a label set by a person is never touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::task::Group;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference, Time};
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::events::{Kind, whole_secs};
+use crate::images;
+use crate::manager::Pods;
+use crate::node::Node;
+
+const LEASE_PERIOD: Duration = Duration::from_secs(10);
+const LEASE_SECS: i32 = 40;
+const LEASE_NS: &str = "kube-node-lease";
+/// Until the node is ready, so that it is ready soon after its network is.
+const UNREADY_PERIOD: Duration = Duration::from_millis(250);
+/// A status that did not change is written this often, as upstream's `nodeStatusReportFrequency`.
+const REPORT_SECS: i64 = 300;
+/// Upstream's `nodeStatusMaxImages`.
+const IMAGES_MAX: usize = 50;
+/// Upstream's hard eviction thresholds.
+const MEMORY_FREE_MIN: i64 = 100 * 1024 * 1024;
+const DISK_FREE_MIN_PERCENT: u64 = 10;
+/// The Kubernetes version that this node speaks.
+const VERSION: &str = concat!("v1.36.0+kedge", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+
+/// The labels that the node registers with.
+pub(crate) fn labels(config: &Config) -> BTreeMap<String, String> {
+    let arch = arch().to_owned();
+    let mut labels: BTreeMap<String, String> = [
+        ("kubernetes.io/hostname", config.hostname.clone()),
+        ("kubernetes.io/os", "linux".to_owned()),
+        ("kubernetes.io/arch", arch.clone()),
+        ("beta.kubernetes.io/os", "linux".to_owned()),
+        ("beta.kubernetes.io/arch", arch),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into();
+    if config.server {
+        labels.insert("node-role.kubernetes.io/control-plane".to_owned(), "true".to_owned());
+    }
+    labels.extend(config.labels.clone());
+    labels
+}
+
+fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Starts registration and the two loops after it.
+pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
+    let group = group.clone();
+    group.clone().spawn("node", async move {
+        register(&node).await;
+        node.events.node(&node.config.node_name, Kind::Normal, "Starting", "Starting kubelet.");
+        let leased = Arc::clone(&node);
+        group.spawn("lease", async move { keep_lease(&leased).await });
+        keep_status(&node, &pods).await;
+    });
+}
+
+async fn register(node: &Node) {
+    let api: Api<ApiNode> = Api::all(node.client.clone());
+    let name = &node.config.node_name;
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    let fresh = ApiNode {
+        metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels(&node.config)), ..Default::default() },
+        spec: Some(NodeSpec { taints: Some(node.config.taints.clone()).filter(|t| !t.is_empty()), ..Default::default() }),
+        status: Some(status(node, Vec::new(), &NodeStatus::default()).await),
+    };
+    loop {
+        let made = match api.create(&PostParams::default(), &fresh).await {
+            Err(kube::Error::Api(answer)) if answer.code == 409 => {
+                // It exists: only the labels that are ours by right are brought up to date.
+                let own = labels(&Config { labels: BTreeMap::new(), ..node.config.clone() });
+                api.patch(name, &PatchParams::default(), &Patch::Merge(serde_json::json!({"metadata": {"labels": own}}))).await
+            }
+            other => other,
+        };
+        match made {
+            Ok(object) => {
+                info!(node = %name, "node registered");
+                let _set_once = node.node_uid.set(object.metadata.uid.unwrap_or_default());
+                return;
+            }
+            Err(err) => {
+                warn!(node = %name, err = %Chain(&err), "cannot register the node");
+                tokio::time::sleep(backoff.next(&node.rng)).await;
+            }
+        }
+    }
+}
+
+async fn keep_status(node: &Node, pods: &Pods) {
+    let api: Api<ApiNode> = Api::all(node.client.clone());
+    let mut before = NodeStatus::default();
+    let mut written_at: Option<Timestamp> = None;
+    loop {
+        let images = node.runtime.cri.images().await.unwrap_or_default();
+        let now = node.clock.now();
+        let next = status(node, images, &before).await;
+        let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
+        if due || without_heartbeats(&next) != without_heartbeats(&before) {
+            tell_transitions(node, &before, &next);
+            let change = serde_json::json!({"status": next});
+            match api.patch_status(&node.config.node_name, &PatchParams::default(), &Patch::Strategic(change)).await {
+                Ok(_) => {
+                    before = next;
+                    written_at = Some(now);
+                }
+                Err(kube::Error::Api(answer)) if answer.code == 404 => register(node).await,
+                Err(err) => warn!(err = %Chain(&err), "cannot write the node's status"),
+            }
+        }
+        crate::stats::evict(node, pods, is_true(&before, "MemoryPressure")).await;
+        let pause = if is_true(&before, "Ready") { LEASE_PERIOD } else { UNREADY_PERIOD };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn is_true(status: &NodeStatus, kind: &str) -> bool {
+    status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
+}
+
+fn without_heartbeats(status: &NodeStatus) -> NodeStatus {
+    let mut status = status.clone();
+    status.conditions.iter_mut().flatten().for_each(|c| c.last_heartbeat_time = None);
+    status
+}
+
+fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
+    let name = &node.config.node_name;
+    for (kind, on, off) in [
+        ("Ready", "NodeReady", "NodeNotReady"),
+        ("MemoryPressure", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"),
+        ("DiskPressure", "NodeHasDiskPressure", "NodeHasNoDiskPressure"),
+        ("PIDPressure", "NodeHasInsufficientPID", "NodeHasSufficientPID"),
+    ] {
+        let first = before.conditions.is_none();
+        if first || is_true(before, kind) != is_true(next, kind) {
+            let reason = if is_true(next, kind) { on } else { off };
+            if !(first && reason == "NodeNotReady") {
+                node.events.node(name, Kind::Normal, reason, format!("Node {name} status is now: {reason}"));
+            }
+        }
+    }
+}
+
+async fn status(node: &Node, images: Vec<k8s_cri::v1::Image>, before: &NodeStatus) -> NodeStatus {
+    let quantity = |text: String| Quantity(text);
+    let machine = &node.machine;
+    let capacity: BTreeMap<String, Quantity> = [
+        ("cpu", machine.cpus.to_string()),
+        ("memory", format!("{}Ki", machine.memory / 1024)),
+        ("ephemeral-storage", format!("{}Ki", machine.storage / 1024)),
+        ("pods", node.config.max_pods.to_string()),
+        ("hugepages-2Mi", "0".to_owned()),
+        ("hugepages-1Gi", "0".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), quantity(value)))
+    .into();
+    let mut allocatable = capacity.clone();
+    // Upstream sets aside what its hard eviction keeps free.
+    allocatable.insert("memory".to_owned(), quantity(format!("{}Ki", (machine.memory - MEMORY_FREE_MIN).max(0) / 1024)));
+    let disk = machine.storage.saturating_sub(machine.storage / 100 * i64::try_from(DISK_FREE_MIN_PERCENT).unwrap_or(0));
+    allocatable.insert("ephemeral-storage".to_owned(), quantity(disk.to_string()));
+    let listed = images::listed(images, IMAGES_MAX).into_iter().map(|(names, size)| ContainerImage {
+        names: Some(names),
+        size_bytes: i64::try_from(size).ok(),
+    });
+    NodeStatus {
+        capacity: Some(capacity),
+        allocatable: Some(allocatable),
+        addresses: Some(addresses(&node.config)),
+        conditions: Some(conditions(node, before).await),
+        daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }) }),
+        images: Some(listed.collect()),
+        node_info: Some(system_info(node)),
+        ..Default::default()
+    }
+}
+
+fn addresses(config: &Config) -> Vec<NodeAddress> {
+    let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
+    let internal = config.node_ips.iter().map(|ip| address("InternalIP", ip.to_string()));
+    let external = config.node_external_ips.iter().map(|ip| address("ExternalIP", ip.to_string()));
+    internal.chain(external).chain([address("Hostname", config.hostname.clone())]).collect()
+}
+
+fn system_info(node: &Node) -> NodeSystemInfo {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let pretty = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"').to_owned();
+    NodeSystemInfo {
+        architecture: arch().to_owned(),
+        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        container_runtime_version: format!("{}://{}", node.runtime.name, node.runtime.version),
+        kernel_version: read("/proc/sys/kernel/osrelease"),
+        kube_proxy_version: String::new(),
+        kubelet_version: VERSION.to_owned(),
+        machine_id: read("/etc/machine-id"),
+        operating_system: "linux".to_owned(),
+        os_image: pretty,
+        system_uuid: read("/sys/class/dmi/id/product_uuid"),
+        swap: None,
+    }
+}
+
+async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCondition> {
+    let now = Time(whole_secs(node.clock.now()));
+    let condition = |kind: &str, status: bool, reason: &str, message: String| {
+        let status = if status { "True" } else { "False" };
+        let same = before.conditions.iter().flatten().find(|c| c.type_ == kind && c.status == status);
+        NodeCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_heartbeat_time: Some(now.clone()),
+            last_transition_time: same.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(now.clone())),
+        }
+    };
+    let mut all = Vec::new();
+    all.push(match crate::stats::memory_available() < MEMORY_FREE_MIN {
+        true => condition("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available".to_owned()),
+        false => condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
+    });
+    let stat = rustix::fs::statvfs(&node.config.root_dir).ok();
+    let full = stat.is_some_and(|s| s.f_bavail * 100 / s.f_blocks.max(1) < DISK_FREE_MIN_PERCENT);
+    all.push(match full {
+        true => condition("DiskPressure", true, "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned()),
+        false => condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),
+    });
+    all.push(condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()));
+    let problems: Vec<String> = match node.runtime.cri.status().await {
+        Err(err) => vec![format!("container runtime is down: {err}")],
+        Ok(conditions) => conditions
+            .iter()
+            .filter(|c| !c.status)
+            .map(|c| match c.r#type.as_str() {
+                "NetworkReady" => format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message),
+                other => format!("container runtime not ready: {other}=false reason:{} message:{}", c.reason, c.message),
+            })
+            .collect(),
+    };
+    all.push(match problems.is_empty() {
+        true => condition("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned()),
+        false => condition("Ready", false, "KubeletNotReady", problems.join(", ")),
+    });
+    all
+}
+
+async fn keep_lease(node: &Node) {
+    let api: Api<Lease> = Api::namespaced(node.client.clone(), LEASE_NS);
+    let name = node.config.node_name.clone();
+    loop {
+        let spec = LeaseSpec {
+            holder_identity: Some(name.clone()),
+            lease_duration_seconds: Some(LEASE_SECS),
+            renew_time: Some(MicroTime(micros(node.clock.now()))),
+            ..Default::default()
+        };
+        let change = Patch::Merge(serde_json::json!({"spec": spec}));
+        let renewed = match api.patch(&name, &PatchParams::default(), &change).await {
+            Err(kube::Error::Api(answer)) if answer.code == 404 => {
+                let owner = OwnerReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Node".to_owned(),
+                    name: name.clone(),
+                    uid: node.node_uid.get().cloned().unwrap_or_default(),
+                    ..Default::default()
+                };
+                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
+                api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
+            }
+            other => other,
+        };
+        let pause = match renewed {
+            Ok(_) => LEASE_PERIOD,
+            Err(err) => {
+                warn!(err = %Chain(&err), "cannot renew the node's lease");
+                Duration::from_secs(1)
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn micros(at: Timestamp) -> Timestamp {
+    Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}

@@ -1,0 +1,363 @@
+//! containerd as our child: found, configured, started, watched, adopted. It outlives us, and its containers outlive it.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::files::{FileError, create_private_dir, read_if_exists, write_atomic};
+use base::rng::Rng;
+use base::task::Group;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::process::Command;
+use tracing::{info, warn};
+
+use super::CgroupDriver;
+use super::cri::Cri;
+use crate::config::Config;
+use crate::error::Error;
+
+/// containerd must answer by then: an old disk with many containers is slow.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two looks whether the socket answers.
+const START_POLL: Duration = Duration::from_millis(20);
+/// A containerd told to end must be gone by then, or is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What differs between machines and versions, and ends up in config.toml.
+#[derive(Debug)]
+struct Settings<'a> {
+    config: &'a Config,
+    root: &'a Path,
+    state: &'a Path,
+    major: u32,
+    systemd_cgroup: bool,
+    restrict_oom_score_adj: bool,
+    disable_apparmor: bool,
+    snapshotter: &'static str,
+}
+
+struct Daemon {
+    program: PathBuf,
+    search_path: std::ffi::OsString,
+    config_file: PathBuf,
+    pid_file: PathBuf,
+    log: PathBuf,
+    socket: PathBuf,
+}
+
+/// Makes sure that containerd runs with our configuration and answers; returns its socket.
+pub(super) async fn start(config: &Config, root: &Path, state: &Path, group: &Group) -> Result<PathBuf, Error> {
+    let program = find("containerd", "containerd", &config.search_path)?;
+    find("runc", "runc", &config.search_path)?;
+    create_private_dir(root)?;
+    // runc's user namespaces and the shims' sockets need to pass through.
+    fs::create_dir_all(state).map_err(FileError::at("cannot create directory", state))?;
+    let daemon = Daemon {
+        config_file: root.join("config.toml"),
+        pid_file: state.join("containerd.pid"),
+        log: root.join("containerd.log"),
+        socket: state.join("containerd.sock"),
+        search_path: config.search_path.clone(),
+        program,
+    };
+    let settings = Settings {
+        config,
+        root,
+        state,
+        major: major_version(&daemon.program).await?,
+        systemd_cgroup: cgroup_driver() == CgroupDriver::Systemd,
+        restrict_oom_score_adj: !may_lower_oom_score(),
+        disable_apparmor: !has_apparmor(),
+        snapshotter: if overlay_works(root) { "overlayfs" } else { "native" },
+    };
+    let wanted = render(&settings);
+    let changed = read_if_exists(&daemon.config_file)?.as_deref() != Some(wanted.as_bytes());
+    write_atomic(&daemon.config_file, wanted.as_bytes(), 0o600)?;
+    let mut adopted = daemon.running();
+    if let (Some(pid), true) = (adopted, changed) {
+        info!(pid = pid.as_raw_nonzero().get(), "restarting containerd for a changed configuration");
+        end(pid).await;
+        adopted = None;
+    }
+    if let Some(pid) = adopted {
+        info!(pid = pid.as_raw_nonzero().get(), "adopting the running containerd");
+    }
+    let socket = daemon.socket.clone();
+    let log = daemon.log.clone();
+    supervise(daemon, adopted, group)?;
+    wait_until_it_answers(&socket, &log).await?;
+    Ok(socket)
+}
+
+async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
+    let answers = async {
+        loop {
+            if tokio::net::UnixStream::connect(socket).await.is_ok() && Cri::connect(socket).version().await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(START_POLL).await;
+        }
+    };
+    tokio::time::timeout(START_TIMEOUT, answers).await.map_err(|_| Error::NotAnswering {
+        socket: socket.to_owned(),
+        secs: START_TIMEOUT.as_secs(),
+        log: log.to_owned(),
+    })
+}
+
+/// Starts the child now, so that a program that cannot be run is an error of ours, and watches it from then on.
+fn supervise(daemon: Daemon, adopted: Option<Pid>, group: &Group) -> Result<(), Error> {
+    let first = match adopted {
+        Some(_) => None,
+        None => Some(daemon.spawn()?),
+    };
+    group.spawn("containerd", async move {
+        let rng = Rng::from_os();
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        if let Some(pid) = adopted {
+            wait_for_exit(pid).await;
+            warn!("containerd ended");
+        }
+        let mut child = first;
+        loop {
+            let mut running = match child.take() {
+                Some(running) => running,
+                None => match daemon.spawn() {
+                    Ok(running) => running,
+                    Err(err) => {
+                        warn!(err = %Chain(&err), "cannot start containerd");
+                        tokio::time::sleep(backoff.next(&rng)).await;
+                        continue;
+                    }
+                },
+            };
+            let lived = base::time::Stopwatch::start();
+            match running.wait().await {
+                Ok(status) => warn!(status = %status, log = %daemon.log.display(), "containerd ended"),
+                Err(err) => warn!(err = %Chain(&err), "cannot wait for containerd"),
+            }
+            if lived.elapsed() > START_TIMEOUT {
+                backoff.reset();
+            }
+            tokio::time::sleep(backoff.next(&rng)).await;
+        }
+    });
+    Ok(())
+}
+
+impl Daemon {
+    /// In a process group of its own: a Ctrl-C for us is not for it.
+    fn spawn(&self) -> Result<tokio::process::Child, Error> {
+        let failed = |source| Error::Spawn { program: self.program.clone(), source };
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(failed)?;
+        let child = Command::new(&self.program)
+            .arg("--config")
+            .arg(&self.config_file)
+            .env("PATH", &self.search_path)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log)
+            .process_group(0)
+            .kill_on_drop(false)
+            .spawn()
+            .map_err(failed)?;
+        if let Some(pid) = child.id() {
+            info!(pid, config = %self.config_file.display(), "started containerd");
+            // Written for the next kedge; without it, it would find the socket in use.
+            if let Err(err) = write_atomic(&self.pid_file, pid.to_string().as_bytes(), 0o600) {
+                warn!(err = %Chain(&err), "cannot remember containerd's pid");
+            }
+        }
+        Ok(child)
+    }
+
+    /// The containerd of an earlier kedge, told by its command line: pids are used again.
+    fn running(&self) -> Option<Pid> {
+        let text = fs::read_to_string(&self.pid_file).ok()?;
+        let pid = Pid::from_raw(text.trim().parse().ok()?)?;
+        let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+        let config = self.config_file.as_os_str().as_encoded_bytes();
+        cmdline.split(|b| *b == 0).any(|arg| arg == config).then_some(pid)
+    }
+}
+
+async fn wait_for_exit(pid: Pid) {
+    let Ok(fd) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
+    // A pidfd becomes readable when its process ends.
+    if let Ok(fd) = AsyncFd::new(fd) {
+        let _ended = fd.readable().await;
+    }
+}
+
+async fn end(pid: Pid) {
+    let _gone_already = kill_process(pid, Signal::TERM);
+    if tokio::time::timeout(STOP_TIMEOUT, wait_for_exit(pid)).await.is_err() {
+        let _gone_already = kill_process(pid, Signal::KILL);
+        wait_for_exit(pid).await;
+    }
+}
+
+fn find(program: &'static str, package: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
+    let executable = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    std::env::split_paths(search_path)
+        .chain(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(executable)
+        .ok_or(Error::ProgramMissing { program, package })
+}
+
+async fn major_version(program: &Path) -> Result<u32, Error> {
+    let failed = |source| Error::Spawn { program: program.to_owned(), source };
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().await.map_err(failed)?;
+    let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    parse_major(&answer).ok_or_else(|| Error::Version { path: program.to_owned(), answer })
+}
+
+/// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3` or `… v2.1.0 <commit>`.
+fn parse_major(answer: &str) -> Option<u32> {
+    let version = answer.split_whitespace().nth(2)?;
+    version.trim_start_matches('v').split('.').next()?.parse().ok()
+}
+
+/// systemd makes the cgroups where it is pid 1 on a unified hierarchy; else runc writes the folders.
+pub(super) fn cgroup_driver() -> CgroupDriver {
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let systemd = Path::new("/run/systemd/system").exists();
+    if unified && systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs }
+}
+
+/// CAP_SYS_RESOURCE is bit 24 of the effective capabilities.
+pub(super) fn may_lower_oom_score() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|caps| caps & (1 << 24) != 0)
+}
+
+fn has_apparmor() -> bool {
+    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
+    enabled && Path::new("/sys/kernel/security/apparmor").exists() && Path::new("/sbin/apparmor_parser").exists()
+}
+
+/// Tries a real mount in `root`: some file systems (overlay itself, NFS) cannot be its upper layer.
+fn overlay_works(root: &Path) -> bool {
+    use nix::mount::{MsFlags, mount, umount};
+    let probe = root.join(".overlay-probe");
+    let dirs = ["lower", "upper", "work", "merged"].map(|name| probe.join(name));
+    if dirs.iter().any(|dir| fs::create_dir_all(dir).is_err()) {
+        return false;
+    }
+    let [lower, upper, work, merged] = &dirs;
+    let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    let works = mount(Some("overlay"), merged, Some("overlay"), MsFlags::empty(), Some(options.as_str())).is_ok();
+    if works {
+        let _next_start_removes_it = umount(merged);
+    }
+    let _next_start_removes_it = fs::remove_dir_all(&probe);
+    if !works {
+        warn!("overlayfs does not work here, images are kept as plain copies");
+    }
+    works
+}
+
+/// A TOML basic string.
+fn quoted(text: impl AsRef<OsStr>) -> String {
+    format!("{:?}", text.as_ref().to_string_lossy())
+}
+
+fn render(settings: &Settings<'_>) -> String {
+    if settings.major >= 2 { render_v3(settings) } else { render_v2(settings) }
+}
+
+fn render_head(settings: &Settings<'_>, version: u32) -> String {
+    format!(
+        "# Written by kedge at each start; changes are lost.\nversion = {version}\nroot = {root}\nstate = {state}\n\n\
+         [grpc]\n  address = {socket}\n\n[ttrpc]\n  address = {ttrpc}\n\n",
+        root = quoted(settings.root),
+        state = quoted(settings.state),
+        socket = quoted(settings.state.join("containerd.sock")),
+        ttrpc = quoted(settings.state.join("containerd.sock.ttrpc")),
+    )
+}
+
+fn render_registry(settings: &Settings<'_>, table: &str) -> String {
+    match &settings.config.registry_config_dir {
+        Some(dir) => format!("[plugins.{table}.registry]\n  config_path = {}\n", quoted(dir)),
+        None => String::new(),
+    }
+}
+
+/// containerd 1.6 and 1.7.
+fn render_v2(settings: &Settings<'_>) -> String {
+    let cri = "\"io.containerd.grpc.v1.cri\"";
+    let mut text = render_head(settings, 2);
+    text += &format!(
+        "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
+         [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n  \
+         enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
+         [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = \"runc\"\n  disable_snapshot_annotations = true\n\n\
+         [plugins.{cri}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
+         [plugins.{cri}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
+         [plugins.{cri}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n",
+        opt = quoted(settings.root.join("opt")),
+        pause = quoted(&settings.config.pause_image),
+        oom = settings.restrict_oom_score_adj,
+        apparmor = settings.disable_apparmor,
+        snapshotter = quoted(settings.snapshotter),
+        systemd = settings.systemd_cgroup,
+        bin = quoted(&settings.config.cni_bin_dir),
+        conf = quoted(&settings.config.cni_conf_dir),
+    );
+    text + &render_registry(settings, cri)
+}
+
+/// containerd 2.x, which split the CRI plugin in two.
+fn render_v3(settings: &Settings<'_>) -> String {
+    let (runtime, images) = ("\"io.containerd.cri.v1.runtime\"", "\"io.containerd.cri.v1.images\"");
+    let mut text = render_head(settings, 3);
+    text += &format!(
+        "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
+         [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n\n\
+         [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
+         [plugins.{runtime}.containerd]\n  default_runtime_name = \"runc\"\n\n\
+         [plugins.{runtime}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
+         [plugins.{runtime}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
+         [plugins.{runtime}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n\
+         [plugins.{images}]\n  snapshotter = {snapshotter}\n  disable_snapshot_annotations = true\n\n\
+         [plugins.{images}.pinned_images]\n  sandbox = {pause}\n\n",
+        opt = quoted(settings.root.join("opt")),
+        pause = quoted(&settings.config.pause_image),
+        oom = settings.restrict_oom_score_adj,
+        apparmor = settings.disable_apparmor,
+        snapshotter = quoted(settings.snapshotter),
+        systemd = settings.systemd_cgroup,
+        bin = quoted(&settings.config.cni_bin_dir),
+        conf = quoted(&settings.config.cni_conf_dir),
+    );
+    text + &render_registry(settings, images)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_debian_and_of_releases_are_read() {
+        assert_eq!(parse_major("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"), Some(1));
+        assert_eq!(parse_major("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7"), Some(2));
+        assert_eq!(parse_major("what?"), None);
+    }
+
+    #[test]
+    fn a_missing_program_names_its_package() {
+        let err = find("no-such-program", "containerd", OsStr::new("/nowhere")).unwrap_err();
+        assert!(err.to_string().contains("install the package containerd"), "{err}");
+    }
+}

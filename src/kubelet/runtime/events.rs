@@ -1,0 +1,166 @@
+//! Hearing that a container ended: the CRI's own event stream, and where that is missing (containerd 1.6) containerd's.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::rng::Rng;
+use base::task::Group;
+use containerd_client::events::{TaskExit, TaskOom, TaskStart};
+use containerd_client::services::v1::SubscribeRequest;
+use containerd_client::services::v1::events_client::EventsClient;
+use containerd_client::types::Envelope;
+use k8s_cri::v1::ContainerEventType;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tracing::{debug, info, warn};
+
+use super::cri::{Cri, channel};
+
+/// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list again then.
+const BACKLOG_EVENTS: usize = 1024;
+/// The CRI's namespace in containerd.
+const FILTER: &str = "namespace==k8s.io";
+
+/// What happened in the runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuntimeEvent {
+    /// The stream began, perhaps not for the first time: anything may have happened before.
+    Began,
+    /// A container or sandbox started.
+    Started(String),
+    /// A container or sandbox ended.
+    Ended(String),
+}
+
+/// Listens until the group stops, connecting again whenever the stream breaks.
+pub fn listen(cri: Cri, socket: &Path, group: &Group) -> mpsc::Receiver<RuntimeEvent> {
+    let (tx, rx) = mpsc::channel(BACKLOG_EVENTS);
+    let socket = socket.to_owned();
+    group.spawn("runtime-events", async move {
+        let rng = Rng::from_os();
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+        let mut cri_has_events = true;
+        loop {
+            if cri_has_events {
+                cri_has_events = from_cri(&cri, &tx, &mut backoff).await;
+            } else {
+                from_containerd(&socket, &tx, &mut backoff).await;
+            }
+            if cri_has_events || backoff.failures() > 0 {
+                tokio::time::sleep(backoff.next(&rng)).await;
+            } else {
+                let _counts_the_failure = backoff.next(&rng);
+            }
+        }
+    });
+    rx
+}
+
+/// Returns whether the runtime has this stream at all.
+async fn from_cri(cri: &Cri, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Backoff) -> bool {
+    let mut stream = match cri.container_events().await {
+        Ok(stream) => stream,
+        Err(err) if err.is_unimplemented() => {
+            info!("the runtime has no CRI events, listening to containerd's own");
+            return false;
+        }
+        Err(err) => {
+            warn!(err = %Chain(&err), "cannot listen to runtime events");
+            return true;
+        }
+    };
+    let mut begun = false;
+    loop {
+        // containerd answers Unimplemented only with the first message of a stream.
+        if !begun && tx.send(RuntimeEvent::Began).await.is_err() {
+            return true;
+        }
+        begun = true;
+        let event = match stream.message().await {
+            Ok(Some(event)) => event,
+            Ok(None) => return true,
+            Err(status) if status.code() == tonic::Code::Unimplemented => return false,
+            Err(status) => {
+                debug!(err = %Chain(&status), "runtime event stream ended");
+                return true;
+            }
+        };
+        backoff.reset();
+        let event = match event.container_event_type() {
+            ContainerEventType::ContainerStartedEvent => RuntimeEvent::Started(event.container_id),
+            ContainerEventType::ContainerStoppedEvent | ContainerEventType::ContainerDeletedEvent => RuntimeEvent::Ended(event.container_id),
+            ContainerEventType::ContainerCreatedEvent => continue,
+        };
+        if tx.send(event).await.is_err() {
+            return true;
+        }
+    }
+}
+
+async fn from_containerd(socket: &Path, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Backoff) {
+    let mut client = EventsClient::new(channel(socket));
+    let filters = ["/tasks/exit", "/tasks/start", "/tasks/oom"].map(|topic| format!("{FILTER},topic=={topic}"));
+    let mut stream = match client.subscribe(SubscribeRequest { filters: filters.to_vec() }).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => {
+            debug!(err = %Chain(&status), "cannot listen to containerd's events");
+            return;
+        }
+    };
+    if tx.send(RuntimeEvent::Began).await.is_err() {
+        return;
+    }
+    backoff.reset();
+    loop {
+        match stream.message().await {
+            Ok(Some(envelope)) => {
+                let Some(event) = read(&envelope) else { continue };
+                if tx.send(event).await.is_err() {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(status) => {
+                debug!(err = %Chain(&status), "containerd's event stream ended");
+                return;
+            }
+        }
+    }
+}
+
+/// An exec's end carries the container's id too, but its own in `id`: such events are nobody's business.
+fn read(envelope: &Envelope) -> Option<RuntimeEvent> {
+    let bytes = envelope.event.as_ref()?.value.as_slice();
+    match envelope.topic.as_str() {
+        "/tasks/exit" => {
+            let exit = TaskExit::decode(bytes).ok()?;
+            (exit.id == exit.container_id).then_some(RuntimeEvent::Ended(exit.container_id))
+        }
+        "/tasks/start" => Some(RuntimeEvent::Started(TaskStart::decode(bytes).ok()?.container_id)),
+        "/tasks/oom" => Some(RuntimeEvent::Ended(TaskOom::decode(bytes).ok()?.container_id)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(container_id: &str, id: &str) -> Envelope {
+        let exit = TaskExit { container_id: container_id.to_owned(), id: id.to_owned(), ..Default::default() };
+        let event = prost_types_any(exit.encode_to_vec());
+        Envelope { topic: "/tasks/exit".to_owned(), event: Some(event), ..Default::default() }
+    }
+
+    fn prost_types_any(value: Vec<u8>) -> ::prost_types::Any {
+        ::prost_types::Any { type_url: String::new(), value }
+    }
+
+    #[test]
+    fn the_end_of_an_exec_is_not_the_end_of_its_container() {
+        assert_eq!(read(&exit("c1", "c1")), Some(RuntimeEvent::Ended("c1".to_owned())));
+        assert_eq!(read(&exit("c1", "exec-1")), None);
+    }
+}

@@ -1,0 +1,65 @@
+//! The way to containerd: finding and supervising it, calling it, and hearing from it.
+
+pub mod containerd;
+
+pub mod cri;
+
+pub mod events;
+
+pub(crate) mod labels;
+
+use std::path::PathBuf;
+
+use base::task::Group;
+
+use crate::config::{Config, RuntimeChoice};
+use crate::error::Error;
+use cri::Cri;
+
+/// Who makes cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// Slices and scopes made by systemd.
+    Systemd,
+    /// Folders made by runc.
+    Cgroupfs,
+}
+
+/// A running runtime.
+#[derive(Clone)]
+pub struct Runtime {
+    /// The calls.
+    pub cri: Cri,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Who makes cgroups; the kubelet's parents must be named in its way.
+    pub cgroup_driver: CgroupDriver,
+    /// e.g. `containerd`.
+    pub name: String,
+    /// e.g. `1.6.20`.
+    pub version: String,
+    /// Whether lowering oom_score_adj is forbidden here (no CAP_SYS_RESOURCE).
+    pub restrict_oom_score_adj: bool,
+}
+
+/// Starts or joins the runtime and waits until it answers.
+pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
+    let socket = match &config.runtime {
+        RuntimeChoice::Managed { root, state } => containerd::start(config, root, state, group).await?,
+        RuntimeChoice::Endpoint(endpoint) => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),
+    };
+    let cri = Cri::connect(&socket);
+    let version = cri.version().await?;
+    let cgroup_driver = match cri.cgroup_driver().await? {
+        Some(driver) => driver,
+        None => containerd::cgroup_driver(),
+    };
+    Ok(Runtime {
+        cri,
+        socket,
+        cgroup_driver,
+        name: version.runtime_name,
+        version: version.runtime_version,
+        restrict_oom_score_adj: !containerd::may_lower_oom_score(),
+    })
+}

@@ -1,0 +1,280 @@
+//! The HTTPS server on 10250: logs, exec, attach, port-forward, statistics, for whoever the API server vouches for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::chain::Chain;
+use base::task::Group;
+use http::{Method, Request, Response, StatusCode, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::api::{Api, PostParams};
+use serde_json::json;
+use tracing::warn;
+use wire::proxy::{self, Target};
+use wire::{Body, ConnInfo, Handler, body};
+
+use crate::error::Error;
+use crate::handle::{Handle, StreamOptions};
+use crate::logs::LogOptions;
+
+/// Serves the kubelet's API on top of a [`Handle`].
+pub struct Server {
+    handle: Handle,
+    client: kube::Client,
+    node_name: String,
+    group: Group,
+}
+
+/// A refusal: status and the text a client sees.
+struct Refusal(StatusCode, String);
+
+impl From<Error> for Refusal {
+    fn from(err: Error) -> Refusal {
+        let code = match &err {
+            Error::PodNotFound { .. } => StatusCode::NOT_FOUND,
+            Error::ContainerNotFound { .. } => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refusal(code, Chain(&err).to_string())
+    }
+}
+
+/// A query with repeated keys, decoded.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(text: &str) -> Query {
+        let decode = |part: &str| percent_decode(&part.replace('+', " "));
+        Query(text.split('&').filter(|p| !p.is_empty()).map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect())
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    }
+
+    fn on(&self, key: &str) -> bool {
+        matches!(self.get(key), Some("true" | "1"))
+    }
+
+    fn all(&self, key: &str) -> Vec<String> {
+        self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v.clone()).collect()
+    }
+
+    fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, Refusal> {
+        let bad = |text: &str| Refusal(StatusCode::BAD_REQUEST, format!("{key}: {text:?} is not a number"));
+        self.get(key).map(|text| text.parse().map_err(|_| bad(text))).transpose()
+    }
+}
+
+fn percent_decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while at < bytes.len() {
+        let hex = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        out.push(hex.unwrap_or(bytes[at]));
+        at += if hex.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+impl Server {
+    /// `client` asks the API server whether a caller may do what it wants. Connections live in `group`.
+    pub fn new(handle: Handle, client: kube::Client, node_name: String, group: &Group) -> Arc<Server> {
+        Arc::new(Server { handle, client, node_name, group: group.child("kubelet-server") })
+    }
+
+    async fn answer(&self, req: Request<Body>, conn: &ConnInfo) -> Result<Response<Body>, Refusal> {
+        let path = req.uri().path().to_owned();
+        if path == "/healthz" {
+            self.handle.healthy().await?;
+            return Ok(text("ok"));
+        }
+        self.admit(req.method().clone(), bearer(&req), conn, &path).await?;
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let query = Query::parse(req.uri().query().unwrap_or_default());
+        match parts.as_slice() {
+            ["pods" | "runningpods"] => Ok(as_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()}))),
+            ["stats", "summary"] => Ok(as_json(&self.handle.summary().await?)),
+            ["containerLogs", ns, pod, container] => self.logs(ns, pod, container, &query).await,
+            ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
+                let url = self.handle.exec_url(ns, pod, container, streams(&query, query.all("command"))).await?;
+                self.stream(req, &url).await
+            }
+            ["attach", ns, pod, container] | ["attach", ns, pod, _, container] => {
+                let url = self.handle.attach_url(ns, pod, container, streams(&query, Vec::new())).await?;
+                self.stream(req, &url).await
+            }
+            ["portForward", ns, pod] | ["portForward", ns, pod, _] => {
+                let ports = query.all("port").iter().flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
+                let url = self.handle.port_forward_url(ns, pod, ports).await?;
+                self.stream(req, &url).await
+            }
+            ["run", ns, pod, container] if req.method() == Method::POST => {
+                let command = query.get("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+                let (_, stdout, stderr) = self.handle.run(ns, pod, container, command).await?;
+                Ok(Response::new(body::full([stdout, stderr].concat())))
+            }
+            _ => Err(Refusal(StatusCode::NOT_FOUND, "404 page not found".to_owned())),
+        }
+    }
+
+    async fn logs(&self, ns: &str, pod: &str, container: &str, query: &Query) -> Result<Response<Body>, Refusal> {
+        let since_time = query.get("sinceTime").map(str::parse).transpose();
+        let options = LogOptions {
+            follow: query.on("follow"),
+            previous: query.on("previous"),
+            timestamps: query.on("timestamps"),
+            tail_lines: query.number("tailLines")?,
+            since_seconds: query.number("sinceSeconds")?,
+            since_time: since_time.map_err(|err| Refusal(StatusCode::BAD_REQUEST, format!("sinceTime: {err}")))?,
+            limit_bytes: query.number("limitBytes")?,
+            stream: query.get("stream").filter(|s| *s != "All").map(str::to_owned),
+        };
+        let lines = self.handle.logs(ns, pod, container, options).await?;
+        let mut answer = Response::new(body::stream(lines));
+        answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
+        Ok(answer)
+    }
+
+    /// Passes an upgrade on to the runtime's streaming server, byte by byte.
+    async fn stream(&self, req: Request<Body>, url: &str) -> Result<Response<Body>, Refusal> {
+        let broken = || Refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the runtime gave a streaming address that cannot be used: {url:?}"));
+        let uri: http::Uri = url.parse().map_err(|_| broken())?;
+        let target = Target {
+            host: uri.host().ok_or_else(broken)?.to_owned(),
+            port: uri.port_u16().unwrap_or(80),
+            tls: None,
+            server_name: None,
+        };
+        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let failed = |err| Refusal(StatusCode::BAD_GATEWAY, Chain(&err).to_string());
+        proxy::forward(req, &target, path, &self.group).await.map_err(failed)
+    }
+
+    /// Lets the caller in if the API server says so: by client certificate, or by token.
+    async fn admit(&self, method: Method, token: Option<String>, conn: &ConnInfo, path: &str) -> Result<(), Refusal> {
+        let unauthorized = || Refusal(StatusCode::UNAUTHORIZED, "Unauthorized".to_owned());
+        let asked = |err: kube::Error| {
+            warn!(err = %Chain(&err), "cannot ask the API server about a caller");
+            Refusal(StatusCode::INTERNAL_SERVER_ERROR, "cannot ask the API server about the caller".to_owned())
+        };
+        let (user, groups, uid, extra) = if let Some(cert) = conn.client_certs.first() {
+            let identity = pki::identity::parse(cert).map_err(|_| unauthorized())?;
+            (identity.common_name, identity.organizations, identity.uid, BTreeMap::new())
+        } else {
+            let spec = TokenReviewSpec { token: token.ok_or_else(unauthorized)?, audiences: None };
+            let review = TokenReview { spec, ..TokenReview::default() };
+            let review = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(asked)?;
+            let status = review.status.filter(|s| s.authenticated == Some(true)).ok_or_else(unauthorized)?;
+            let user = status.user.ok_or_else(unauthorized)?;
+            (user.username.unwrap_or_default(), user.groups.unwrap_or_default(), user.uid, user.extra.unwrap_or_default())
+        };
+        if groups.iter().any(|group| group == "system:masters") {
+            return Ok(());
+        }
+        let (verb, subresource) = access(&method, path);
+        let attributes = ResourceAttributes {
+            verb: Some(verb.to_owned()),
+            version: Some("v1".to_owned()),
+            resource: Some("nodes".to_owned()),
+            subresource: Some(subresource.to_owned()),
+            name: Some(self.node_name.clone()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SubjectAccessReviewSpec {
+            user: Some(user.clone()),
+            groups: Some(groups),
+            uid,
+            extra: Some(extra),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let review = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(asked)?;
+        if review.status.is_some_and(|status| status.allowed) {
+            return Ok(());
+        }
+        let text = format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource=[{subresource}])");
+        Err(Refusal(StatusCode::FORBIDDEN, text))
+    }
+}
+
+fn bearer(req: &Request<Body>) -> Option<String> {
+    req.headers().get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
+}
+
+/// The verb and the subresource of `nodes` that a request needs. Spec: upstream's kubelet authorization, `NewNodeAuthorizerAttributesGetter`.
+fn access(method: &Method, path: &str) -> (&'static str, &'static str) {
+    let verb = match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "get",
+    };
+    let subresource = match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
+        "stats" => "stats",
+        "metrics" => "metrics",
+        "logs" => "log",
+        _ => "proxy",
+    };
+    (verb, subresource)
+}
+
+fn streams(query: &Query, command: Vec<String>) -> StreamOptions {
+    // The kubelet's own names, then those of the API.
+    let on = |own: &str, api: &str| query.on(own) || query.on(api);
+    StreamOptions {
+        command,
+        stdin: on("input", "stdin"),
+        stdout: on("output", "stdout"),
+        stderr: on("error", "stderr"),
+        tty: query.on("tty"),
+    }
+}
+
+fn text(content: &'static str) -> Response<Body> {
+    Response::new(body::full(content))
+}
+
+fn as_json(value: &serde_json::Value) -> Response<Body> {
+    let mut answer = Response::new(body::full(value.to_string()));
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    answer
+}
+
+#[async_trait]
+impl Handler for Server {
+    async fn handle(&self, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
+        match self.answer(req, &conn).await {
+            Ok(answer) => answer,
+            Err(Refusal(code, why)) => {
+                let mut answer = Response::new(body::full(format!("{why}\n")));
+                *answer.status_mut() = code;
+                answer
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_keeps_repeated_and_escaped_values() {
+        let query = Query::parse("command=sh&command=-c&command=echo%20a%2Bb&stdin=1&empty=");
+        assert_eq!(query.all("command"), ["sh", "-c", "echo a+b"]);
+        assert!(query.on("stdin"));
+        assert_eq!(query.get("empty"), None);
+        assert!(Query::parse("tailLines=x").number::<u64>("tailLines").is_err());
+    }
+
+    #[test]
+    fn access_is_asked_for_as_upstream_does() {
+        assert_eq!(access(&Method::GET, "/stats/summary"), ("get", "stats"));
+        assert_eq!(access(&Method::POST, "/exec/ns/pod/c"), ("create", "proxy"));
+    }
+}

@@ -1,0 +1,136 @@
+//! Static pods: a file each, run without any API server, and re-read when the folder changes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::task::Group;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use super::{Change, HASH, SOURCE};
+use crate::node::Node;
+
+/// Editors write in several steps; the folder is read when it has been quiet for this long.
+const QUIET: Duration = Duration::from_millis(100);
+/// Without inotify.
+const POLL: Duration = Duration::from_secs(20);
+
+pub(super) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
+    let Some(dir) = node.config.manifest_dir.clone() else { return };
+    let node_name = node.config.node_name.clone();
+    group.spawn("static-pods", async move {
+        let watch = watch(&dir);
+        let mut known: BTreeMap<String, String> = BTreeMap::new();
+        loop {
+            let found = read_dir(&dir, &node_name);
+            for uid in known.values().filter(|uid| !found.iter().any(|p| p.metadata.uid.as_ref() == Some(*uid))) {
+                if tx.send(Change::Gone(uid.clone())).await.is_err() {
+                    return;
+                }
+            }
+            let mut now = BTreeMap::new();
+            for pod in found {
+                let (name, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone().unwrap_or_default());
+                if known.get(&name) != Some(&uid) && tx.send(Change::Set(Arc::new(pod))).await.is_err() {
+                    return;
+                }
+                now.insert(name, uid);
+            }
+            known = now;
+            changed(watch.as_ref()).await;
+        }
+    });
+}
+
+fn watch(dir: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
+    use inotify::{CreateFlags, WatchFlags};
+    let made = fs::create_dir_all(dir).and_then(|()| {
+        let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE;
+        inotify::add_watch(&fd, dir, wanted)?;
+        AsyncFd::new(fd)
+    });
+    made.inspect_err(|err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every 20 s")).ok()
+}
+
+async fn changed(watch: Option<&AsyncFd<rustix::fd::OwnedFd>>) {
+    let Some(watch) = watch else { return tokio::time::sleep(POLL).await };
+    let mut quiet = false;
+    loop {
+        let wait = async {
+            let Ok(mut ready) = watch.readable().await else { return };
+            let mut buffer = [0u8; 4096];
+            while matches!(rustix::io::read(watch.get_ref(), &mut buffer), Ok(n) if n > 0) {}
+            ready.clear_ready();
+        };
+        if !quiet {
+            wait.await;
+            quiet = true;
+        } else if tokio::time::timeout(QUIET, wait).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
+    paths.sort();
+    let named = |p: &&std::path::PathBuf| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+    let read = |path: &std::path::PathBuf| match fs::read_to_string(path).map_err(|err| err.to_string()).and_then(|text| parse(&text, node_name)) {
+        Ok(pod) => Some(pod),
+        Err(err) => {
+            warn!(path = %path.display(), err, "not a pod manifest");
+            None
+        }
+    };
+    paths.iter().filter(named).filter_map(read).collect()
+}
+
+/// Reads a manifest and makes it this node's: name, uid from the content, tolerations.
+fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
+    let mut pod: Pod = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    let spec = pod.spec.as_mut().ok_or("no spec")?;
+    if spec.containers.is_empty() {
+        return Err("spec.containers: Required value".to_owned());
+    }
+    // Its content is its identity: a changed file is another pod.
+    let hash = format!("{:016x}{:016x}", fnv(text, 0xcbf2_9ce4_8422_2325), fnv(node_name, fnv(text, 0x9ae1_6a3b_2f90_404f)));
+    spec.node_name = Some(node_name.to_owned());
+    let toleration = Toleration { operator: Some("Exists".to_owned()), effect: Some("NoExecute".to_owned()), ..Default::default() };
+    spec.tolerations.get_or_insert_default().push(toleration);
+    let meta = &mut pod.metadata;
+    let name = meta.name.take().filter(|n| !n.is_empty()).ok_or("metadata.name: Required value")?;
+    meta.name = Some(format!("{name}-{}", node_name.to_lowercase()));
+    meta.namespace.get_or_insert_with(|| "default".to_owned());
+    meta.uid = Some(hash.clone());
+    let notes = meta.annotations.get_or_insert_default();
+    notes.insert(SOURCE.to_owned(), "file".to_owned());
+    notes.insert(HASH.to_owned(), hash);
+    Ok(pod)
+}
+
+fn fnv(text: &str, start: u64) -> u64 {
+    text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_becomes_a_pod_of_this_node_and_a_change_another_one() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n";
+        let pod = parse(text, "N1").unwrap();
+        assert_eq!(pod.metadata.name.as_deref(), Some("web-n1"));
+        assert!(super::super::is_static(&pod));
+        assert_ne!(parse(&text.replace("image: i", "image: j"), "N1").unwrap().metadata.uid, pod.metadata.uid);
+        assert!(parse("kind: Pod\nmetadata: {name: x}\n", "n").is_err());
+    }
+}

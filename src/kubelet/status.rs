@@ -1,0 +1,325 @@
+//! A pod's status: phase, conditions and container states with upstream's reasons. Pure, but for [`publish`].
+
+use std::collections::BTreeMap;
+
+use base::chain::Chain;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
+    PodCondition, PodIP, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use tracing::{debug, warn};
+
+use crate::cgroups;
+use crate::container::{self, Role};
+use crate::events::whole_secs;
+use crate::node::Node;
+use crate::sandbox::host_network;
+use crate::worker::observe::{Observed, Seen, State};
+use crate::worker::plan::{self, Health};
+
+/// What a status is made of.
+pub(crate) struct Facts<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) observed: &'a Observed,
+    pub(crate) health: &'a BTreeMap<String, Health>,
+    /// Why containers wait: name → reason and text.
+    pub(crate) waiting: &'a BTreeMap<String, (String, String)>,
+    /// Set when the pod as a whole failed: reason and text.
+    pub(crate) failure: Option<&'a (String, String)>,
+    /// The status published before, for times of transition.
+    pub(crate) before: &'a PodStatus,
+    pub(crate) host_ips: Vec<String>,
+    pub(crate) runtime_name: &'a str,
+    pub(crate) now: Timestamp,
+}
+
+/// The whole status.
+pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
+    let all = container::all(facts.pod);
+    let of = |wanted: fn(Role) -> bool| -> Vec<ContainerStatus> {
+        all.iter().filter(|(_, role)| wanted(*role)).map(|(c, role)| container_status(facts, c, *role)).collect()
+    };
+    let init = of(|role| role != Role::Main);
+    let main = of(|role| role == Role::Main);
+    let phase = phase(facts, &init, &main);
+    let ips = if host_network(facts.pod) {
+        if facts.observed.sandboxes.is_empty() { Vec::new() } else { facts.host_ips.clone() }
+    } else {
+        facts.observed.sandbox().or(facts.observed.sandboxes.first()).map(|s| s.ips.clone()).unwrap_or_default()
+    };
+    let ips = if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
+    let mut status = PodStatus {
+        phase: Some(phase.to_owned()),
+        reason: facts.failure.map(|f| f.0.clone()),
+        message: facts.failure.map(|f| f.1.clone()),
+        host_ip: facts.host_ips.first().cloned(),
+        host_ips: Some(facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect()),
+        start_time: facts.before.start_time.clone().or_else(|| Some(Time(whole_secs(facts.now)))),
+        qos_class: Some(cgroups::qos(facts.pod).name().to_owned()),
+        observed_generation: facts.pod.metadata.generation,
+        init_container_statuses: (!init.is_empty()).then_some(init),
+        container_statuses: Some(main),
+        ..Default::default()
+    };
+    status.conditions = Some(conditions(facts, &status, phase));
+    status
+}
+
+fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> ContainerStatus {
+    let latest = facts.observed.latest(&container.name);
+    let previous = facts.observed.previous(&container.name);
+    let health = latest.and_then(|seen| facts.health.get(&container.name).filter(|h| h.id == seen.id));
+    let running = latest.is_some_and(|s| s.state == State::Running);
+    let started = running && health.map_or(container.startup_probe.is_none(), |h| h.started);
+    let ready = match role {
+        Role::Init => latest.is_some_and(|s| s.state == State::Exited && s.exit_code == 0),
+        _ => running && started && health.map_or(container.readiness_probe.is_none(), |h| h.ready),
+    };
+    let ended = |seen: &Seen| ContainerState { terminated: Some(terminated(facts, seen)), ..Default::default() };
+    let mut state = match latest {
+        Some(seen) if seen.state == State::Running => {
+            ContainerState { running: Some(ContainerStateRunning { started_at: Some(Time(whole_secs(seen.started_at))) }), ..Default::default() }
+        }
+        Some(seen) if seen.state == State::Exited || seen.state == State::Unknown => ended(seen),
+        _ => waiting_state(default_waiting(facts, role), None),
+    };
+    let mut last_state = previous.filter(|p| p.state == State::Exited).map(&ended);
+    let waits = facts.waiting.get(&container.name).filter(|_| !running && facts.failure.is_none());
+    if let Some((reason, message)) = waits {
+        // The container that ended is the last state now, and the wait is the state.
+        if latest.is_some_and(|s| s.state == State::Exited) {
+            last_state = latest.map(&ended);
+        }
+        state = waiting_state(reason, Some(message.clone()).filter(|m| !m.is_empty()));
+    }
+    ContainerStatus {
+        name: container.name.clone(),
+        container_id: latest.map(|s| format!("{}://{}", facts.runtime_name, s.id)),
+        image: latest.map(|s| s.image.clone()).filter(|i| !i.is_empty()).unwrap_or_else(|| container.image.clone().unwrap_or_default()),
+        image_id: latest.map(|s| s.image_id.clone()).unwrap_or_default(),
+        ready,
+        started: Some(started),
+        restart_count: latest.map_or(0, |s| i32::try_from(s.attempt).unwrap_or(i32::MAX)),
+        state: Some(state),
+        last_state: Some(last_state.unwrap_or_default()),
+        ..Default::default()
+    }
+}
+
+fn default_waiting(facts: &Facts<'_>, role: Role) -> &'static str {
+    let has_init = container::all(facts.pod).iter().any(|(_, role)| *role != Role::Main);
+    if has_init || role != Role::Main { "PodInitializing" } else { "ContainerCreating" }
+}
+
+fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
+    ContainerState { waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }), ..Default::default() }
+}
+
+fn terminated(facts: &Facts<'_>, seen: &Seen) -> ContainerStateTerminated {
+    let reason = match (seen.reason.as_str(), seen.exit_code) {
+        ("", 0) => "Completed".to_owned(),
+        ("", _) => "Error".to_owned(),
+        (reason, _) => reason.to_owned(),
+    };
+    ContainerStateTerminated {
+        container_id: Some(format!("{}://{}", facts.runtime_name, seen.id)),
+        exit_code: seen.exit_code,
+        reason: Some(reason),
+        message: Some(seen.message.clone()).filter(|m| !m.is_empty()),
+        started_at: Some(Time(whole_secs(seen.started_at))),
+        finished_at: Some(Time(whole_secs(seen.finished_at))),
+        signal: None,
+    }
+}
+
+fn phase(facts: &Facts<'_>, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
+    if facts.failure.is_some() {
+        return "Failed";
+    }
+    if matches!(facts.before.phase.as_deref(), Some("Succeeded")) {
+        return "Succeeded";
+    }
+    if matches!(facts.before.phase.as_deref(), Some("Failed")) || plan::init_failed(facts.pod, facts.observed) {
+        return "Failed";
+    }
+    let ran = |s: &ContainerStatus| {
+        let state = s.state.as_ref();
+        let last = s.last_state.as_ref().is_some_and(|l| l.terminated.is_some());
+        state.is_some_and(|st| st.running.is_some() || st.terminated.is_some()) || last
+    };
+    let sidecar = |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
+    let init_done = init.iter().all(|s| if sidecar(&s.name) { s.started == Some(true) || main.iter().any(ran) } else { s.ready });
+    if !init_done && !main.iter().any(ran) {
+        return "Pending";
+    }
+    if plan::finished(facts.pod, facts.observed) {
+        let failed = main.iter().any(|s| s.state.as_ref().and_then(|st| st.terminated.as_ref()).is_some_and(|t| t.exit_code != 0));
+        return if failed { "Failed" } else { "Succeeded" };
+    }
+    if main.iter().all(ran) && !main.is_empty() { "Running" } else { "Pending" }
+}
+
+fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCondition> {
+    let ended = phase == "Succeeded" || phase == "Failed";
+    let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    let main = status.container_statuses.as_deref().unwrap_or_default();
+    let sidecar = |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
+    let not_init: Vec<&str> = init
+        .iter()
+        .filter(|s| !(s.ready || (sidecar(&s.name) && s.started == Some(true))))
+        .map(|s| s.name.as_str())
+        .collect();
+    let main_ran = main.iter().any(|s| s.container_id.is_some());
+    let unready: Vec<&str> = init.iter().filter(|s| sidecar(&s.name)).chain(main).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    let initialized = match phase {
+        "Succeeded" => good("Initialized", Some("PodCompleted")),
+        _ if not_init.is_empty() || main_ran => good("Initialized", None),
+        _ => bad("Initialized", "ContainersNotInitialized", &format!("containers with incomplete status: [{}]", not_init.join(" "))),
+    };
+    let containers_ready = |kind: &str| match phase {
+        "Succeeded" => bad(kind, "PodCompleted", ""),
+        "Failed" => bad(kind, "PodFailed", ""),
+        _ if unready.is_empty() => good(kind, None),
+        _ => bad(kind, "ContainersNotReady", &format!("containers with unready status: [{}]", unready.join(" "))),
+    };
+    let mut ready = containers_ready("Ready");
+    if ready.status == "True"
+        && let Some(text) = closed_gates(facts.pod)
+    {
+        ready = bad("Ready", "ReadinessGatesNotReady", &text);
+    }
+    let sandbox = if has_ip && !ended { good("PodReadyToStartContainers", None) } else { bad("PodReadyToStartContainers", "", "") };
+    let mut all = vec![sandbox, initialized, ready, containers_ready("ContainersReady")];
+    let scheduled = facts.pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == "PodScheduled").cloned();
+    all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
+    for condition in &mut all {
+        if condition.type_ != "PodScheduled" || condition.observed_generation.is_none() {
+            condition.observed_generation = facts.pod.metadata.generation;
+        }
+        let before = facts.before.conditions.iter().flatten().find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        condition.last_transition_time =
+            before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
+    }
+    all
+}
+
+/// The text for readiness gates whose condition is not True yet.
+fn closed_gates(pod: &Pod) -> Option<String> {
+    let conditions: Vec<&PodCondition> = pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).collect();
+    let texts: Vec<String> = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.readiness_gates.iter().flatten())
+        .filter_map(|gate| match conditions.iter().find(|c| c.type_ == gate.condition_type) {
+            None => Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", gate.condition_type)),
+            Some(c) if c.status != "True" => {
+                Some(format!("the status of pod readiness gate \"{}\" is not \"True\", but {}", gate.condition_type, c.status))
+            }
+            Some(_) => None,
+        })
+        .collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+fn good(kind: &str, reason: Option<&str>) -> PodCondition {
+    PodCondition { type_: kind.to_owned(), status: "True".to_owned(), reason: reason.map(str::to_owned), ..Default::default() }
+}
+
+fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
+    let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+    PodCondition {
+        type_: kind.to_owned(),
+        status: "False".to_owned(),
+        reason: text(reason),
+        message: text(message),
+        ..Default::default()
+    }
+}
+
+/// Whether a status reached the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Published {
+    Yes,
+    /// The pod is not there any more, or another one has its name.
+    Gone,
+    /// Try again.
+    Failed,
+}
+
+/// Writes a status to the API. Fields that are absent are taken away.
+pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus) -> Published {
+    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let mut body = serde_json::to_value(status).unwrap_or_default();
+    if let Some(fields) = body.as_object_mut() {
+        for absent in ["reason", "message", "podIP", "podIPs"] {
+            fields.entry(absent).or_insert(serde_json::Value::Null);
+        }
+        // A condition that keeps an old text would lie.
+        for condition in fields.get_mut("conditions").and_then(|c| c.as_array_mut()).into_iter().flatten() {
+            for absent in ["reason", "message"] {
+                condition.as_object_mut().map(|c| c.entry(absent).or_insert(serde_json::Value::Null));
+            }
+        }
+    }
+    let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": body});
+    match api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(change)).await {
+        Ok(_) => Published::Yes,
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
+            debug!(pod = %name, err = %status.message, "status of a pod that is gone");
+            Published::Gone
+        }
+        Err(err) => {
+            warn!(pod = %name, err = %Chain(&err), "cannot write a pod's status");
+            Published::Failed
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts<'a>(pod: &'a Pod, observed: &'a Observed, waiting: &'a BTreeMap<String, (String, String)>, before: &'a PodStatus) -> Facts<'a> {
+        static NONE: BTreeMap<String, Health> = BTreeMap::new();
+        Facts {
+            pod,
+            observed,
+            health: &NONE,
+            waiting,
+            failure: None,
+            before,
+            host_ips: vec!["10.0.0.1".to_owned()],
+            runtime_name: "containerd",
+            now: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_pod_that_only_waits_is_pending_and_says_for_what() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+        .unwrap();
+        let waiting = BTreeMap::from([("c".to_owned(), ("ErrImagePull".to_owned(), "no".to_owned()))]);
+        let (observed, before) = (Observed::default(), PodStatus::default());
+        let status = compute(&facts(&pod, &observed, &waiting, &before));
+        assert_eq!(status.phase.as_deref(), Some("Pending"));
+        let state = status.container_statuses.unwrap().remove(0).state.unwrap().waiting.unwrap();
+        assert_eq!((state.reason.as_deref(), state.message.as_deref()), (Some("ErrImagePull"), Some("no")));
+        let ready = status.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!(ready.message.as_deref(), Some("containers with unready status: [c]"));
+    }
+
+    #[test]
+    fn a_gate_without_its_condition_keeps_the_pod_unready() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}})).unwrap();
+        assert_eq!(closed_gates(&pod).unwrap(), "corresponding condition of pod readiness gate \"x/y\" does not exist.");
+    }
+}

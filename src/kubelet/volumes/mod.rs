@@ -1,0 +1,232 @@
+//! Volumes of a pod: made before its containers, kept fresh while it runs, tidied after it. Layout as upstream's `/var/lib/kubelet`.
+
+mod claims;
+
+mod content;
+
+mod host_path;
+
+pub(crate) mod mounts;
+
+mod payload;
+
+pub(crate) mod refs;
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base::task::Group;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::cgroups;
+use crate::container::fields::Surroundings;
+use crate::node::Node;
+
+/// A volume that cannot be mounted, with upstream's text for the event `FailedMount`.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume \"{volume}\" : {why}")]
+pub(crate) struct VolumeError {
+    pub(crate) volume: String,
+    pub(crate) why: String,
+}
+
+/// The volumes of one pod as they are mounted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mounted {
+    /// Where each volume lies on the host.
+    pub(crate) paths: BTreeMap<String, PathBuf>,
+    /// Volumes that the spec's author made read-only as a whole.
+    pub(crate) read_only: BTreeMap<String, bool>,
+    /// When tokens must be fetched again.
+    pub(crate) refresh_at: Option<Timestamp>,
+}
+
+/// `<root>/pods/<uid>`.
+pub(crate) fn pod_dir(node: &Node, uid: &str) -> PathBuf {
+    node.config.root_dir.join("pods").join(uid)
+}
+
+/// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
+pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
+    let mut mounted = Mounted::default();
+    let spec = pod.spec.clone().unwrap_or_default();
+    let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok());
+    for volume in spec.volumes.iter().flatten() {
+        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let known = before.paths.contains_key(&volume.name);
+        let path = if let Some(source) = &volume.host_path {
+            host_path::prepare(source).map_err(failed)?
+        } else if let Some(source) = &volume.empty_dir {
+            let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", &volume.name);
+            if !known {
+                empty_dir(&path, source, fs_group).map_err(|err| failed(format!("{}: {err}", path.display())))?;
+            }
+            path
+        } else if let Some(claim) = claim_name(pod, volume) {
+            let local = claims::resolve(node, pod, &claim).await.map_err(failed)?;
+            if local.read_only || volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true) {
+                mounted.read_only.insert(volume.name.clone(), true);
+            }
+            if let Some(group) = fs_group.filter(|_| local.takes_group && !known) {
+                own_tree(&local.path, group).map_err(|err| failed(err.to_string()))?;
+            }
+            local.path
+        } else {
+            rendered(node, pod, volume, around, fs_group, &mut mounted).await.map_err(failed)?
+        };
+        mounted.paths.insert(volume.name.clone(), path);
+    }
+    Ok(mounted)
+}
+
+/// An ephemeral volume's claim has a name made of the pod's and the volume's.
+fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
+    let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
+    let ephemeral = || Some(format!("{}-{}", pod.metadata.name.as_deref()?, volume.name));
+    named.or_else(|| volume.ephemeral.as_ref().and_then(|_| ephemeral()))
+}
+
+fn plugin_dir(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes").join(plugin).join(volume)
+}
+
+/// ConfigMaps, Secrets, tokens and the downward API: files made of objects.
+async fn rendered(
+    node: &Node,
+    pod: &Pod,
+    volume: &Volume,
+    around: &Surroundings,
+    fs_group: Option<u32>,
+    mounted: &mut Mounted,
+) -> Result<PathBuf, String> {
+    let Some(plugin) = content::plugin(volume) else {
+        let kind = if volume.csi.is_some() { "csi" } else { "of this type" };
+        return Err(format!("volumes {kind} are not supported on this node"));
+    };
+    let path = plugin_dir(node, pod, plugin.dir, &volume.name);
+    let content = content::of(node, pod, volume, around, &path).await?;
+    if let Some(at) = content.refresh_at {
+        mounted.refresh_at = Some(mounted.refresh_at.map_or(at, |earlier| earlier.min(at)));
+    }
+    let target = path.clone();
+    let work = move || -> io::Result<()> {
+        make_dir(&target, 0o777)?;
+        if plugin.in_memory && !is_mount_point(&target)? {
+            mount_tmpfs(&target, None)?;
+            fs::set_permissions(&target, Permissions::from_mode(0o777 | if fs_group.is_some() { 0o2000 } else { 0 }))?;
+        }
+        payload::write(&target, &content.files, fs_group)
+    };
+    match Group::blocking(work).await {
+        Ok(Ok(())) => Ok(path),
+        Ok(Err(err)) => Err(format!("{}: {err}", path.display())),
+        Err(err) => Err(err.to_string()),
+    }
+}
+
+fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) -> io::Result<()> {
+    make_dir(path, 0o777)?;
+    match source.medium.as_deref().unwrap_or_default() {
+        "" => {}
+        "Memory" => {
+            if !is_mount_point(path)? {
+                mount_tmpfs(path, source.size_limit.as_ref().map(|q| cgroups::parse(q).value()))?;
+            }
+        }
+        other => return Err(io::Error::other(format!("unknown storage medium \"{other}\""))),
+    }
+    let group_bit = if fs_group.is_some() { 0o2000 } else { 0 };
+    if let Some(group) = fs_group {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    fs::set_permissions(path, Permissions::from_mode(0o777 | group_bit))
+}
+
+fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
+    let options = size.filter(|s| *s > 0).map(|size| format!("size={size}"));
+    mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref()).map_err(io::Error::from)
+}
+
+/// Parents stay closed to others (0750 as upstream's root folder); the last part gets `mode` whatever the umask.
+pub(super) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group.
+fn own_tree(path: &Path, group: u32) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    std::os::unix::fs::lchown(path, None, Some(group))?;
+    if meta.is_symlink() {
+        return Ok(());
+    }
+    let mode = meta.permissions().mode() | if meta.is_dir() { 0o2770 } else { 0o660 };
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    if meta.is_dir() {
+        for entry in fs::read_dir(path)? {
+            own_tree(&entry?.path(), group)?;
+        }
+    }
+    Ok(())
+}
+
+/// Mount points at or under `dir`, the deepest first.
+pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let text = fs::read_to_string("/proc/self/mountinfo")?;
+    let mut found: Vec<PathBuf> = text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|field| PathBuf::from(unescape(field)))
+        .filter(|path| path.starts_with(dir))
+        .collect();
+    found.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
+    Ok(found)
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"].iter().zip([" ", "\t", "\n", "\\"]).fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
+}
+
+pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(mounts_under(path)?.iter().any(|mount| mount == path))
+}
+
+/// Unmounts and removes everything of a pod. Nothing is removed while a mount is left: it could be the user's data.
+pub(crate) fn tidy(dir: &Path) -> io::Result<()> {
+    for mount in mounts_under(dir)? {
+        umount2(&mount, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
+    }
+    if let Some(left) = mounts_under(dir)?.first() {
+        return Err(io::Error::other(format!("{} is still mounted", left.display())));
+    }
+    match fs::remove_dir_all(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_mount_points_are_read_back() {
+        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+    }
+
+    #[test]
+    fn an_empty_dir_is_open_to_all_and_carries_the_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v");
+        empty_dir(&path, &EmptyDirVolumeSource::default(), None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o777);
+        let odd = EmptyDirVolumeSource { medium: Some("Tape".to_owned()), ..Default::default() };
+        assert!(empty_dir(&path, &odd, None).is_err());
+    }
+}

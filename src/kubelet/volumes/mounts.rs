@@ -1,0 +1,147 @@
+//! The mounts of one container: volumes with subPath and propagation, the hosts file, the termination log.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use nix::mount::{MsFlags, mount};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+
+use super::{Mounted, is_mount_point, pod_dir};
+use crate::container::{ConfigError, env};
+use crate::node::Node;
+
+/// The volume mounts of a container.
+pub(crate) fn of_container(
+    node: &Node,
+    pod: &Pod,
+    container: &Container,
+    mounted: &Mounted,
+    envs: &[(String, String)],
+) -> Result<Vec<cri::Mount>, ConfigError> {
+    let mut mounts = Vec::new();
+    for (i, wish) in container.volume_mounts.iter().flatten().enumerate() {
+        let Some(volume) = mounted.paths.get(&wish.name) else {
+            return Err(ConfigError::new(format!("cannot find volume \"{}\" to mount into container \"{}\"", wish.name, container.name)));
+        };
+        let sub_path = sub_path(wish, envs)?;
+        let host_path = match sub_path {
+            None => volume.clone(),
+            Some(sub) => {
+                let target = pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default())
+                    .join("volume-subpaths")
+                    .join(&wish.name)
+                    .join(&container.name)
+                    .join(i.to_string());
+                bind_sub_path(volume, &sub, &target).map_err(|err| {
+                    ConfigError::new(format!("failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {err}", wish.name, container.name))
+                })?
+            }
+        };
+        let propagation = match wish.mount_propagation.as_deref() {
+            Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
+            Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
+            _ => cri::MountPropagation::PropagationPrivate,
+        };
+        mounts.push(cri::Mount {
+            container_path: absolute(&wish.mount_path),
+            host_path: host_path.display().to_string(),
+            readonly: wish.read_only.unwrap_or(false) || mounted.read_only.contains_key(&wish.name),
+            propagation: propagation as i32,
+            ..Default::default()
+        });
+    }
+    Ok(mounts)
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+fn sub_path(wish: &VolumeMount, envs: &[(String, String)]) -> Result<Option<PathBuf>, ConfigError> {
+    let text = match (&wish.sub_path, &wish.sub_path_expr) {
+        (Some(plain), _) if !plain.is_empty() => plain.clone(),
+        (_, Some(expr)) if !expr.is_empty() => {
+            let vars: HashMap<&str, &str> = envs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            let text = env::expand(expr, &vars);
+            if text.contains("$(") {
+                return Err(ConfigError::new(format!("missing value for variable in subPathExpr \"{expr}\"")));
+            }
+            text
+        }
+        _ => return Ok(None),
+    };
+    let path = PathBuf::from(text);
+    if !path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
+        return Err(ConfigError::new(format!("subPath \"{}\" must be a relative path without '..'", path.display())));
+    }
+    Ok(Some(path))
+}
+
+/// Binds `volume/sub` to `target`. The kernel resolves every part under the volume, so a link planted by a container cannot lead out,
+/// not even one that is swapped in between: the mount takes what the descriptor holds.
+fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf> {
+    if is_mount_point(target)? {
+        return Ok(target.to_owned());
+    }
+    let source = open_beneath(volume, sub)?;
+    let is_dir = rustix::fs::fstat(&source).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())?;
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if is_dir {
+        fs::create_dir_all(target)?;
+    } else {
+        drop(fs::OpenOptions::new().create(true).append(true).open(target)?);
+    }
+    let by_fd = format!("/proc/self/fd/{}", source.as_raw_fd());
+    mount(Some(by_fd.as_str()), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    Ok(target.to_owned())
+}
+
+fn open_beneath(volume: &Path, sub: &Path) -> io::Result<OwnedFd> {
+    let open = |dir: std::os::fd::BorrowedFd<'_>, path: &Path| {
+        openat2(dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS)
+    };
+    let root = rustix::fs::openat(CWD, volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    match open(root.as_fd(), sub) {
+        Ok(fd) => return Ok(fd),
+        Err(rustix::io::Errno::NOENT) => {}
+        Err(err) => return Err(err.into()),
+    }
+    // Missing parts become folders, as upstream does.
+    let mut at = root;
+    for part in sub.components().filter(|c| matches!(c, Component::Normal(_))) {
+        let part = Path::new(part.as_os_str());
+        match mkdirat(&at, part, Mode::from_raw_mode(0o750)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(err) => return Err(err.into()),
+        }
+        at = open(at.as_fd(), part)?;
+    }
+    Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_leads_out_of_the_volume_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
+        assert!(open_beneath(dir.path(), Path::new("out/passwd")).is_err());
+        assert!(open_beneath(dir.path(), Path::new("new/deep")).is_ok());
+        assert!(dir.path().join("new/deep").is_dir());
+    }
+
+    #[test]
+    fn parents_are_refused_in_a_sub_path() {
+        let wish = VolumeMount { sub_path: Some("a/../b".to_owned()), ..Default::default() };
+        assert!(sub_path(&wish, &[]).is_err());
+    }
+}

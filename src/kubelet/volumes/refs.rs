@@ -1,0 +1,132 @@
+//! Watches on exactly those ConfigMaps and Secrets that pods of this node mount: one per object, however many pods use it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::task::Group;
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
+use kube::Api;
+use kube::runtime::watcher;
+use tokio::sync::mpsc;
+use tracing::debug;
+
+/// Changes that wait for the manager; when full the watch waits.
+const BACKLOG_CHANGES: usize = 256;
+
+/// One watched object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Ref {
+    ConfigMap { ns: String, name: String },
+    Secret { ns: String, name: String },
+}
+
+/// Who refers to what.
+#[derive(Clone)]
+pub(crate) struct Refs {
+    client: kube::Client,
+    group: Group,
+    state: Arc<Mutex<State>>,
+    changed: mpsc::Sender<Ref>,
+}
+
+#[derive(Default)]
+struct State {
+    by_pod: BTreeMap<String, BTreeSet<Ref>>,
+    watches: HashMap<Ref, Group>,
+}
+
+impl Refs {
+    /// The receiver hears of each change after the first sight of an object.
+    pub(crate) fn new(client: kube::Client, group: &Group) -> (Refs, mpsc::Receiver<Ref>) {
+        let (changed, rx) = mpsc::channel(BACKLOG_CHANGES);
+        (Refs { client, group: group.child("refs"), state: Arc::default(), changed }, rx)
+    }
+
+    /// Watches what the pod's volumes show.
+    pub(crate) fn hold(&self, pod: &Pod) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let wanted = of(pod);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for object in &wanted {
+            if !state.watches.contains_key(object) {
+                state.watches.insert(object.clone(), self.watch(object));
+            }
+        }
+        state.by_pod.insert(uid, wanted);
+    }
+
+    /// Forgets a pod, and ends watches that nobody needs.
+    pub(crate) fn release(&self, uid: &str) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(held) = state.by_pod.remove(uid) else { return };
+        for object in held {
+            if !state.by_pod.values().any(|set| set.contains(&object))
+                && let Some(group) = state.watches.remove(&object)
+            {
+                group.token().cancel();
+            }
+        }
+    }
+
+    /// Pods that show an object.
+    pub(crate) fn users(&self, object: &Ref) -> Vec<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.by_pod.iter().filter(|(_, set)| set.contains(object)).map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn watch(&self, object: &Ref) -> Group {
+        let group = self.group.child("ref");
+        let (client, tx, key) = (self.client.clone(), self.changed.clone(), object.clone());
+        group.spawn_short("watch", async move {
+            match &key {
+                Ref::ConfigMap { ns, name } => follow::<ConfigMap>(Api::namespaced(client, ns), name, &key, &tx).await,
+                Ref::Secret { ns, name } => follow::<Secret>(Api::namespaced(client, ns), name, &key, &tx).await,
+            }
+        });
+        group
+    }
+}
+
+async fn follow<K>(api: Api<K>, name: &str, key: &Ref, tx: &mpsc::Sender<Ref>)
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let mut stream = std::pin::pin!(watcher::watch_object(api, name));
+    let mut seen: Option<Option<String>> = None;
+    while let Some(item) = stream.next().await {
+        let version = match item {
+            Ok(object) => object.and_then(|o| o.meta().resource_version.clone()),
+            Err(err) => {
+                debug!(err = %err, "watch of a mounted object broke");
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let first = seen.is_none();
+        if seen.as_ref() == Some(&version) {
+            continue;
+        }
+        seen = Some(version);
+        if !first && tx.send(key.clone()).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn of(pod: &Pod) -> BTreeSet<Ref> {
+    let ns = pod.metadata.namespace.clone().unwrap_or_default();
+    let map = |name: &str| Ref::ConfigMap { ns: ns.clone(), name: name.to_owned() };
+    let secret = |name: &str| Ref::Secret { ns: ns.clone(), name: name.to_owned() };
+    let mut refs = BTreeSet::new();
+    let volumes: &[Volume] = pod.spec.as_ref().and_then(|s| s.volumes.as_deref()).unwrap_or_default();
+    for volume in volumes {
+        refs.extend(volume.config_map.iter().map(|s| map(&s.name)));
+        refs.extend(volume.secret.iter().filter_map(|s| s.secret_name.as_deref()).map(secret));
+        for part in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            refs.extend(part.config_map.iter().map(|s| map(&s.name)));
+            refs.extend(part.secret.iter().map(|s| secret(&s.name)));
+        }
+    }
+    refs
+}

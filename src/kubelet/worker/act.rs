@@ -1,0 +1,275 @@
+//! Doing what was decided: sandboxes and containers made, started, ended, forgotten.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use base::chain::Chain;
+use jiff::Timestamp;
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Secret, Service};
+use kube::Api;
+use kube::api::ListParams;
+use tracing::{info, warn};
+
+use super::plan::Command;
+use super::{Worker, hooks};
+use crate::container::{self, ConfigError, Making, Role, env};
+use crate::events::Kind;
+use crate::runtime::cri::CriError;
+use crate::volumes::{self, mounts};
+use crate::{hosts, images, resolv, sandbox};
+
+impl Worker {
+    /// Does one command. Returns whether it worked; a failure is in an event or in the container's waiting state already.
+    pub(super) async fn act(&mut self, command: Command) -> bool {
+        match command {
+            Command::MakeSandbox { attempt } => self.make_sandbox(attempt).await,
+            Command::Start { name, attempt, ended } => self.start_container(&name, attempt, ended).await,
+            Command::Kill { id, name, why, probe } => {
+                let Some(seen) = self.observed.containers.iter().find(|c| c.id == id).cloned() else { return true };
+                let grace = probe.then(|| self.probes.grace(&name)).flatten().unwrap_or_else(|| self.grace());
+                self.stop(&seen, grace, &why).await
+            }
+            Command::Prune { id, log_path } => {
+                let _logs_of_the_dead = fs::remove_file(&log_path);
+                self.pods.unindex(&id);
+                self.node.runtime.cri.remove_container(&id).await.is_ok()
+            }
+            Command::Finish => {
+                let grace = self.grace();
+                self.kill_all(grace, "").await
+            }
+        }
+    }
+
+    async fn make_sandbox(&mut self, attempt: u32) -> bool {
+        if !self.observed.sandboxes.is_empty() {
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            self.node.events.pod(&self.pod, None, Kind::Normal, "SandboxChanged", text);
+            let grace = self.grace();
+            if !self.kill_all(grace, "").await {
+                return false;
+            }
+            // A sandbox that died by itself still holds its address.
+            for dead in self.observed.sandboxes.clone().iter().skip(1) {
+                let _retried_at_the_end = self.node.runtime.cri.remove_sandbox(&dead.id).await;
+            }
+            for dead in self.observed.sandboxes.iter().filter(|s| !s.ready) {
+                let _retried_at_the_end = self.node.runtime.cri.stop_sandbox(&dead.id).await;
+            }
+        }
+        let failed = |err: &dyn std::fmt::Display| {
+            self.node.events.pod(&self.pod, None, Kind::Warning, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {err}"));
+        };
+        if let Err(err) = self.node.cgroups.create(&self.pod) {
+            failed(&err);
+            return false;
+        }
+        let config = self.sandbox_config(attempt);
+        // Readable for those who collect logs, as upstream.
+        if let Err(err) = fs::create_dir_all(&config.log_directory)
+            .and_then(|()| fs::set_permissions(&config.log_directory, fs::Permissions::from_mode(0o755)))
+        {
+            failed(&err);
+            return false;
+        }
+        let handler = "";
+        match self.node.runtime.cri.run_sandbox(config, handler).await {
+            Ok(id) => {
+                info!(pod = %self.name(), uid = %self.uid, sandbox = %id, "made a sandbox");
+                self.pods.index(&id, &self.uid);
+                true
+            }
+            Err(err) => {
+                failed(&err);
+                warn!(pod = %self.name(), err = %Chain(&err), "cannot make a sandbox");
+                false
+            }
+        }
+    }
+
+    fn sandbox_config(&self, attempt: u32) -> cri::PodSandboxConfig {
+        let dns = resolv::for_pod(&self.node.config, &self.pod);
+        sandbox::config(&self.node.config, &self.node.cgroups, &self.pod, attempt, dns, &self.node.config.hostname)
+    }
+
+    async fn start_container(&mut self, name: &str, attempt: u32, ended: Option<Timestamp>) -> bool {
+        let pod = self.pod.clone();
+        let Some((spec, role)) = container::all(&pod).into_iter().find(|(c, _)| c.name == name) else { return true };
+        if let Some(ended) = ended {
+            self.backoffs.next(name, ended, self.node.clock.now());
+        }
+        match self.try_start(spec, role, attempt).await {
+            Ok(()) => {
+                self.waiting.remove(name);
+                true
+            }
+            Err(problem) => {
+                if problem.event {
+                    self.node.events.pod(&self.pod, self.field(name), Kind::Warning, "Failed", format!("Error: {}", problem.message));
+                }
+                self.wake(problem.retry_at);
+                self.waiting.insert(name.to_owned(), (problem.reason.to_owned(), problem.message));
+                false
+            }
+        }
+    }
+
+    async fn try_start(&mut self, spec: &Container, role: Role, attempt: u32) -> Result<(), Problem> {
+        let Some(sandbox) = self.observed.sandbox().cloned() else { return Err(Problem::new("ContainerCreating", "no sandbox")) };
+        let sandbox_config = self.sandbox_config(sandbox.attempt);
+        let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
+        let config = self.configure(spec, attempt, &image).await.map_err(Problem::from)?;
+        let cri = self.node.runtime.cri.clone();
+        let id = cri.create_container(&sandbox.id, config, sandbox_config).await.map_err(|err| Problem::of_call("CreateContainerError", &err))?;
+        self.pods.index(&id, &self.uid);
+        self.say(spec, Kind::Normal, "Created", "Container created");
+        if let Err(err) = cri.start_container(&id).await {
+            return Err(Problem::of_call("RunContainerError", &err));
+        }
+        self.say(spec, Kind::Normal, "Started", "Container started");
+        self.link_log(spec, attempt, &id);
+        self.post_start(spec, &id).await
+    }
+
+    fn say(&self, spec: &Container, kind: Kind, reason: &'static str, text: &str) {
+        self.node.events.pod(&self.pod, self.field(&spec.name), kind, reason, text);
+    }
+
+    async fn post_start(&mut self, spec: &Container, id: &str) -> Result<(), Problem> {
+        let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+        let ip = self.ips().first().cloned();
+        if let Err(err) = hooks::run(&self.node, hook, spec, id, ip.as_deref(), None).await {
+            warn!(pod = %self.name(), container = %spec.name, err, "postStart hook failed");
+            self.say(spec, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
+            self.say(spec, Kind::Normal, "Killing", "FailedPostStartHook");
+            let grace = self.grace();
+            self.node.runtime.cri.stop_container(id, grace).await.map_err(|err| Problem::of_call("PostStartHookError", &err))?;
+            return Err(Problem { event: false, ..Problem::new("PostStartHookError", &err) });
+        }
+        Ok(())
+    }
+
+    /// The link that log collectors follow: `/var/log/containers/<pod>_<ns>_<container>-<id>.log`.
+    fn link_log(&self, spec: &Container, attempt: u32, id: &str) {
+        let Some(parent) = self.node.config.log_dir.parent() else { return };
+        let dir = parent.join("containers");
+        let meta = &self.pod.metadata;
+        let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
+        let target = sandbox::log_dir(&self.node.config, &self.pod).join(container::log_path(&spec.name, attempt));
+        let linked = fs::create_dir_all(&dir)
+            .and_then(|()| std::os::unix::fs::symlink(&target, dir.join(format!("{pod}_{ns}_{}-{id}.log", spec.name))));
+        if let Err(err) = linked {
+            warn!(pod = %self.name(), err = %err, "cannot link a log");
+        }
+    }
+
+    async fn configure(&mut self, spec: &Container, attempt: u32, image: &cri::Image) -> Result<cri::ContainerConfig, ConfigError> {
+        let sources = self.env_sources(spec).await?;
+        let around = self.node.surroundings(self.ips());
+        let envs = env::build(&self.pod, spec, &sources, &around)?;
+        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs)?;
+        let dir = volumes::pod_dir(&self.node, &self.uid);
+        let file_failed = |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
+        let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);
+        if !taken("/etc/hosts", &mounts) {
+            let path = dir.join("etc-hosts");
+            let of_node = fs::read_to_string("/etc/hosts").unwrap_or_default();
+            let text = hosts::render(&self.pod, &self.ips(), &self.node.config.cluster_domain, &of_node);
+            write_open(&path, text.as_bytes(), 0o644).map_err(|err| file_failed(&path, err))?;
+            mounts.push(cri::Mount { container_path: "/etc/hosts".to_owned(), host_path: path.display().to_string(), ..Default::default() });
+        }
+        let message_path = spec.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
+        let message_file = dir.join("containers").join(&spec.name).join(self.node.rng.hex(4));
+        // Any user of the container may write its last words.
+        write_open(&message_file, b"", 0o666).map_err(|err| file_failed(&message_file, err))?;
+        mounts.push(cri::Mount { container_path: message_path, host_path: message_file.display().to_string(), ..Default::default() });
+        let target = None;
+        container::config(Making {
+            pod: &self.pod,
+            container: spec,
+            attempt,
+            image,
+            envs,
+            mounts,
+            termination_file: &message_file,
+            target,
+            memory_capacity: self.node.machine.memory,
+            restrict_oom_score_adj: self.node.runtime.restrict_oom_score_adj,
+            seccomp_root: &self.node.config.root_dir.join("seccomp"),
+        })
+    }
+
+    async fn env_sources(&self, spec: &Container) -> Result<env::Sources, ConfigError> {
+        let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let mut sources = env::Sources::default();
+        let (maps, secrets) = env::references(spec);
+        let failed = |err: kube::Error| ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)));
+        let client = || self.node.client.clone();
+        for name in maps {
+            let found = Api::<ConfigMap>::namespaced(client(), ns).get_opt(&name).await.map_err(failed)?;
+            sources.config_maps.insert(name, found);
+        }
+        for name in secrets {
+            let found = Api::<Secret>::namespaced(client(), ns).get_opt(&name).await.map_err(failed)?;
+            sources.secrets.insert(name, found);
+        }
+        if self.is_static() {
+            // A static pod must start without an API server: it may be the one that runs it.
+            return Ok(sources);
+        }
+        let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
+        if links {
+            sources.services = Api::<Service>::namespaced(client(), ns).list(&ListParams::default()).await.map_err(failed)?.items;
+        }
+        if !links || ns != "default" {
+            sources.services.extend(Api::<Service>::namespaced(client(), "default").get_opt("kubernetes").await.map_err(failed)?);
+        }
+        Ok(sources)
+    }
+
+    fn is_static(&self) -> bool {
+        self.rx.borrow().is_static
+    }
+}
+
+fn write_open(path: &PathBuf, content: &[u8], mode: u32) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, content)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Why a container does not start: its waiting state.
+struct Problem {
+    reason: &'static str,
+    message: String,
+    /// Whether nobody told of it yet.
+    event: bool,
+    retry_at: Option<Timestamp>,
+}
+
+impl Problem {
+    fn new(reason: &'static str, message: &str) -> Problem {
+        Problem { reason, message: message.to_owned(), event: true, retry_at: None }
+    }
+
+    /// The runtime's own words, without the gRPC shell, as upstream shows them.
+    fn of_call(reason: &'static str, err: &CriError) -> Problem {
+        Problem::new(reason, err.status.message())
+    }
+}
+
+impl From<ConfigError> for Problem {
+    fn from(err: ConfigError) -> Problem {
+        Problem::new(err.reason, &err.message)
+    }
+}
+
+impl From<images::NoImage> for Problem {
+    fn from(missing: images::NoImage) -> Problem {
+        Problem { reason: missing.reason, message: missing.message, event: missing.reason == "ErrImageNeverPull", retry_at: missing.retry_at }
+    }
+}

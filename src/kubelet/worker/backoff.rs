@@ -1,0 +1,86 @@
+//! Upstream's back-off of crash loops and image pulls: 10 s doubling to 5 minutes, forgotten after 10 quiet minutes.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+const FIRST_SECS: i64 = 10;
+const MAX_SECS: i64 = 300;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    secs: i64,
+    updated: Timestamp,
+    why: String,
+}
+
+/// Back-offs by key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backoffs(BTreeMap<String, Entry>);
+
+impl Backoffs {
+    /// Counts a restart at `now` of what ended at `ended`.
+    pub(crate) fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
+        let secs = match self.0.get(key) {
+            Some(entry) if !expired(entry, ended) => (entry.secs * 2).min(MAX_SECS),
+            _ => FIRST_SECS,
+        };
+        self.0.insert(key.to_owned(), Entry { secs, updated: now, why: String::new() });
+    }
+
+    /// Until when the thing that ended at `ended` must wait, and how long the wait is in all.
+    pub(crate) fn wait(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, i64)> {
+        let entry = self.0.get(key).filter(|entry| !expired(entry, ended))?;
+        let until = ended.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
+        (now < until).then_some((until, entry.secs))
+    }
+
+    /// Counts a failure now; returns when to try again.
+    pub(crate) fn fail(&mut self, key: &str, now: Timestamp, why: &str) -> Timestamp {
+        self.next(key, now, now);
+        let secs = self.0.get_mut(key).map_or(FIRST_SECS, |entry| {
+            entry.why = why.to_owned();
+            entry.secs
+        });
+        now.checked_add(SignedDuration::from_secs(secs)).unwrap_or(now)
+    }
+
+    /// Whether an earlier failure still forbids another try, until when and why.
+    pub(crate) fn blocked_until(&self, key: &str, now: Timestamp) -> Option<(Timestamp, String)> {
+        let entry = self.0.get(key)?;
+        let until = entry.updated.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
+        (now < until).then(|| (until, entry.why.clone()))
+    }
+
+    /// Forgets keys that begin with `prefix`.
+    pub(crate) fn forget(&mut self, prefix: &str) {
+        self.0.retain(|key, _| !key.starts_with(prefix));
+    }
+}
+
+fn expired(entry: &Entry, ended: Timestamp) -> bool {
+    ended.duration_since(entry.updated).as_secs() > 2 * MAX_SECS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_second(secs).unwrap()
+    }
+
+    #[test]
+    fn waits_double_up_to_five_minutes_and_a_long_run_resets_them() {
+        let mut backoffs = Backoffs::default();
+        assert_eq!(backoffs.wait("c", at(0), at(0)), None, "the first restart is at once");
+        let mut now = 0;
+        for expected in [10, 20, 40, 80, 160, 300, 300] {
+            backoffs.next("c", at(now), at(now));
+            assert_eq!(backoffs.wait("c", at(now + 1), at(now + 1)), Some((at(now + 1 + expected), expected)));
+            now += 1 + expected;
+        }
+        backoffs.next("c", at(now + 1000), at(now + 1000));
+        assert_eq!(backoffs.wait("c", at(now + 1000), at(now + 1000)).unwrap().1, 10);
+    }
+}

@@ -1,0 +1,198 @@
+//! The end of a pod: hooks, signals, sandbox, volumes, cgroup, and last the API object.
+
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use tracing::{debug, warn};
+
+use super::observe::{Seen, State};
+use super::{Desired, Outcome, Worker, hooks};
+use crate::container::{self, Role};
+use crate::events::Kind;
+use crate::{images, sandbox, volumes};
+
+/// A container always gets this long after its preStop hook, as upstream.
+const GRACE_MIN: Duration = Duration::from_secs(2);
+const GRACE_DEFAULT_SECS: i64 = 30;
+
+impl Worker {
+    /// One round of a pod that must end, or of one that failed as a whole.
+    pub(super) async fn end(&mut self, desired: &Desired) -> Outcome {
+        self.wake_at = None;
+        if let Err(err) = self.look().await {
+            warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
+            return Outcome::Retry;
+        }
+        self.report().await;
+        let grace = self.grace();
+        let mut rx = self.rx.clone();
+        let sooner = async move {
+            let shorter = |d: &Desired| d.pod.metadata.deletion_grace_period_seconds.is_some_and(|secs| secs >= 0 && Duration::from_secs(secs.unsigned_abs()) < grace);
+            if rx.wait_for(shorter).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let killed = tokio::select! {
+            () = sooner => return Outcome::Again,
+            killed = self.kill_all(grace, "") => killed,
+        };
+        if !killed || self.look().await.is_err() {
+            return Outcome::Retry;
+        }
+        if self.observed.running().next().is_some() || self.observed.sandboxes.iter().any(|s| s.ready) {
+            return Outcome::Retry;
+        }
+        let reported = self.report().await;
+        if !self.tidy_node().await {
+            return Outcome::Retry;
+        }
+        let deleted = desired.gone || desired.pod.metadata.deletion_timestamp.is_some();
+        if !deleted {
+            // Failed as a whole (deadline, eviction): the object and the dead containers stay for the user to look at.
+            return if reported { Outcome::Settled } else { Outcome::Retry };
+        }
+        if !self.forget_containers().await || (!desired.gone && !self.delete_object().await) {
+            return Outcome::Retry;
+        }
+        self.finished_log();
+        Outcome::Done
+    }
+
+    /// How long containers have.
+    pub(super) fn grace(&self) -> Duration {
+        let of_spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+        let secs = self.pod.metadata.deletion_grace_period_seconds.or(of_spec).unwrap_or(GRACE_DEFAULT_SECS);
+        Duration::from_secs(u64::try_from(secs).unwrap_or(0))
+    }
+
+    /// Ends main and init containers together, then sidecars in reverse order, then the sandboxes.
+    pub(super) async fn kill_all(&mut self, grace: Duration, why: &str) -> bool {
+        let roles = container::all(&self.pod).into_iter().map(|(c, role)| (c.name.clone(), role)).collect::<Vec<_>>();
+        let role_of = |name: &str| roles.iter().find(|(n, _)| n == name).map_or(Role::Main, |(_, role)| *role);
+        let alive = |s: &&Seen| matches!(s.state, State::Running | State::Unknown | State::Created);
+        let (sidecars, others): (Vec<Seen>, Vec<Seen>) =
+            self.observed.containers.iter().filter(alive).cloned().partition(|s| role_of(&s.name) == Role::Sidecar);
+        let watch = base::time::Stopwatch::start();
+        let mut good = join_all(others.iter().map(|seen| self.stop(seen, grace, why))).await.into_iter().all(|ok| ok);
+        let order = |seen: &Seen| roles.iter().position(|(name, _)| *name == seen.name);
+        let mut sidecars = sidecars;
+        sidecars.sort_by_key(|seen| std::cmp::Reverse(order(seen)));
+        for seen in &sidecars {
+            good &= self.stop(seen, grace.saturating_sub(watch.elapsed()), why).await;
+        }
+        for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
+            if let Err(err) = self.node.runtime.cri.stop_sandbox(&sandbox.id).await {
+                self.node.events.pod(&self.pod, None, Kind::Warning, "FailedKillPod", format!("error killing pod: failed to \"KillPodSandbox\": {err}"));
+                good = false;
+            }
+        }
+        good
+    }
+
+    /// Ends one container: event, preStop hook within the grace, then the signal with what is left of it.
+    pub(super) async fn stop(&self, seen: &Seen, grace: Duration, why: &str) -> bool {
+        let watch = base::time::Stopwatch::start();
+        if seen.state == State::Running {
+            let text = if why.is_empty() { format!("Stopping container {}", seen.name) } else { why.to_owned() };
+            self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Normal, "Killing", text);
+            let hook = seen.pre_stop.as_deref().and_then(|json| serde_json::from_str(json).ok());
+            if let Some(hook) = hook
+                && !grace.is_zero()
+            {
+                let spec = container::all(&self.pod).into_iter().find(|(c, _)| c.name == seen.name).map(|(c, _)| c.clone());
+                let ip = self.ips().first().cloned();
+                let spec = spec.unwrap_or_default();
+                if let Err(err) = hooks::run(&self.node, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await {
+                    debug!(pod = %self.name(), container = %seen.name, err, "preStop hook failed");
+                    let text = "PreStopHook failed".to_owned();
+                    self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Warning, "FailedPreStopHook", text);
+                }
+            }
+        }
+        let left = grace.saturating_sub(watch.elapsed());
+        let left = if grace.is_zero() { Duration::ZERO } else { left.max(GRACE_MIN) };
+        match self.node.runtime.cri.stop_container(&seen.id, left).await {
+            Ok(()) => true,
+            Err(err) => {
+                warn!(pod = %self.name(), container = %seen.name, err = %Chain(&err), "cannot stop a container");
+                false
+            }
+        }
+    }
+
+    /// Gives back what the node holds for the pod: probes, watches, volumes, cgroup.
+    pub(super) async fn tidy_node(&mut self) -> bool {
+        self.probes.stop();
+        self.node.refs.release(&self.uid);
+        images::forget(&self.node.pulls, &self.uid);
+        let dir = volumes::pod_dir(&self.node, &self.uid);
+        self.node.tokens.forget(&dir);
+        let (cgroups, pod, path) = (self.node.cgroups.clone(), self.pod.clone(), dir.clone());
+        let tidied = Group::blocking(move || {
+            cgroups.remove(&pod);
+            volumes::tidy(&path)
+        })
+        .await;
+        match tidied {
+            Ok(Ok(())) => {
+                self.mounted = volumes::Mounted::default();
+                true
+            }
+            Ok(Err(err)) => {
+                warn!(pod = %self.name(), path = %dir.display(), err = %Chain(&err), "cannot tidy a pod's volumes");
+                false
+            }
+            Err(err) => {
+                warn!(err = %Chain(&err), "tidying failed");
+                false
+            }
+        }
+    }
+
+    async fn forget_containers(&mut self) -> bool {
+        let cri = &self.node.runtime.cri;
+        for seen in &self.observed.containers {
+            if let Err(err) = cri.remove_container(&seen.id).await {
+                warn!(pod = %self.name(), container = %seen.name, err = %Chain(&err), "cannot remove a container");
+                return false;
+            }
+        }
+        for sandbox in &self.observed.sandboxes {
+            if let Err(err) = cri.remove_sandbox(&sandbox.id).await {
+                warn!(pod = %self.name(), err = %Chain(&err), "cannot remove a sandbox");
+                return false;
+            }
+        }
+        for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
+            self.pods.unindex(id);
+        }
+        let logs = sandbox::log_dir(&self.node.config, &self.pod);
+        if let Err(err) = std::fs::remove_dir_all(&logs)
+            && err.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(path = %logs.display(), err = %err, "cannot remove logs");
+        }
+        true
+    }
+
+    /// Confirms the deletion: only now may another pod take the name.
+    async fn delete_object(&self) -> bool {
+        let Some(target) = self.pods.api_pod(&self.pod) else { return true };
+        let api: Api<Pod> = Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
+        let preconditions = Preconditions { uid: target.metadata.uid.clone(), resource_version: None };
+        let params = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
+        match api.delete(target.metadata.name.as_deref().unwrap_or_default(), &params).await {
+            Ok(_) => true,
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => true,
+            Err(err) => {
+                warn!(pod = %self.name(), err = %Chain(&err), "cannot confirm the deletion of a pod");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! One task per pod: it looks, decides, acts, reports and sleeps until something happens. Every wake-up takes the same road, so a lost
+//! signal, a restart of kedge and a normal event are one case.
+
+mod act;
+
+pub(crate) mod backoff;
+
+mod hooks;
+
+mod kill;
+
+pub(crate) mod observe;
+
+pub(crate) mod plan;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::chain::Chain;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use self::backoff::Backoffs;
+use self::observe::{Observed, observe};
+use self::plan::{Command, Plan, View};
+use crate::events::Kind;
+use crate::manager::Pods;
+use crate::node::Node;
+use crate::probes::Probes;
+use crate::status::{self, Facts, Published};
+use crate::volumes::{self, Mounted};
+
+/// After an error of the runtime or the API.
+const RETRY: Duration = Duration::from_secs(2);
+/// The safety net below all events.
+const RELIST: Duration = Duration::from_secs(300);
+/// containerd tells of an end a moment before its CRI knows it.
+const ENDED_POLL: Duration = Duration::from_millis(30);
+const ENDED_POLLS_MAX: u32 = 60;
+
+/// What a pod should be, as its task last heard. Only the latest counts.
+#[derive(Clone)]
+pub(crate) struct Desired {
+    pub(crate) pod: Arc<Pod>,
+    /// The API object is gone, or the manifest file.
+    pub(crate) gone: bool,
+    /// Counts volume refreshes asked for.
+    pub(crate) refresh: u64,
+    /// The last container that the runtime said had ended.
+    pub(crate) ended: Option<String>,
+    /// Why the node throws the pod out.
+    pub(crate) evicted: Option<String>,
+    /// Made from a file: its API object is only a mirror.
+    pub(crate) is_static: bool,
+}
+
+/// What others may look at.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) observed: Observed,
+    pub(crate) status: PodStatus,
+}
+
+/// A pod's task.
+pub(crate) struct Worker {
+    node: Arc<Node>,
+    pods: Pods,
+    uid: String,
+    pod: Arc<Pod>,
+    rx: watch::Receiver<Desired>,
+    shared: Arc<Mutex<Snapshot>>,
+    probes: Probes,
+    observed: Observed,
+    mounted: Mounted,
+    refreshed: u64,
+    backoffs: Backoffs,
+    waiting: BTreeMap<String, (String, String)>,
+    failure: Option<(String, String)>,
+    status: PodStatus,
+    /// What the API server has, as far as we know.
+    published: Option<PodStatus>,
+    admitted: bool,
+    settled: bool,
+    wake_at: Option<Timestamp>,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        pods: Pods,
+        rx: watch::Receiver<Desired>,
+        wake: watch::Sender<Desired>,
+        shared: Arc<Mutex<Snapshot>>,
+        group: &base::task::Group,
+    ) -> Worker {
+        let pod = Arc::clone(&rx.borrow().pod);
+        let status = pod.status.clone().unwrap_or_default();
+        let failed = status.phase.as_deref() == Some("Failed");
+        Worker {
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            probes: Probes::new(Arc::clone(&node), wake, group),
+            failure: status.reason.clone().filter(|_| failed).map(|reason| (reason, status.message.clone().unwrap_or_default())),
+            node,
+            pods,
+            pod,
+            rx,
+            shared,
+            observed: Observed::default(),
+            mounted: Mounted::default(),
+            refreshed: 0,
+            backoffs: Backoffs::default(),
+            waiting: BTreeMap::new(),
+            published: Some(status.clone()).filter(|s| s.phase.is_some()),
+            status,
+            admitted: false,
+            settled: false,
+            wake_at: None,
+        }
+    }
+
+    /// Runs until the pod is gone from the API and from the machine.
+    pub(crate) async fn run(mut self) {
+        let mut polls = 0;
+        loop {
+            let desired = self.rx.borrow_and_update().clone();
+            self.pod = Arc::clone(&desired.pod);
+            if let (Some(message), None) = (&desired.evicted, &self.failure) {
+                self.node.events.pod(&self.pod, None, Kind::Warning, "Evicted", message.clone());
+                self.failure = Some(("Evicted".to_owned(), message.clone()));
+            }
+            let ending = desired.gone || desired.pod.metadata.deletion_timestamp.is_some() || self.failure.is_some();
+            let outcome = if ending { self.end(&desired).await } else { self.advance(&desired).await };
+            let mut sleep = match outcome {
+                Outcome::Done => return,
+                Outcome::Settled => RELIST,
+                Outcome::Again => Duration::ZERO,
+                Outcome::Retry => RETRY,
+            };
+            let now = self.node.clock.now();
+            if let Some(at) = self.wake_at {
+                sleep = sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
+            }
+            // The runtime said that a container ended, but still shows it running: look again in a moment.
+            let behind = desired.ended.as_ref().is_some_and(|id| self.observed.running().any(|c| c.id == *id));
+            if behind && polls < ENDED_POLLS_MAX {
+                polls += 1;
+                sleep = sleep.min(ENDED_POLL);
+            } else if !behind {
+                polls = 0;
+            }
+            if !sleep.is_zero() {
+                tokio::select! {
+                    changed = self.rx.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(sleep) => {}
+                }
+            }
+        }
+    }
+
+    /// One round of a pod that should run.
+    async fn advance(&mut self, desired: &Desired) -> Outcome {
+        self.wake_at = None;
+        if let Err(err) = self.look().await {
+            warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
+            return Outcome::Retry;
+        }
+        if !self.admitted {
+            if self.observed.sandboxes.is_empty() && self.status.phase.as_deref().is_none_or(|p| p == "Pending") {
+                if let Err((reason, message)) = self.pods.admit(&self.node, &self.pod) {
+                    let text = format!("Pod was rejected: {message}");
+                    self.node.events.pod(&self.pod, None, Kind::Warning, reason, text.clone());
+                    self.failure = Some((reason.to_owned(), text));
+                    return Outcome::Again;
+                }
+            }
+            self.admitted = true;
+            self.node.refs.hold(&self.pod);
+        }
+        if self.ended_phase() {
+            return self.rest().await;
+        }
+        if self.past_deadline() {
+            let text = "Pod was active on the node longer than the specified deadline";
+            self.node.events.pod(&self.pod, None, Kind::Normal, "DeadlineExceeded", text);
+            self.failure = Some(("DeadlineExceeded".to_owned(), text.to_owned()));
+            return Outcome::Again;
+        }
+        let plan = self.decide();
+        self.note_waits(&plan);
+        let reported = self.report().await;
+        if let Err(outcome) = self.keep_volumes(desired, &plan).await {
+            return outcome;
+        }
+        if plan.commands.is_empty() {
+            return if reported { Outcome::Settled } else { Outcome::Retry };
+        }
+        let worked = self.act_unless_deleted(plan.commands).await;
+        if self.look().await.is_err() {
+            return Outcome::Retry;
+        }
+        let reported = self.report().await;
+        match (worked, reported) {
+            (true, true) => Outcome::Again,
+            _ => Outcome::Retry,
+        }
+    }
+
+    /// Does the commands in order; a deletion interrupts (dropping a call cancels it in containerd too).
+    async fn act_unless_deleted(&mut self, commands: Vec<Command>) -> bool {
+        let mut rx = self.rx.clone();
+        let deleted = async move {
+            let end = rx.wait_for(|d| d.gone || d.pod.metadata.deletion_timestamp.is_some()).await.is_err();
+            if end {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = deleted => true,
+            worked = self.act_all(commands) => worked,
+        }
+    }
+
+    async fn act_all(&mut self, commands: Vec<Command>) -> bool {
+        let mut worked = true;
+        for command in commands {
+            worked &= Box::pin(self.act(command)).await;
+        }
+        worked
+    }
+
+    fn decide(&self) -> Plan {
+        let health = self.probes.health();
+        plan::plan(&View {
+            pod: &self.pod,
+            observed: &self.observed,
+            health: &health,
+            backoffs: &self.backoffs,
+            now: self.node.clock.now(),
+        })
+    }
+
+    fn note_waits(&mut self, plan: &Plan) {
+        for (name, text) in &plan.crash_loops {
+            let fresh = self.waiting.get(name).is_none_or(|(reason, _)| reason != "CrashLoopBackOff");
+            self.waiting.insert(name.clone(), ("CrashLoopBackOff".to_owned(), text.clone()));
+            if fresh {
+                let message = format!("Back-off restarting failed container {name} in pod {}", crate::container::pod_text(&self.pod));
+                self.node.events.pod(&self.pod, self.field(name), Kind::Warning, "BackOff", message);
+            }
+        }
+        self.wake(plan.wake_at);
+        self.wake(self.deadline());
+    }
+
+    fn wake(&mut self, at: Option<Timestamp>) {
+        if let Some(at) = at {
+            self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        }
+    }
+
+    /// Mounts before the first container, renews tokens in time and files when their objects change.
+    async fn keep_volumes(&mut self, desired: &Desired, plan: &Plan) -> Result<(), Outcome> {
+        let now = self.node.clock.now();
+        let starts = plan.commands.iter().any(|c| matches!(c, Command::MakeSandbox { .. } | Command::Start { .. }));
+        let first = self.mounted.paths.is_empty() && (starts || self.observed.running().next().is_some());
+        let due = self.mounted.refresh_at.is_some_and(|at| at <= now) || desired.refresh > self.refreshed;
+        if first || due {
+            let around = self.node.surroundings(self.ips());
+            match volumes::mount_all(&self.node, &self.pod, &around, &self.mounted).await {
+                Ok(mounted) => {
+                    self.mounted = mounted;
+                    self.refreshed = desired.refresh;
+                }
+                Err(err) => {
+                    self.node.events.pod(&self.pod, None, Kind::Warning, "FailedMount", err.to_string());
+                    return Err(Outcome::Retry);
+                }
+            }
+        }
+        self.wake(self.mounted.refresh_at);
+        Ok(())
+    }
+
+    async fn look(&mut self) -> Result<(), crate::runtime::cri::CriError> {
+        self.observed = observe(&self.node.runtime.cri, &self.uid, &self.observed).await?;
+        let running: Vec<String> = self.observed.running().map(|c| c.name.clone()).collect();
+        self.waiting.retain(|name, _| !running.contains(name));
+        self.probes.follow(&self.pod, &self.observed, self.ips());
+        for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
+            self.pods.index(id, &self.uid);
+        }
+        Ok(())
+    }
+
+    /// Computes the status and publishes it if it changed. Returns whether the API server has it.
+    async fn report(&mut self) -> bool {
+        let health = self.probes.health();
+        let facts = Facts {
+            pod: &self.pod,
+            observed: &self.observed,
+            health: &health,
+            waiting: &self.waiting,
+            failure: self.failure.as_ref(),
+            before: &self.status,
+            host_ips: self.node.config.node_ips.iter().map(ToString::to_string).collect(),
+            runtime_name: &self.node.runtime.name,
+            now: self.node.clock.now(),
+        };
+        self.status = status::compute(&facts);
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) =
+            Snapshot { observed: self.observed.clone(), status: self.status.clone() };
+        if self.published.as_ref() == Some(&self.status) {
+            return true;
+        }
+        let Some(target) = self.pods.api_pod(&self.pod) else { return true };
+        match status::publish(&self.node, &target, &self.status).await {
+            Published::Yes | Published::Gone => {
+                self.published = Some(self.status.clone());
+                true
+            }
+            Published::Failed => false,
+        }
+    }
+
+    /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
+    async fn rest(&mut self) -> Outcome {
+        if !self.settled {
+            if !self.kill_all(self.grace(), "").await || !self.tidy_node().await {
+                return Outcome::Retry;
+            }
+            self.settled = true;
+        }
+        if self.report().await { Outcome::Settled } else { Outcome::Retry }
+    }
+
+    fn ended_phase(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        let secs = self.pod.spec.as_ref()?.active_deadline_seconds?;
+        self.status.start_time.as_ref()?.0.checked_add(SignedDuration::from_secs(secs)).ok()
+    }
+
+    fn past_deadline(&self) -> bool {
+        self.deadline().is_some_and(|at| at <= self.node.clock.now())
+    }
+
+    fn ips(&self) -> Vec<String> {
+        if crate::sandbox::host_network(&self.pod) {
+            return self.node.config.node_ips.iter().map(ToString::to_string).collect();
+        }
+        self.observed.sandbox().map(|s| s.ips.clone()).unwrap_or_default()
+    }
+
+    fn field(&self, name: &str) -> Option<String> {
+        crate::container::all(&self.pod).into_iter().find(|(c, _)| c.name == name).map(|(_, role)| role.field(name))
+    }
+
+    fn name(&self) -> String {
+        let meta = &self.pod.metadata;
+        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
+
+    fn finished_log(&self) {
+        info!(pod = %self.name(), uid = %self.uid, "pod is gone");
+    }
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Nothing to do until something happens.
+    Settled,
+    /// Something was done: look at once.
+    Again,
+    /// Something failed: look soon.
+    Retry,
+    /// The pod is gone.
+    Done,
+}

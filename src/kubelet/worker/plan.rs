@@ -1,0 +1,320 @@
+//! The decision: from what a pod should be and what the runtime has, to what is done next. Pure; upstream's `computePodActions`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::backoff::Backoffs;
+use super::observe::{Observed, Seen, State};
+use crate::container::{self, Role, hash, pod_text};
+
+/// What probes say of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Health {
+    /// The container they speak of.
+    pub(crate) id: String,
+    /// The startup probe passed, or there is none.
+    pub(crate) started: bool,
+    /// The readiness probe passes, or there is none.
+    pub(crate) ready: bool,
+    /// Which probe wants the container killed: `liveness` or `startup`.
+    pub(crate) kill: Option<&'static str>,
+}
+
+/// All that the decision rests on.
+pub(crate) struct View<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) observed: &'a Observed,
+    pub(crate) health: &'a BTreeMap<String, Health>,
+    pub(crate) backoffs: &'a Backoffs,
+    pub(crate) now: Timestamp,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// End what is left of dead sandboxes, then make a new one.
+    MakeSandbox { attempt: u32 },
+    /// End a container so that it can be made again.
+    Kill { id: String, name: String, why: String, probe: bool },
+    /// Make and start a container; `ended` is when its forerunner did.
+    Start { name: String, attempt: u32, ended: Option<Timestamp> },
+    /// Forget an old dead container.
+    Prune { id: String, log_path: String },
+    /// All is done: end what still runs (sidecars) and the sandbox.
+    Finish,
+}
+
+/// The next step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) commands: Vec<Command>,
+    /// Containers that wait in a crash loop: name → text.
+    pub(crate) crash_loops: BTreeMap<String, String>,
+    /// When to look again although nothing happened.
+    pub(crate) wake_at: Option<Timestamp>,
+}
+
+/// Whether an ended container is started again.
+pub(crate) fn restarts(pod: &Pod, container: &Container, role: Role, exit_code: i32) -> bool {
+    let rules = container.restart_policy_rules.iter().flatten();
+    for rule in rules {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+        let hit = if codes.operator == "NotIn" { !listed } else { listed };
+        if hit {
+            return rule.action == "Restart";
+        }
+    }
+    let of_pod = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always");
+    match (container.restart_policy.as_deref().unwrap_or(of_pod), role) {
+        ("Never", _) => false,
+        ("OnFailure", _) => exit_code != 0,
+        (_, Role::Init) => exit_code != 0,
+        _ => true,
+    }
+}
+
+/// Decides what to do now.
+pub(crate) fn plan(view: &View<'_>) -> Plan {
+    let mut plan = Plan::default();
+    prune(view, &mut plan);
+    let all = container::all(view.pod);
+    let Some(sandbox) = view.observed.sandbox() else {
+        if finished(view.pod, view.observed) || init_failed(view.pod, view.observed) {
+            if view.observed.running().next().is_some() {
+                plan.commands.push(Command::Finish);
+            }
+            return plan;
+        }
+        let attempt = view.observed.sandboxes.first().map_or(0, |s| s.attempt + 1);
+        plan.commands.push(Command::MakeSandbox { attempt });
+        return plan;
+    };
+    let extra_ready = view.observed.sandboxes.iter().skip(1).any(|s| s.ready);
+    if extra_ready {
+        let attempt = sandbox.attempt + 1;
+        plan.commands.push(Command::MakeSandbox { attempt });
+        return plan;
+    }
+    if init_failed(view.pod, view.observed) || finished(view.pod, view.observed) {
+        plan.commands.push(Command::Finish);
+        return plan;
+    }
+    let current = |name: &str| view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
+    let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some());
+    for (container, role) in all.iter().filter(|(_, role)| *role != Role::Main) {
+        let done = match role {
+            Role::Sidecar => keep_running(view, &mut plan, container, *role, current(&container.name)) || mains_began,
+            // Once main containers ran in this sandbox, its init containers had ended well, though they may be pruned.
+            _ => mains_began || run_once(view, &mut plan, container, current(&container.name)),
+        };
+        if !done {
+            return plan;
+        }
+    }
+    for (container, role) in all.iter().filter(|(_, role)| *role == Role::Main) {
+        keep_running(view, &mut plan, container, *role, current(&container.name));
+    }
+    plan
+}
+
+/// An init container: returns whether it ended well.
+fn run_once(view: &View<'_>, plan: &mut Plan, container: &Container, seen: Option<&Seen>) -> bool {
+    match seen {
+        Some(seen) if seen.state == State::Exited && seen.exit_code == 0 => true,
+        Some(seen) if seen.state == State::Running => {
+            if let Some(health) = view.health.get(&container.name).filter(|h| h.id == seen.id)
+                && let Some(probe) = health.kill
+            {
+                kill_for_probe(plan, container, seen, probe);
+            }
+            false
+        }
+        seen => {
+            start(view, plan, container, Role::Init, seen);
+            false
+        }
+    }
+}
+
+/// A main container or sidecar: returns whether it has started (a sidecar lets the next one begin then).
+fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: Role, seen: Option<&Seen>) -> bool {
+    let Some(seen) = seen else {
+        start(view, plan, container, role, None);
+        return false;
+    };
+    if seen.state != State::Running {
+        start(view, plan, container, role, Some(seen));
+        return false;
+    }
+    if !seen.hash.is_empty() && seen.hash != hash(container) {
+        let why = format!("Container {} definition changed, will be restarted", container.name);
+        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: false });
+        return false;
+    }
+    let health = view.health.get(&container.name).filter(|h| h.id == seen.id);
+    if let Some(probe) = health.and_then(|h| h.kill) {
+        kill_for_probe(plan, container, seen, probe);
+        return false;
+    }
+    match health {
+        Some(health) => health.started,
+        None => container.startup_probe.is_none(),
+    }
+}
+
+fn kill_for_probe(plan: &mut Plan, container: &Container, seen: &Seen, probe: &str) {
+    let why = format!("Container {} failed {probe} probe, will be restarted", container.name);
+    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: true });
+}
+
+/// Starts a container, unless its policy or a crash loop forbids. A new sandbox does not shorten a crash loop.
+fn start(view: &View<'_>, plan: &mut Plan, container: &Container, role: Role, seen: Option<&Seen>) {
+    if seen.is_some_and(|s| s.state == State::Exited && !restarts(view.pod, container, role, s.exit_code)) {
+        return;
+    }
+    let latest = view.observed.latest(&container.name);
+    let ended = latest.filter(|l| l.state == State::Exited).map(|l| l.finished_at);
+    if let Some(ended) = ended.filter(|_| seen.is_some())
+        && let Some((until, secs)) = view.backoffs.wait(&container.name, ended, view.now)
+    {
+        let text = format!("back-off {} restarting failed container={} pod={}", go_duration(secs), container.name, pod_text(view.pod));
+        plan.crash_loops.insert(container.name.clone(), text);
+        plan.wake_at = Some(plan.wake_at.map_or(until, |at| at.min(until)));
+        return;
+    }
+    let attempt = latest.map_or(0, |l| l.attempt + 1);
+    plan.commands.push(Command::Start { name: container.name.clone(), attempt, ended: ended.filter(|_| seen.is_some()) });
+}
+
+/// `10s`, `1m20s`, `5m0s`: how Go prints a duration.
+fn go_duration(secs: i64) -> String {
+    if secs < 60 { format!("{secs}s") } else { format!("{}m{}s", secs / 60, secs % 60) }
+}
+
+/// Keeps the newest of each name and one dead before it.
+fn prune(view: &View<'_>, plan: &mut Plan) {
+    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+    for seen in &view.observed.containers {
+        let n = kept.entry(&seen.name).or_default();
+        *n += 1;
+        if *n > 2 && seen.state != State::Running {
+            plan.commands.push(Command::Prune { id: seen.id.clone(), log_path: seen.log_path.clone() });
+        }
+    }
+}
+
+/// All main containers ended and none will be started again.
+pub(crate) fn finished(pod: &Pod, observed: &Observed) -> bool {
+    let mut mains = container::all(pod).into_iter().filter(|(_, role)| *role == Role::Main).peekable();
+    mains.peek().is_some()
+        && mains.all(|(c, role)| {
+            observed.latest(&c.name).is_some_and(|seen| seen.state == State::Exited && !restarts(pod, c, role, seen.exit_code))
+        })
+}
+
+/// An init container failed for good.
+pub(crate) fn init_failed(pod: &Pod, observed: &Observed) -> bool {
+    container::all(pod).into_iter().filter(|(_, role)| *role == Role::Init).any(|(c, role)| {
+        let failed = |seen: &Seen| seen.state == State::Exited && seen.exit_code != 0 && !restarts(pod, c, role, seen.exit_code);
+        observed.latest(&c.name).is_some_and(failed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observe::Sandbox;
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_second(secs).unwrap()
+    }
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).unwrap()
+    }
+
+    fn seen(name: &str, state: State, exit_code: i32) -> Seen {
+        Seen {
+            id: format!("{name}-0"),
+            name: name.to_owned(),
+            sandbox_id: "s0".to_owned(),
+            attempt: 0,
+            state,
+            created_at: at(1),
+            started_at: at(1),
+            finished_at: at(2),
+            exit_code,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            hash: String::new(),
+            log_path: String::new(),
+            pre_stop: None,
+        }
+    }
+
+    fn ready() -> Vec<Sandbox> {
+        vec![Sandbox { id: "s0".to_owned(), ready: true, attempt: 0, created_at: 0, ips: Vec::new() }]
+    }
+
+    fn decide(pod: &Pod, sandboxes: Vec<Sandbox>, containers: Vec<Seen>, backoffs: &Backoffs) -> Plan {
+        let observed = Observed { sandboxes, containers };
+        plan(&View { pod, observed: &observed, health: &BTreeMap::new(), backoffs, now: at(3) })
+    }
+
+    fn starts(plan: &Plan) -> Vec<&str> {
+        let name = |c: &'_ Command| if let Command::Start { name, .. } = c { Some(name.clone()) } else { None };
+        plan.commands.iter().filter_map(name).map(|n| &*Box::leak(n.into_boxed_str())).collect()
+    }
+
+    #[test]
+    fn init_containers_run_one_by_one_and_sidecars_stay() {
+        let pod = pod(serde_json::json!({"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "containers": [{"name": "m"}]}));
+        let none = Backoffs::default();
+        assert_eq!(decide(&pod, vec![], vec![], &none).commands, [Command::MakeSandbox { attempt: 0 }]);
+        assert_eq!(starts(&decide(&pod, ready(), vec![], &none)), ["i"]);
+        assert!(starts(&decide(&pod, ready(), vec![seen("i", State::Running, 0)], &none)).is_empty());
+        assert_eq!(starts(&decide(&pod, ready(), vec![seen("i", State::Exited, 0)], &none)), ["s"]);
+        let both = vec![seen("i", State::Exited, 0), seen("s", State::Running, 0)];
+        assert_eq!(starts(&decide(&pod, ready(), both, &none)), ["m"]);
+    }
+
+    #[test]
+    fn a_crash_loop_waits_and_says_how_long() {
+        let pod = pod(serde_json::json!({"containers": [{"name": "m"}]}));
+        let mut backoffs = Backoffs::default();
+        let dead = || vec![seen("m", State::Exited, 1)];
+        assert_eq!(starts(&decide(&pod, ready(), dead(), &backoffs)), ["m"], "the first restart is at once");
+        backoffs.next("m", at(0), at(0));
+        let plan = decide(&pod, ready(), dead(), &backoffs);
+        assert!(plan.commands.is_empty());
+        assert_eq!(plan.crash_loops["m"], "back-off 10s restarting failed container=m pod=p_d(u)");
+        assert_eq!(plan.wake_at, Some(at(12)));
+    }
+
+    #[test]
+    fn a_pod_that_never_restarts_finishes_and_ends_its_sidecars() {
+        let pod = pod(serde_json::json!({"restartPolicy": "Never", "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+            "containers": [{"name": "m"}]}));
+        let containers = vec![seen("m", State::Exited, 0), seen("s", State::Running, 0)];
+        assert_eq!(decide(&pod, ready(), containers, &Backoffs::default()).commands, [Command::Finish]);
+        let dead = vec![Sandbox { ready: false, ..ready().remove(0) }];
+        assert!(decide(&pod, dead, vec![seen("m", State::Exited, 0)], &Backoffs::default()).commands.is_empty());
+    }
+
+    #[test]
+    fn a_lost_sandbox_is_made_again_and_all_containers_in_it() {
+        let pod = pod(serde_json::json!({"containers": [{"name": "m"}]}));
+        let dead = vec![Sandbox { ready: false, ..ready().remove(0) }];
+        let plan = decide(&pod, dead.clone(), vec![seen("m", State::Exited, 137)], &Backoffs::default());
+        assert_eq!(plan.commands, [Command::MakeSandbox { attempt: 1 }]);
+        let mut both = vec![Sandbox { id: "s1".to_owned(), ready: true, attempt: 1, created_at: 9, ips: Vec::new() }];
+        both.extend(dead);
+        let plan = decide(&pod, both, vec![seen("m", State::Exited, 137)], &Backoffs::default());
+        assert_eq!(plan.commands, [Command::Start { name: "m".to_owned(), attempt: 1, ended: None }]);
+    }
+}

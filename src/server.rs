@@ -1,0 +1,354 @@
+//! `kedge server`: one build per room, in order, dependencies as arguments; then it waits, and stops in the reverse order.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use apiserver::ApiServer;
+use apiserver::authn::basic::BasicUser;
+use apiserver::guards::Parts;
+use base::chain::Chain;
+use base::files::{self, FileError};
+use base::rng::Rng;
+use base::secret::Secret;
+use base::task::{Fatal, Group};
+use base::time::Clock;
+use client::informer::Informers;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Taint;
+use pki::leaf::{Ca, Leaf};
+use pki::server::Pki;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::addons::{self, AddonError, Variables};
+use crate::agent::{self, AgentConfig, AgentError};
+use crate::cli::ServerArgs;
+use crate::connector::Direct;
+use crate::host::{self, HostError};
+use crate::images::{ImageError, SystemImages};
+use crate::logging::{self, LogError};
+use crate::{cli, identity};
+
+/// Between looks at the certificates' remaining life.
+const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
+
+/// Why the server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error("kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API server alone")]
+    NotRoot,
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("cannot open the store in {path}", path = path.display())]
+    Store { path: PathBuf, source: store::error::Error },
+    #[error("certificates")]
+    Pki(#[from] pki::error::PkiError),
+    #[error("the API server cannot start")]
+    Api(#[from] apiserver::serve::BuildError),
+    #[error("cannot listen on {addr}; is another server running here? Choose another port with --https-listen-port")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Addon(#[from] AddonError),
+    #[error("cannot start the async runtime")]
+    Runtime(#[source] io::Error),
+    #[error("ended because a part of it did")]
+    Fatal(#[from] Fatal),
+}
+
+/// Runs the server until SIGTERM or SIGINT. Pods keep running.
+pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
+    logging::start(args.debug, args.log.as_deref())?;
+    let plan = Plan::of(args)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServerError::Runtime)?;
+    let done = runtime.block_on(run(plan));
+    // Blocking threads (a slow disk) must not hold up the exit.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    done
+}
+
+/// The flags after checking: addresses parsed, defaults derived.
+struct Plan {
+    args: ServerArgs,
+    node_name: String,
+    node_ips: Vec<IpAddr>,
+    advertise: IpAddr,
+    cluster_cidr: IpNet,
+    service_cidr: IpNet,
+    cluster_dns: IpAddr,
+    taints: Vec<Taint>,
+}
+
+fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
+    let bad = |reason: String| ServerError::Flag { flag, reason };
+    let cidr: IpNet = text.parse().map_err(|_| bad(format!("'{text}' is not an address range such as 10.42.0.0/16")))?;
+    match cidr {
+        IpNet::V4(v4) if v4.prefix_len() <= 24 => Ok(IpNet::V4(v4.trunc())),
+        IpNet::V4(_) => Err(bad(format!("'{text}' is too small: want /24 or larger"))),
+        IpNet::V6(_) => Err(bad(format!("'{text}': IPv6 ranges are not supported yet; give an IPv4 range"))),
+    }
+}
+
+fn parse_taint(text: &str) -> Result<Taint, ServerError> {
+    let bad = || ServerError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
+    let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
+    let (key, value) = key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
+    if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err(bad());
+    }
+    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+}
+
+impl Plan {
+    fn of(args: ServerArgs) -> Result<Plan, ServerError> {
+        if !args.disable_agent && !nix::unistd::geteuid().is_root() {
+            return Err(ServerError::NotRoot);
+        }
+        let node_name = args.node_name.clone().map_or_else(host::node_name, Ok)?;
+        host::check_node_name(&node_name)?;
+        let node_ips = if args.node_ip.is_empty() { vec![host::node_ip()?] } else { args.node_ip.clone() };
+        let service_cidr = parse_cidr("service-cidr", &args.service_cidr)?;
+        let cluster_cidr = parse_cidr("cluster-cidr", &args.cluster_cidr)?;
+        if service_cidr.contains(&cluster_cidr) || cluster_cidr.contains(&service_cidr) {
+            return Err(ServerError::Flag { flag: "service-cidr", reason: "overlaps --cluster-cidr".to_owned() });
+        }
+        let tenth = service_cidr.hosts().nth(9);
+        let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
+        let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
+        let taints = args.node_taint.iter().map(|taint| parse_taint(taint)).collect::<Result<_, _>>()?;
+        Ok(Plan {
+            node_name,
+            advertise: args.advertise_address.or(node_ips.first().copied()).ok_or(HostError::NoAddress)?,
+            node_ips,
+            cluster_cidr,
+            cluster_dns: cluster_dns.ok_or_else(outside)?,
+            service_cidr,
+            taints,
+            args,
+        })
+    }
+
+    fn labels(&self) -> Result<std::collections::BTreeMap<String, String>, ServerError> {
+        let bad = |text: &str| ServerError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
+        let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
+        self.args.node_label.iter().map(split).collect()
+    }
+}
+
+async fn run(plan: Plan) -> Result<(), ServerError> {
+    let (root, mut fatal) = Group::root("kedge");
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Runtime)?;
+    // Stopped in this order: nobody works for a store that is closed.
+    let (workers, serving, storage) = (root.child("workers"), root.child("api"), root.child("store"));
+    let outcome = tokio::select! {
+        built = build(&plan, &workers, &serving, &storage) => match built {
+            Ok(()) => {
+                notify("READY=1");
+                info!(version = cli::VERSION, "kedge is up");
+                tokio::select! {
+                    _ = terminate.recv() => Ok(()),
+                    _ = interrupt.recv() => Ok(()),
+                    Some(fatal) = fatal.recv() => Err(fatal.into()),
+                }
+            }
+            Err(err) => Err(err),
+        },
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    notify("STOPPING=1");
+    info!("stopping; pods keep running");
+    for group in [workers, serving, storage, root] {
+        group.shutdown().await;
+    }
+    outcome
+}
+
+/// Builds every room in the order of the road, each on what was built before.
+async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -> Result<(), ServerError> {
+    let (clock, rng) = (Clock::system(), Rng::from_os());
+    let data_dir = &plan.args.data_dir;
+    let server_dir = data_dir.join("server");
+    files::create_private_dir(&server_dir)?;
+    let db = server_dir.join("db");
+    let config = store::Config { dir: db.clone(), member: 1, rng: rng.clone() };
+    let store = store::store::Store::open(config, storage).await.map_err(|source| ServerError::Store { path: db, source })?;
+    let pki = Pki::load_or_create(
+        &server_dir.join("tls"),
+        pki::server::Options {
+            clock: clock.clone(),
+            node_name: plan.node_name.clone(),
+            node_ips: plan.node_ips.clone(),
+            service_ips: plan.service_cidr.hosts().take(1).collect(),
+            cluster_domain: plan.args.cluster_domain.clone(),
+            tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
+        },
+    )?;
+    let password = join_token(plan, &pki, &server_dir, &rng)?;
+    let server = api_server(plan, &pki, password, store, &clock, &rng, serving).await?;
+    let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
+    let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
+    let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&server) as Arc<dyn wire::Handler>).await;
+    listener.map_err(|source| ServerError::Listen { addr, source })?.start(serving);
+    info!(addr = %addr, "API server is up");
+    write_kubeconfig(plan, &pki)?;
+
+    let clients = identity::clients(&server);
+    let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
+    let config = controllers::registry::Config {
+        cluster_cidr: plan.cluster_cidr,
+        root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
+    };
+    controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
+    scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
+    let images = SystemImages::of_this_program();
+    let supervisor = clients.for_user(identity::SUPERVISOR);
+    if !plan.args.disable.iter().any(|name| name == "coredns") {
+        deploy_dns(plan, &images, &supervisor, &informers, workers).await?;
+    }
+    if !plan.args.disable_agent {
+        let config = agent_config(plan, &pki, images)?;
+        let node = clients.for_user(&format!("system:node:{}", plan.node_name));
+        agent::build(config, node, &informers, workers).await?;
+    }
+    renew_certificates(pki, workers);
+    Ok(())
+}
+
+async fn api_server(
+    plan: &Plan,
+    pki: &Pki,
+    password: Secret<String>,
+    store: Arc<store::store::Store>,
+    clock: &Clock,
+    rng: &Rng,
+    group: &Group,
+) -> Result<Arc<ApiServer>, ServerError> {
+    let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
+    let basic = vec![BasicUser { name: "server".to_owned(), password, groups: vec!["kedge:server".to_owned()] }];
+    let parts = Parts::new(pki, &url, basic, clock.clone(), rng.clone())?;
+    let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
+    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, group));
+    let (first, last) = plan.args.service_node_port_range;
+    let config = apiserver::Config {
+        advertise_address: plan.advertise,
+        advertise_port: plan.args.https_listen_port,
+        service_cidrs: vec![plan.service_cidr],
+        node_ports: first..=last,
+        client_ca_pem: pki.authority(Ca::Client).bundle().to_owned(),
+        request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
+        clock: clock.clone(),
+        rng: rng.clone(),
+    };
+    Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector)).await?)
+}
+
+/// The secret with which nodes join: given, found, or made; written as the full token where k3s users look for it.
+fn join_token(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Secret<String>, ServerError> {
+    let path = server_dir.join("token");
+    let given = match (&plan.args.token, &plan.args.token_file) {
+        (Some(token), _) => Some(token.clone()),
+        (None, Some(file)) => Some(std::fs::read_to_string(file).map_err(FileError::at("cannot read token file", file))?),
+        (None, None) => files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+    };
+    let password = match given {
+        Some(text) => match pki::token::JoinToken::parse(text.trim())?.credential {
+            pki::token::Credential::Password { password, .. } => password,
+            pki::token::Credential::Bootstrap(_) => {
+                return Err(ServerError::Flag { flag: "token", reason: "a bootstrap token is for agents; give a password".to_owned() });
+            }
+        },
+        None => pki::token::new_password(rng),
+    };
+    let full = pki::token::JoinToken::full(pki.authority(Ca::Server).bundle().as_bytes(), "server", password.expose())?;
+    files::write_atomic(&path, format!("{full}\n").as_bytes(), 0o600)?;
+    Ok(password)
+}
+
+fn write_kubeconfig(plan: &Plan, pki: &Pki) -> Result<(), ServerError> {
+    let path = &plan.args.write_kubeconfig;
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
+    }
+    let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
+    let text = pki.admin_kubeconfig(&format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port)));
+    Ok(files::write_atomic(path, text.as_bytes(), plan.args.write_kubeconfig_mode)?)
+}
+
+async fn deploy_dns(
+    plan: &Plan,
+    images: &Result<SystemImages, ImageError>,
+    client: &kube::Client,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), ServerError> {
+    let Ok(images) = images else {
+        warn!("no DNS server is deployed: this build cannot make its image");
+        return Ok(());
+    };
+    let variables = Variables {
+        cluster_dns: plan.cluster_dns,
+        cluster_domain: plan.args.cluster_domain.clone(),
+        dns_image: images.dns.clone(),
+    };
+    addons::deploy_dns(client, &variables).await?;
+    addons::keep_node_hosts(client.clone(), informers, group);
+    Ok(())
+}
+
+fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>) -> Result<AgentConfig, ServerError> {
+    let images = match images {
+        Ok(images) => Some(images),
+        Err(err) if plan.args.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
+        Err(_) => None,
+    };
+    let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
+    Ok(AgentConfig {
+        data_dir: plan.args.data_dir.clone(),
+        node_name: plan.node_name.clone(),
+        node_ips: plan.node_ips.clone(),
+        kubelet_port: plan.args.kubelet_port,
+        cluster_cidr: plan.cluster_cidr,
+        service_cidr: plan.service_cidr,
+        cluster_dns: plan.cluster_dns,
+        cluster_domain: plan.args.cluster_domain.clone(),
+        resolv_conf: plan.args.resolv_conf.clone().or_else(host::resolv_conf),
+        runtime_endpoint: plan.args.container_runtime_endpoint.clone(),
+        pause_image: plan.args.pause_image.clone(),
+        labels: plan.labels()?,
+        taints: plan.taints.clone(),
+        search_path: cli::search_path(),
+        serving,
+        images,
+    })
+}
+
+/// Looks twice a day whether a certificate nears its end and swaps a new one in.
+fn renew_certificates(pki: Pki, group: &Group) {
+    group.spawn("renew-certificates", async move {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            match pki.renew() {
+                Ok(renewed) if renewed.is_empty() => {}
+                Ok(renewed) => info!(n = renewed.len(), "certificates renewed"),
+                Err(err) => warn!(err = %Chain(&err), "cannot renew certificates"),
+            }
+        }
+    });
+}
+
+fn notify(state: &str) {
+    if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
+        warn!(err = %err, "cannot tell systemd about our state");
+    }
+}
