@@ -92,7 +92,7 @@ fn of(object: &Value) -> Value {
     }
     let selector = &object["spec"]["selector"];
     let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
-        schema::labels::Selector::from_label_selector(Some(selector)).map(|s| s.to_string()).unwrap_or_default()
+        schema::labels::format_label_selector(Some(selector)).trim_start_matches("<none>").to_owned()
     } else {
         selector.as_object().map(|m| schema::labels::Selector::from_map(m).to_string()).unwrap_or_default()
     };
