@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034
 # Sourced by the other scripts: messages, and what must be installed. POSIX sh.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)

@@ -38,6 +38,6 @@ if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
     rustup target add "$triple"
 fi
 if ! command -v kubectl >/dev/null 2>&1; then
-    apt-cache show kubernetes-client >/dev/null 2>&1 && apt-get install -y -qq kubernetes-client >/dev/null ||
+    apt-get install -y -qq kubernetes-client >/dev/null 2>&1 ||
         die "no kubectl found and none among the distribution's packages: put one on PATH"
 fi

@@ -22,15 +22,13 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
 /// nft tables of kedge, by family and name.
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 6] = [
     ("ip", "kedge-proxy"),
     ("ip6", "kedge-proxy"),
-    ("ip", "kedge-portmap"),
-    ("ip6", "kedge-portmap"),
+    ("ip", "kedge-hostport"),
+    ("ip6", "kedge-hostport"),
     ("ip", "kedge-masq"),
     ("ip6", "kedge-masq"),
-    ("inet", "kedge-proxy"),
-    ("inet", "kedge-portmap"),
 ];
 const LINK: &str = "cni0";
 

@@ -25,9 +25,18 @@ fn main() -> ExitCode {
     let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let code = match name.as_str() {
         "bridge" | "host-local" | "loopback" | "portmap" => cni::main(&name),
-        "coredns" => dns::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
+        "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
         _ => cli::main(args.collect()),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// The DNS server logs to standard error, as everything in a pod does.
+fn dns_main(args: &[String]) -> i32 {
+    if let Err(err) = logging::start(false, None) {
+        eprintln!("coredns: {err}");
+        return 1;
+    }
+    dns::main(args)
 }

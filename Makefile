@@ -1,0 +1,37 @@
+# The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
+.PHONY: up down test check fix test-room bench gen release release-all simulate fuzz
+
+up: ## bring a cluster up and show a web page answered by real pods
+	@sh scripts/up.sh
+
+down: ## stop it and take mounts, links and nft tables away; data stays
+	@sh scripts/down.sh
+
+test: ## all tests, those with real containers included (as root)
+	@sh scripts/test.sh
+
+check: ## read-only: format, lints, the tree's own rules
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --test tidy
+
+fix: ## the mutating twin of check
+	cargo fmt --all
+	cargo clippy --workspace --all-targets --fix --allow-dirty
+
+test-room: ## one room's unit tests: make test-room R=store
+	cargo test -p $(R)
+
+bench: ## every budget as a ratio to a peer or a limit measured in the same run
+	@sh scripts/bench.sh
+
+gen: ## make the table of kinds anew from upstream's published data (KEDGE_UPSTREAM_DATA)
+	@sh scripts/gen.sh
+
+release: ## the static binary for this machine
+	@sh scripts/setup.sh
+	@sh scripts/build.sh release
+	@sh scripts/bin-path.sh release
+
+release-all: release ## and for 64-bit ARM
+	@sh scripts/build.sh release aarch64-unknown-linux-musl

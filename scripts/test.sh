@@ -1,0 +1,15 @@
+#!/bin/sh
+# All tests: unit tests of every room, the tree's own rules, black-box tests of the API server, and whole nodes with real containers.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+need_root
+sh "$root/scripts/setup.sh" tests
+cd "$root"
+say "shell scripts"
+shellcheck -x -P scripts scripts/*.sh
+say "building the static binary that node tests drive"
+sh scripts/build.sh fast
+KEDGE_BIN=$(sh scripts/bin-path.sh fast)
+export KEDGE_BIN
+say "tests"
+cargo test --locked --workspace --no-fail-fast
