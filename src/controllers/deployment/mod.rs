@@ -144,8 +144,11 @@ impl Controller {
             }
             Action::SetRevision(revision) => {
                 let api: Api<Deployment> = self.api(deployment);
-                let patch = json!({"metadata": {"annotations": {(plan::REVISION): revision}}});
-                Ok(driver::gone_is_fine(api.patch(&deployment.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await)?)
+                // The controller's role may update Deployments, not patch them. A lost race is tried again with the newest version.
+                let mut updated = deployment.clone();
+                updated.annotations_mut().insert(plan::REVISION.to_owned(), revision);
+                api.replace(&deployment.name_any(), &PostParams::default(), &updated).await?;
+                Ok(())
             }
             Action::Delete(set) => {
                 let same = Preconditions { uid: set.uid(), resource_version: set.resource_version() };

@@ -27,6 +27,8 @@ const NAME: &str = "job-controller";
 
 struct Controller {
     client: kube::Client,
+    /// Deletes ended jobs: a role of its own, as upstream has it.
+    expiring: kube::Client,
     recorder: Recorder,
     jobs: Informer<Job>,
     pods: Informer<Pod>,
@@ -50,6 +52,7 @@ pub(crate) fn start(context: &Context) {
     });
     let controller = Controller {
         client: context.client(NAME),
+        expiring: context.client("ttl-after-finished-controller"),
         recorder: context.recorder(NAME),
         jobs: jobs.clone(),
         pods: pods.clone(),
@@ -178,7 +181,7 @@ impl Controller {
         if left > 0 {
             return Ok(Next::After(Duration::from_secs(left.unsigned_abs())));
         }
-        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let api: Api<Job> = Api::namespaced(self.expiring.clone(), &key.namespace);
         let same = Preconditions { uid: job.uid(), resource_version: job.resource_version() };
         driver::gone_is_fine(api.delete(&key.name, &DeleteParams::foreground().preconditions(same)).await)?;
         Ok(Next::Wait)

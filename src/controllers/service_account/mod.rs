@@ -7,8 +7,7 @@ use client::informer::{Change, Informer, Key};
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::ResourceExt as _;
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use serde_json::json;
+use kube::api::{Api, PostParams};
 
 use crate::driver::{Context, Error, Next, Reconcile, objects_of};
 
@@ -132,12 +131,11 @@ impl Reconcile for RootCa {
         if map.data.as_ref() == Some(&wanted) && noted {
             return Ok(Next::Wait);
         }
-        // A JSON patch replaces the whole of data: keys that a user added go, as upstream's update does it.
-        let patch = json!([{"op": "add", "path": "/data", "value": wanted}]);
-        let patch: kube::core::params::Patch<()> = Patch::Json(serde_json::from_value(patch).map_err(|err| Error::Object(err.to_string()))?);
-        api.patch(ROOT_CA, &PatchParams::default(), &patch).await?;
-        let note = json!({"metadata": {"annotations": {(ROOT_CA_NOTE.0): ROOT_CA_NOTE.1}}});
-        api.patch(ROOT_CA, &PatchParams::default(), &Patch::Merge(note)).await?;
+        // Keys that a user added go, as with upstream. The role may update, not patch.
+        let mut updated = (*map).clone();
+        updated.data = Some(wanted);
+        updated.annotations_mut().insert(ROOT_CA_NOTE.0.to_owned(), ROOT_CA_NOTE.1.to_owned());
+        api.replace(ROOT_CA, &PostParams::default(), &updated).await?;
         Ok(Next::Wait)
     }
 }
