@@ -1,3 +1,5 @@
+//! Claims about what changes between versions, and what does not.
+
 use serde_json::json;
 
 use super::{ConvertError, convert};

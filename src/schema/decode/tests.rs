@@ -1,3 +1,5 @@
+//! Claims about texts that are read, pruned or refused.
+
 use serde_json::json;
 
 use super::{DecodeError, FieldValidation, Format, decode};

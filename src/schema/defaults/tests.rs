@@ -1,3 +1,5 @@
+//! Claims about values that nobody wrote.
+
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;

@@ -1,3 +1,5 @@
+//! Claims about the documents that kubectl reads.
+
 use serde_json::Value;
 
 use super::{Dialect, v2, v3, v3_index};

@@ -1,3 +1,5 @@
+//! Claims about the table that is built in.
+
 use crate::catalog::Catalog;
 use crate::table::{Empty, ListType, Shape};
 

@@ -1,3 +1,5 @@
+//! Claims about what the server sets and what it keeps.
+
 use serde_json::json;
 
 use super::{graceful_seconds, prepare_for_create, prepare_for_status_update, prepare_for_update, qos_class};
