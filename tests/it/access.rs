@@ -1,0 +1,69 @@
+//! Who may do what: accounts, tokens, roles, and doing it in somebody else's name.
+
+use crate::harness::{SETTLE_LIMIT, Server};
+
+#[test]
+fn an_account_may_do_what_its_role_says() {
+    let server = Server::start();
+    server.ok(&["create", "serviceaccount", "robot"]);
+    let token = server.ok(&["create", "token", "robot"]);
+    let token = token.trim();
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    // An empty kubeconfig: the admin's certificate would win over the token.
+    let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token];
+    let as_robot = |args: &[&str]| server.said(&[&base[..], args].concat());
+    let refused = as_robot(&["get", "configmaps"]);
+    let text = "Error from server (Forbidden): configmaps is forbidden: User \"system:serviceaccount:default:robot\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\"\n";
+    assert_eq!(refused.err, text);
+    server.ok(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]);
+    server.ok(&["create", "rolebinding", "robot-reads", "--role=reader", "--serviceaccount=default:robot"]);
+    server.until(&["auth", "can-i", "list", "configmaps", "--as=system:serviceaccount:default:robot"], SETTLE_LIMIT, |out| out == "yes\n");
+    assert_eq!(as_robot(&["get", "configmaps", "-o", "name"]).out, "configmap/kube-root-ca.crt\n");
+    assert!(as_robot(&["delete", "configmap", "kube-root-ca.crt"]).err.contains("cannot delete resource \"configmaps\""));
+    assert!(as_robot(&["auth", "whoami"]).out.contains("system:serviceaccount:default:robot"));
+    // Nobody hands out more than he has.
+    let role = as_robot(&["create", "clusterrole", "all", "--verb=*", "--resource=*"]);
+    assert!(role.err.contains("(Forbidden)"), "{role:?}");
+    server.ok(&["delete", "serviceaccount", "robot"]);
+    let gone = as_robot(&["get", "configmaps"]);
+    assert!(gone.err.contains("must be logged in") || gone.err.contains("Unauthorized"), "{gone:?}");
+    server.stop();
+}
+
+#[test]
+fn a_stranger_learns_nothing_but_health() {
+    let server = Server::start();
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let stranger = |args: &[&str]| server.said(&[&["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url], args].concat());
+    assert_eq!(stranger(&["get", "--raw", "/healthz"]).out, "ok");
+    let refused = stranger(&["get", "--raw", "/api/v1/secrets"]);
+    assert!(refused.err.contains("User \"system:anonymous\" cannot list resource \"secrets\" in API group \"\" at the cluster scope"), "{refused:?}");
+    let bad = stranger(&["--token=nonsense", "get", "--raw", "/api/v1/secrets"]);
+    assert!(bad.err.contains("must be logged in") || bad.err.contains("Unauthorized"), "{bad:?}");
+    server.stop();
+}
+
+#[test]
+fn the_admin_is_who_the_kubeconfig_says() {
+    let server = Server::start();
+    assert_eq!(server.ok(&["auth", "can-i", "*", "*"]), "yes\n");
+    let who = server.ok(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.groups}"]);
+    assert!(who.contains("system:masters"), "{who}");
+    let node = server.ok(&["auth", "can-i", "get", "secrets", "--as=system:node:elsewhere", "--as-group=system:nodes"].map(|arg| arg)).is_empty();
+    assert!(!node);
+    server.stop();
+}
+
+#[test]
+fn objects_of_the_cluster_are_there_from_the_start() {
+    let server = Server::start();
+    let namespaces = server.ok(&["get", "namespaces", "-o", "name"]);
+    assert_eq!(namespaces, "namespace/default\nnamespace/kube-node-lease\nnamespace/kube-public\nnamespace/kube-system\n");
+    let roles = server.ok(&["get", "clusterroles", "-o", "name"]);
+    for role in ["cluster-admin", "edit", "view", "system:node", "system:kube-scheduler", "system:controller:deployment-controller"] {
+        assert!(roles.lines().any(|line| line.ends_with(&format!("/{role}"))), "{role}");
+    }
+    let classes = server.ok(&["get", "priorityclasses", "-o", "name"]);
+    assert!(classes.contains("system-node-critical") && classes.contains("system-cluster-critical"), "{classes}");
+    server.stop();
+}

@@ -1,0 +1,135 @@
+//! Bad input to `kedge server`: exit code 1, a text that names the flag, key or file, and nothing half-written.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use crate::harness::{Place, Server, run_with};
+
+fn refused(place: &Place, words: &[&str]) {
+    let said = place.refused();
+    for word in words {
+        assert!(said.err.contains(word), "no '{word}' in: {}", said.err);
+    }
+    assert!(!place.kubeconfig().exists(), "a refused server left a kubeconfig");
+}
+
+#[test]
+fn an_unknown_flag_is_named() {
+    refused(&Place::new(&["--nod-name=x"]), &["--nod-name", "--node-name"]);
+}
+
+#[test]
+fn a_bad_value_names_its_flag() {
+    for (flag, words) in [
+        ("--https-listen-port=70000", &["--https-listen-port", "70000"][..]),
+        ("--service-cidr=10.0.0.0", &["--service-cidr", "10.0.0.0"]),
+        ("--cluster-dns=192.0.2.1", &["--cluster-dns", "--service-cidr"]),
+        ("--cluster-cidr=10.43.0.0/17", &["--service-cidr", "--cluster-cidr"]),
+        ("--disable=traefik", &["--disable", "coredns"]),
+        ("--node-name=Not_A_Name", &["Not_A_Name", "--node-name"]),
+        ("--write-kubeconfig-mode=8", &["--write-kubeconfig-mode", "octal"]),
+    ] {
+        let mut place = Place::new(&[]);
+        place.flags.retain(|other| other.split('=').next() != flag.split('=').next());
+        place.flags.push(flag.to_owned());
+        refused(&place, words);
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_file() {
+    let place = Place::new(&[]);
+    fs::write(place.path("config.yaml"), "node-nam: a\n").unwrap();
+    refused(&place, &["node-nam", "config.yaml", "kedge server --help"]);
+}
+
+#[test]
+fn a_drop_in_is_judged_like_the_file() {
+    let place = Place::new(&[]);
+    fs::create_dir(place.path("config.yaml.d")).unwrap();
+    fs::write(place.path("config.yaml.d/10-ports.yaml"), "https-listen-prt: 1\n").unwrap();
+    refused(&place, &["https-listen-prt", "10-ports.yaml"]);
+}
+
+#[test]
+fn an_unreadable_configuration_is_named() {
+    let place = Place::new(&[]);
+    fs::create_dir(place.path("config.yaml")).unwrap();
+    refused(&place, &["config.yaml"]);
+    let mut absent = Place::new(&[]);
+    absent.flags.push("--config=/no/such/kedge.yaml".to_owned());
+    refused(&absent, &["/no/such/kedge.yaml"]);
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_flag() {
+    let place = Place::new(&["--disable=coredns"]);
+    let _taken = TcpListener::bind(("127.0.0.1", place.port)).unwrap();
+    refused(&place, &[&place.port.to_string(), "--https-listen-port"]);
+}
+
+#[test]
+fn a_second_server_on_one_data_dir_is_refused_and_the_first_lives() {
+    let first = Server::start();
+    let mut second = Place::new(&["--disable=coredns"]);
+    // The last one wins, as with every flag that is given twice.
+    second.flags.push(format!("--data-dir={}", first.place.data_dir().display()));
+    refused(&second, &[&first.place.data_dir().display().to_string(), &first.pid().to_string()]);
+    assert_eq!(first.ok(&["get", "--raw", "/healthz"]), "ok");
+}
+
+#[test]
+fn a_data_dir_of_a_newer_kedge_is_refused() {
+    let place = Server::start().stop();
+    let db = fs::read_dir(place.data_dir().join("server/db")).unwrap().map(|entry| entry.unwrap().path());
+    let db = db.into_iter().find(|path| path.extension().is_some_and(|ext| ext == "db" || ext == "sqlite")).unwrap();
+    let said = run_with(Command::new("sqlite3").arg(&db).arg("PRAGMA user_version = 99"), "");
+    assert_eq!(said.code, 0, "{said:?}");
+    fs::remove_file(place.kubeconfig()).unwrap();
+    refused(&place, &["99", &db.display().to_string()]);
+}
+
+#[test]
+fn a_token_of_another_cluster_is_refused() {
+    let other = Server::start();
+    let token = fs::read_to_string(other.place.data_dir().join("server/token")).unwrap();
+    assert!(token.starts_with("K10"), "{token}");
+    let mut place = Server::start().stop();
+    fs::remove_file(place.kubeconfig()).unwrap();
+    place.flags.push(format!("--token={}", token.trim()));
+    let said = place.refused();
+    assert!(said.err.contains("token"), "{}", said.err);
+    assert!(!said.err.contains(token.trim()), "the secret was printed");
+}
+
+#[test]
+fn secrets_are_for_their_owner_alone() {
+    let server = Server::start();
+    let data = server.place.data_dir();
+    for path in [server.place.kubeconfig(), data.join("server/token")] {
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", path.display());
+    }
+    let mut dirs = vec![data.join("server")];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o077;
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_none_or(|ext| ext != "crt") {
+                assert_eq!(mode, 0, "others may read {}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn help_and_version_end_well() {
+    for (args, word) in [(&["--version"][..], "Kubernetes v1.36"), (&["server", "--help"], "--https-listen-port"), (&["completion", "bash"], "complete")] {
+        let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args), "");
+        assert_eq!((said.code, said.out.contains(word)), (0, true), "{said:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! The tree keeps its own rules: what ARCHITECTURE.md and the style promise is read off the files here, so that it stays true.
+#![allow(clippy::unwrap_used, reason = "a test that cannot read the tree has failed")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a file, tests and generated ones not counted.
+const FILE_LINES_MAX: usize = 600;
+
+/// Files that may be longer: path, day, why. Take a line away when its file is short again.
+const LONG_FILES: &[(&str, &str, &str)] = &[];
+
+/// Folders that say nothing about what is in them.
+const EMPTY_NAMES: [&str; 4] = ["util", "common", "helpers", "types"];
+
+/// Words that never land, split so that this file may be read by its own rule. The last two are where packages come from:
+/// a build must not name a machine's mirror, nor its paths.
+const BANNED: [(&str, &str); 11] = [
+    ("todo", "!("),
+    ("unimplemented", "!("),
+    ("FIX", "ME"),
+    ("#[ig", "nore"),
+    ("unbounded", "_channel("),
+    ("/wo", "rk/"),
+    ("/ro", "ot/."),
+    ("/ho", "me/"),
+    ("crates", ".io/"),
+    ("pypi", ".org"),
+    ("npmjs", ".org"),
+];
+
+/// Who may use kube's watcher itself: everybody else reads an informer. Path and why.
+const WATCHERS: &[(&str, &str)] = &[
+    ("src/client/informer.rs", "the one list/watch"),
+    ("src/kubelet/sources/mod.rs", "the node's own pods: it needs the moment of the first complete list, before anything is killed"),
+    ("src/kubelet/volumes/refs.rs", "single ConfigMaps and Secrets: a node may not list them"),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file of ours below `dir`, by its path from the root.
+fn files_below(dir: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root().join(dir)];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                let not_ours = matches!(name.as_str(), ".git" | "target");
+                dirs.extend((!not_ours).then_some(path));
+            } else {
+                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "no files below {dir}");
+    found
+}
+
+fn rust_files() -> Vec<String> {
+    ["src", "tests"].iter().flat_map(|dir| files_below(dir)).filter(|path| path.ends_with(".rs")).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|err| panic!("{path}: {err}"))
+}
+
+fn is_test(path: &str) -> bool {
+    path.starts_with("tests/") || path.ends_with("tests.rs")
+}
+
+/// Fails with one line per finding.
+fn none(rule: &str, found: &[String]) {
+    assert!(found.is_empty(), "{rule}:\n  {}\n", found.join("\n  "));
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let silent: Vec<String> = rust_files().into_iter().filter(|path| !read(path).starts_with("//! ")).collect();
+    none("files that do not open with `//! ` and a sentence", &silent);
+}
+
+#[test]
+fn files_stay_short() {
+    let allowed: BTreeSet<&str> = LONG_FILES.iter().map(|(path, ..)| *path).collect();
+    let (mut long, mut short_again) = (Vec::new(), Vec::new());
+    for path in rust_files().into_iter().filter(|path| !is_test(path) && !path.contains("/generated/")) {
+        let lines = read(&path).lines().count();
+        match (lines > FILE_LINES_MAX, allowed.contains(path.as_str())) {
+            (true, false) => long.push(format!("{path}: {lines} lines, at most {FILE_LINES_MAX}")),
+            (false, true) => short_again.push(path),
+            _ => {}
+        }
+    }
+    none("files over the budget", &long);
+    none("files that need no exception any more", &short_again);
+}
+
+#[test]
+fn folders_have_names_that_mean_something() {
+    let bad = |path: &&String| Path::new(path.as_str()).parent().unwrap().iter().any(|part| EMPTY_NAMES.iter().any(|name| part == *name));
+    let found: Vec<String> = files_below("src").iter().filter(bad).cloned().collect();
+    none("folders called util, common, helpers or types", &found);
+}
+
+#[test]
+fn banned_words_never_land() {
+    let text = |path: &String| {
+        [".rs", ".toml", ".sh", ".md", ".yaml", "Makefile", "run"].iter().any(|end| path.ends_with(end)) && !path.contains("/generated/")
+    };
+    let mut found = Vec::new();
+    for path in files_below(".").iter().filter(|path| text(path)) {
+        let Ok(content) = fs::read_to_string(root().join(path)) else { continue };
+        for (n, line) in content.lines().enumerate() {
+            let hit = BANNED.iter().map(|(a, b)| format!("{a}{b}")).find(|word| line.contains(word.as_str()));
+            found.extend(hit.map(|word| format!("{path}:{}: {word}", n + 1)));
+        }
+    }
+    none("words that never land", &found);
+}
+
+#[test]
+fn only_the_client_room_lists_and_watches() {
+    let watches = |path: &String| {
+        let text = read(path);
+        text.contains("watcher::watch") || text.contains("runtime::watcher") || text.contains("WatchParams")
+    };
+    let expected: BTreeSet<String> = WATCHERS.iter().map(|(path, _)| (*path).to_owned()).collect();
+    let found: BTreeSet<String> = rust_files().into_iter().filter(|path| path != "tests/tidy.rs").filter(watches).collect();
+    assert_eq!(found, expected, "files that use kube's watcher (left), and those that may (right)");
+    let query = |path: &String| ["client/", "apiserver/"].iter().all(|room| !path.starts_with(&format!("src/{room}")));
+    let by_hand: Vec<String> = files_below("src")
+        .into_iter()
+        .filter(|path| path.ends_with(".rs") && query(path))
+        .filter(|path| ["watch=true", "watch=1"].iter().any(|word| read(path).contains(word)))
+        .collect();
+    none("a list/watch written by hand", &by_hand);
+}
+
+/// The rooms that a manifest's `[dependencies]` names.
+fn imports_of(manifest: &str, rooms: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut section = "";
+    let mut found = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        if section == "[dependencies]" && rooms.contains(name) {
+            found.insert(name.to_owned());
+        }
+    }
+    found
+}
+
+fn rooms() -> BTreeSet<String> {
+    let manifest = read("Cargo.toml");
+    let members = manifest.split("members = [").nth(1).unwrap().split(']').next().unwrap();
+    members.split('"').filter_map(|word| word.strip_prefix("src/")).map(str::to_owned).collect()
+}
+
+/// The import table of ARCHITECTURE.md: `| room | imports | must never know |`.
+fn import_table() -> BTreeMap<String, BTreeSet<String>> {
+    let text = read("ARCHITECTURE.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let imports = cells[2].split(',').map(|name| name.trim().trim_matches('`').to_owned()).filter(|name| name != "–");
+        (cells[1].trim_matches('`').to_owned(), imports.collect())
+    })
+    .collect()
+}
+
+#[test]
+fn the_import_table_is_what_the_manifests_say() {
+    let rooms = rooms();
+    let real: BTreeMap<String, BTreeSet<String>> =
+        rooms.iter().map(|room| (room.clone(), imports_of(&read(&format!("src/{room}/Cargo.toml")), &rooms))).collect();
+    assert_eq!(import_table(), real, "ARCHITECTURE.md (left) and [dependencies] (right)");
+}
+
+#[test]
+fn every_member_is_a_room_with_a_face() {
+    for room in rooms() {
+        assert!(root().join(format!("src/{room}/lib.rs")).exists(), "src/{room}/lib.rs");
+    }
+}
+
+/// Paths in backticks, relative to the root or to src/.
+fn paths_named_in(text: &str) -> BTreeSet<String> {
+    let ends = [".rs", ".toml", ".sh", ".md", ".yaml", ".tsv"];
+    let in_ticks = text.split('`').skip(1).step_by(2);
+    let words = in_ticks.flat_map(str::split_whitespace);
+    let path = |word: &&str| !word.starts_with('/') && !word.contains(['<', '*', '{']) && ends.iter().any(|end| word.ends_with(end));
+    words.filter(path).map(str::to_owned).collect()
+}
+
+#[test]
+fn files_named_in_the_documents_exist() {
+    let documents = files_below("docs").into_iter().chain(["ARCHITECTURE.md".to_owned()]);
+    let mut missing = Vec::new();
+    for document in documents {
+        let here: PathBuf = Path::new(&document).parent().unwrap().to_owned();
+        for path in paths_named_in(&read(&document)) {
+            let exists = [Path::new(""), Path::new("src"), here.as_path()].iter().any(|base| root().join(base).join(&path).exists());
+            missing.extend((!exists).then(|| format!("{document}: {path}")));
+        }
+    }
+    none("files that a document names and nobody has", &missing);
+}
+
+#[test]
+fn features_of_dependencies_are_chosen_in_one_place() {
+    let mut found = Vec::new();
+    for room in rooms() {
+        let path = format!("src/{room}/Cargo.toml");
+        found.extend(read(&path).lines().filter(|line| line.contains("features")).map(|line| format!("{path}: {line}")));
+    }
+    none("features outside the root Cargo.toml", &found);
+}
