@@ -12,6 +12,7 @@ pub mod fields;
 pub mod meta;
 pub mod read;
 pub mod decode;
+pub mod protobuf;
 pub mod defaults;
 pub mod strategy;
 pub mod convert;

@@ -153,12 +153,21 @@ pub struct TypeDef {
     pub gvks: Vec<Gvk>,
     /// x-kubernetes-unions: the discriminator's JSON name if there is one, and the members.
     pub unions: Vec<Union>,
+    /// Positions in `fields` of those with a protobuf tag, in the order in which they are written.
+    pub wire: Vec<u16>,
 }
 
 impl TypeDef {
     /// The field of this JSON name.
     pub fn field(&self, json_name: &str) -> Option<&Field> {
         self.fields.binary_search_by(|f| f.name.as_ref().cmp(json_name)).ok().map(|i| &self.fields[i])
+    }
+
+    /// Sets `wire` by the tags of the fields.
+    pub fn order_wire(&mut self) {
+        let mut wire: Vec<u16> = (0u16..).zip(&self.fields).filter(|(_, f)| f.tag > 0).map(|(i, _)| i).collect();
+        wire.sort_by(|a, b| self.fields[usize::from(*a)].tags().cmp(self.fields[usize::from(*b)].tags()));
+        self.wire = wire;
     }
 
     /// The last part of the name, as Go would call the struct: `PodSpec`.
@@ -218,6 +227,8 @@ pub struct Field {
     pub name: Name,
     /// Protobuf tag, 0 where there is none.
     pub tag: u32,
+    /// Tags of the messages around it: a struct that Go embeds is part of the JSON object, but a message of its own.
+    pub within: Vec<u32>,
     /// What it holds.
     pub shape: Shape,
     /// Named in the schema's `required`.
@@ -243,11 +254,17 @@ pub struct Field {
 }
 
 impl Field {
+    /// The protobuf tags that lead to it, outermost first.
+    pub fn tags(&self) -> impl Iterator<Item = u32> + '_ {
+        self.within.iter().copied().chain([self.tag])
+    }
+
     /// A field with nothing but a name and a shape.
     pub fn new(name: impl Into<Name>, shape: Shape) -> Field {
         Field {
             name: name.into(),
             tag: 0,
+            within: Vec::new(),
             shape,
             required: false,
             nullable: false,

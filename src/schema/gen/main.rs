@@ -1,7 +1,7 @@
-//! Makes `generated/table.tsv` from facts: OpenAPI v3 and discovery of a genuine server, protobuf tags of the k8s-pb crate,
+//! Makes `generated/table.tsv` from facts: OpenAPI v3 and discovery of a genuine server, protobuf tags of the .proto files,
 //! and `presence.tsv` (which Go fields are written when zero). Names, types and markers only; no sentence is copied.
 //!
-//! `cargo run -p schema --example gen -- UPSTREAM_DATA K8S_PB_SOURCE > src/schema/generated/table.tsv`
+//! `cargo run -p schema --example gen -- UPSTREAM_DATA PROTO_FILES > src/schema/generated/table.tsv`
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ type Fail = Box<dyn std::error::Error>;
 fn main() -> Result<(), Fail> {
     let mut args = std::env::args().skip(1);
     let (Some(upstream), Some(pb)) = (args.next(), args.next()) else {
-        return Err("usage: gen UPSTREAM_DATA K8S_PB_SOURCE".into());
+        return Err("usage: gen UPSTREAM_DATA PROTO_FILES".into());
     };
     let schemas = read_schemas(&Path::new(&upstream).join("openapi/v3"))?;
-    let mut facts = Facts { tags: BTreeMap::new(), presence: read_presence()? };
-    read_tags(&Path::new(&pb).join("src"), String::from("io.k8s"), &mut facts.tags)?;
+    let mut facts = Facts { messages: BTreeMap::new(), presence: read_presence()? };
+    read_protos(Path::new(&pb), &mut facts.messages)?;
     let mut out = String::new();
     for (name, schema) in &schemas {
         write_type(&mut out, name, schema, &schemas, &facts)?;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Fail> {
 }
 
 struct Facts {
-    tags: BTreeMap<(String, String), u32>,
+    messages: BTreeMap<String, Vec<Wire>>,
     presence: BTreeMap<(String, String), char>,
 }
 
@@ -77,31 +77,54 @@ fn read_presence() -> Result<BTreeMap<(String, String), char>, Fail> {
     Ok(all)
 }
 
-/// Rust sources of k8s-pb: `pub struct X { #[prost(.., tag = "N")] pub snake_name: .. }`; a folder is a package.
-fn read_tags(dir: &Path, package: String, tags: &mut BTreeMap<(String, String), u32>) -> Result<(), Fail> {
+/// A field of a protobuf message: its number and, if its type is a message, that message's name.
+struct Wire {
+    name: String,
+    tag: u32,
+    of: String,
+}
+
+/// `.proto` files: `message X {` at the margin, then `optional Type name = N;`, `repeated …` or `map<K, V> …`.
+fn read_protos(dir: &Path, messages: &mut BTreeMap<String, Vec<Wire>>) -> Result<(), Fail> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");
         if path.is_dir() {
-            read_tags(&path, format!("{package}.{name}"), tags)?;
-        } else if name == "mod.rs" {
-            let mut owner = String::new();
-            let mut tag = 0;
-            for line in fs::read_to_string(&path)?.lines().map(str::trim) {
-                if let Some(rest) = line.strip_prefix("pub struct ") {
-                    owner = format!("{package}.{}", rest.trim_end_matches([' ', '{', '}']));
-                } else if let Some(at) = line.find("tag = \"") {
-                    tag = line[at + 7..].split('"').next().unwrap_or_default().parse()?;
-                } else if let (Some(rest), true) = (line.strip_prefix("pub "), tag > 0)
-                    && let Some((field, _)) = rest.split_once(':')
-                {
-                    tags.insert((owner.to_ascii_lowercase(), plain(field.trim_start_matches("r#"))), tag);
-                    tag = 0;
-                }
-            }
+            read_protos(&path, messages)?;
+        } else if path.extension().is_some_and(|e| e == "proto") {
+            read_proto(&fs::read_to_string(&path)?, messages)?;
         }
     }
     Ok(())
+}
+
+fn read_proto(text: &str, messages: &mut BTreeMap<String, Vec<Wire>>) -> Result<(), Fail> {
+    let full = |name: &str| name.trim_start_matches('.').replacen("k8s.io.", "io.k8s.", 1).replace('_', "-");
+    let package = text.lines().find_map(|l| l.strip_prefix("package ")).ok_or("a .proto without a package")?;
+    let package = full(package.trim_end_matches(';'));
+    let mut owner = String::new();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("message ") {
+            owner = format!("{package}.{}", name.trim_end_matches([' ', '{']));
+            messages.entry(owner.clone()).or_default();
+        } else if let Some((left, right)) = line.trim().split_once(" = ").filter(|(l, _)| !l.starts_with("//")) {
+            let digits = right.split([';', ' ']).next().unwrap_or_default();
+            let (Some((kind, name)), Ok(tag)) = (left.rsplit_once(' '), digits.parse()) else { continue };
+            let of = kind.strip_prefix("optional ").unwrap_or_default();
+            let of = if of.contains('.') { full(of) } else { format!("{package}.{of}") };
+            messages.entry(owner.clone()).or_default().push(Wire { name: plain(name), tag, of });
+        }
+    }
+    Ok(())
+}
+
+/// The numbers that lead to a JSON field. A struct embedded in Go is a message of its own on the wire: `2/1`.
+fn tags(message: &str, field: &str, inside: &BTreeSet<String>, messages: &BTreeMap<String, Vec<Wire>>) -> Option<String> {
+    let wires = messages.get(message)?;
+    if let Some(wire) = wires.iter().find(|w| w.name == field) {
+        return Some(wire.tag.to_string());
+    }
+    let embedded = wires.iter().filter(|w| !inside.contains(&w.name));
+    embedded.filter_map(|w| tags(&w.of, field, inside, messages).map(|t| format!("{}/{t}", w.tag))).next()
 }
 
 fn plain(name: &str) -> String {
@@ -147,15 +170,17 @@ fn write_type(out: &mut String, name: &str, schema: &Value, all: &BTreeMap<Strin
     let empty = Map::new();
     let mut fields: Vec<_> = schema["properties"].as_object().unwrap_or(&empty).iter().collect();
     fields.sort_by_key(|(name, _)| name.as_str());
+    // A message's field that JSON names too is no embedded struct.
+    let inside: BTreeSet<String> = fields.iter().map(|(name, _)| plain(name)).collect();
     for (field, s) in fields {
-        write_field(out, (name, field), s, required.contains(field.as_str()), all, facts)?;
+        write_field(out, (name, field, &inside), s, required.contains(field.as_str()), all, facts)?;
     }
     Ok(())
 }
 
-fn write_field(out: &mut String, at: (&str, &str), s: &Value, required: bool, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
-    let (name, field) = at;
-    let tag = facts.tags.get(&(name.to_ascii_lowercase(), plain(field))).copied().unwrap_or(0);
+fn write_field(out: &mut String, at: (&str, &str, &BTreeSet<String>), s: &Value, required: bool, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
+    let (name, field, inside) = at;
+    let tag = tags(name, &plain(field), inside, &facts.messages).unwrap_or_else(|| "0".into());
     let shape = shape(s, all);
     write!(out, "{field}\t{tag}\t{shape}")?;
     if required {

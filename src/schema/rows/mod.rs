@@ -1,6 +1,6 @@
 //! Reads the generated table: lines of a type and its fields, lines of a resource. `gen/` tells how it is made.
 //!
-//! `T name flags gvks unions`, then a field a line: `name tag shape marks…`; `R group version kind plural singular short
+//! `T name flags gvks unions`, then a field a line: `name tag shape marks…` (tag `2/1`: inside message 2); `R group version kind plural singular short
 //! categories scope verbs hash type subresources…`; cells are parted by tabs. Shapes: b i l f s B t u D Q I * scalars,
 //! `[x` list, `{x` map, `#name` struct.
 
@@ -69,7 +69,7 @@ fn parse_type(block: &'static str) -> TypeDef {
     let mut head = lines.next().unwrap_or_default().split('\t').skip(1);
     let mut cell = || head.next().unwrap_or_default();
     let (name, flags, gvks, unions) = (cell(), cell(), cell(), cell());
-    TypeDef {
+    let mut t = TypeDef {
         name: Name::Borrowed(name),
         fields: lines.map(parse_field).collect(),
         open: false,
@@ -77,7 +77,10 @@ fn parse_type(block: &'static str) -> TypeDef {
         embedded: false,
         gvks: gvks.split(',').filter(|s| !s.is_empty()).map(parse_gvk).collect(),
         unions: unions.split(' ').filter(|s| !s.is_empty()).map(parse_union).collect(),
-    }
+        wire: Vec::new(),
+    };
+    t.order_wire();
+    t
 }
 
 fn parse_union(text: &'static str) -> Union {
@@ -91,7 +94,9 @@ fn parse_field(line: &'static str) -> Field {
     let mut cell = || cells.next().unwrap_or_default();
     let (name, tag, shape) = (cell(), cell(), cell());
     let mut f = Field::new(name, parse_shape(shape));
+    let (within, tag) = tag.rsplit_once('/').unwrap_or(("", tag));
     f.tag = tag.parse().unwrap_or(0);
+    f.within = within.split('/').filter_map(|t| t.parse().ok()).collect();
     for mark in cells {
         let (key, value) = mark.split_once(':').unwrap_or((mark, ""));
         match key {
