@@ -54,13 +54,23 @@ pub fn decode_as(
     let decoded = match format {
         Format::Json => schema::decode::decode(bytes, schema::decode::Format::Json, of, strictness),
         Format::Yaml => schema::decode::decode(bytes, schema::decode::Format::Yaml, of, strictness),
-        Format::Protobuf => schema::decode::conform(crate::protobuf::decode(bytes, of).map_err(Status::bad_request)?, of, strictness),
+        Format::Protobuf => schema::decode::conform(from_protobuf(bytes, of)?, of, strictness),
     }
     .map_err(refused)?;
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, api_version, kind).map_err(refused)?;
     warnings.extend(decoded.warnings);
     Ok(value)
+}
+
+/// Opens a protobuf body.
+///
+/// Errors: 415 for a kind that has none, 400 for what cannot be read.
+pub fn from_protobuf(bytes: &[u8], of: &schema::table::TypeDef) -> Result<Value, Status> {
+    schema::protobuf::decode(bytes, of).map_err(|err| match err {
+        schema::protobuf::Error::NoTags(_) => Status::unsupported_media_type("application/json, application/yaml"),
+        err => Status::bad_request(err.to_string()),
+    })
 }
 
 /// Brings an object from one version of its resource to another.

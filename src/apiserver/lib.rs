@@ -25,7 +25,6 @@ pub mod metrics;
 pub mod negotiate;
 pub mod paths;
 pub mod pipeline;
-pub mod protobuf;
 pub mod query;
 pub mod respond;
 pub mod serve;

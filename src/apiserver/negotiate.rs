@@ -5,8 +5,10 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 
 use crate::status::Status;
 
-/// Everything the server reads and writes (protobuf is read by tags, and will be written).
-pub const MEDIA_TYPES: &str = "application/json, application/yaml";
+/// Everything the server reads and writes.
+pub const MEDIA_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+/// The same where there is no protobuf: custom resources, discovery.
+const TEXT_MEDIA_TYPES: &str = "application/json, application/yaml";
 
 /// Wire form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub enum Format {
     Json,
     /// `application/yaml`
     Yaml,
-    /// `application/vnd.kubernetes.protobuf`: read, not written yet.
+    /// `application/vnd.kubernetes.protobuf`
     Protobuf,
 }
 
@@ -51,23 +53,36 @@ impl Format {
         match self {
             Format::Json => "application/json",
             Format::Yaml => "application/yaml",
-            Format::Protobuf => "application/vnd.kubernetes.protobuf",
+            Format::Protobuf => schema::protobuf::MEDIA_TYPE,
         }
     }
 }
 
-/// Chooses among what `Accept` offers, best quality first.
+/// Chooses among what `Accept` offers, best quality first, for answers that are never protobuf.
 ///
 /// Errors: 406 when nothing offered can be had.
 pub fn output(headers: &HeaderMap) -> Result<Output, Status> {
+    let text = |output: &Output| output.format != Format::Protobuf;
+    choose(headers, text).ok_or_else(|| Status::not_acceptable(TEXT_MEDIA_TYPES))
+}
+
+/// The same for objects whose types have protobuf tags. A Table has none.
+///
+/// Errors: 406 when nothing offered can be had.
+pub fn output_with_protobuf(headers: &HeaderMap) -> Result<Output, Status> {
+    let known = |output: &Output| output.format != Format::Protobuf || output.transform != Transform::Table;
+    choose(headers, known).ok_or_else(|| Status::not_acceptable(MEDIA_TYPES))
+}
+
+fn choose(headers: &HeaderMap, had: impl Fn(&Output) -> bool) -> Option<Output> {
     let offers: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
     if offers.iter().all(|offer| offer.trim().is_empty()) {
-        return Ok(Output::default());
+        return Some(Output::default());
     }
-    let mut ranked: Vec<(f32, Output)> = offers.into_iter().filter_map(offer).collect();
+    let mut ranked: Vec<(f32, Output)> = offers.into_iter().filter_map(offer).filter(|(_, output)| had(output)).collect();
     // A stable sort: of equal quality the first one wins, as upstream's goautoneg.
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    ranked.first().map(|(_, output)| *output).ok_or_else(|| Status::not_acceptable(MEDIA_TYPES))
+    ranked.first().map(|(_, output)| *output)
 }
 
 fn offer(text: &str) -> Option<(f32, Output)> {
@@ -75,6 +90,7 @@ fn offer(text: &str) -> Option<(f32, Output)> {
     let format = match parts.next()?.to_ascii_lowercase().as_str() {
         "application/json" | "*/*" | "application/*" => Format::Json,
         "application/yaml" => Format::Yaml,
+        schema::protobuf::MEDIA_TYPE => Format::Protobuf,
         _ => return None,
     };
     let mut output = Output { format, ..Output::default() };
@@ -102,7 +118,7 @@ pub fn input(headers: &HeaderMap) -> Result<Format, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
-        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        schema::protobuf::MEDIA_TYPE => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(MEDIA_TYPES)),
     }
 }
@@ -130,5 +146,20 @@ mod tests {
         assert_eq!(accept("application/vnd.kubernetes.protobuf,application/json").unwrap(), Output::default());
         assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
         assert_eq!(accept("application/json;q=0.5,application/yaml").unwrap().format, Format::Yaml);
+    }
+
+    #[test]
+    fn protobuf_is_chosen_where_it_is_spoken_but_never_for_a_table() {
+        let chosen = |text: &str| {
+            let headers = HeaderMap::from_iter([(ACCEPT, text.parse().unwrap())]);
+            output_with_protobuf(&headers).map(|o| (o.format, o.transform))
+        };
+        assert_eq!(chosen("application/vnd.kubernetes.protobuf,application/json").unwrap(), (Format::Protobuf, Transform::Object));
+        assert_eq!(chosen("application/vnd.kubernetes.protobuf;stream=watch").unwrap().0, Format::Protobuf);
+        let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(chosen(&format!("{table},application/json;as=Table;v=v1;g=meta.k8s.io")).unwrap(), (Format::Json, Transform::Table));
+        assert_eq!(chosen(table).unwrap_err().code, 406);
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+        assert_eq!(chosen(metadata).unwrap(), (Format::Protobuf, Transform::Metadata));
     }
 }

@@ -14,7 +14,7 @@ const GZIP_FROM_BYTES: usize = 128 * 1024;
 
 /// A failure. A client that accepts nothing we speak gets JSON.
 pub fn status(status: &Status, headers: &HeaderMap) -> Response<Body> {
-    let output = negotiate::output(headers).unwrap_or_default();
+    let output = negotiate::output_with_protobuf(headers).unwrap_or_default();
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = value(code, &status.to_value(), output, headers);
     if status.retry_after > 0 {
@@ -23,12 +23,24 @@ pub fn status(status: &Status, headers: &HeaderMap) -> Response<Body> {
     response
 }
 
-/// A JSON value in the wanted format.
+/// A JSON value in the wanted format. What cannot be protobuf becomes a failure that says so: 406 for a kind without
+/// tags, 500 for a stored value that is not of its type.
 pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMap) -> Response<Body> {
     let bytes = match output.format {
         Format::Json if output.pretty => serde_json::to_vec_pretty(value).unwrap_or_default(),
-        // Nothing offers protobuf answers yet: negotiation never chooses it.
-        Format::Json | Format::Protobuf => {
+        Format::Protobuf => match schema::protobuf::encode(value) {
+            Ok(bytes) => bytes,
+            Err(err) => {
+                let failure = match err {
+                    schema::protobuf::Error::NoTags(_) => Status::new(406, "NotAcceptable", err.to_string()),
+                    err => Status::internal(err),
+                };
+                let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                let bytes = schema::protobuf::encode(&failure.to_value()).unwrap_or_default();
+                return chunks(code, output.format.content_type(), vec![bytes.into()], headers);
+            }
+        },
+        Format::Json => {
             let mut out = serde_json::to_vec(value).unwrap_or_default();
             out.push(b'\n');
             out

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::entry::Entry;
 use super::filter::Filter;
@@ -74,8 +75,44 @@ impl Change {
     }
 }
 
+/// How a watch is cut into events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// JSON, a line each.
+    Lines,
+    /// Protobuf, each behind its length.
+    Protobuf,
+}
+
+impl Framing {
+    /// For the `Content-Type` header.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Framing::Lines => "application/json",
+            Framing::Protobuf => schema::protobuf::WATCH_MEDIA_TYPE,
+        }
+    }
+
+    /// An event with an object that is encoded already.
+    pub fn frame(self, event: &str, object: &[u8]) -> Bytes {
+        match self {
+            Framing::Lines => frame(event, object),
+            Framing::Protobuf => schema::protobuf::watch_frame(event, object).into(),
+        }
+    }
+
+    /// An event with a value of a built-in kind.
+    pub fn frame_of(self, event: &str, object: &Value) -> Bytes {
+        match self {
+            Framing::Lines => frame(event, object.to_string().as_bytes()),
+            // Only a Status or a bookmark: both have tags and nothing in them that could be of a wrong type.
+            Framing::Protobuf => self.frame(event, &schema::protobuf::encode(object).unwrap_or_default()),
+        }
+    }
+}
+
 /// `{"type":…,"object":…}` and a newline.
-pub fn frame(event: &str, object: &[u8]) -> Bytes {
+fn frame(event: &str, object: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(object.len() + 32);
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(event.as_bytes());

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::change::{EventType, frame};
+use super::change::{EventType, Framing};
 use super::entry::Entry;
 use super::kind::Delivery;
 use crate::status::Status;
@@ -37,6 +37,8 @@ pub struct Options {
     pub deadline: Instant,
     /// `None`: the stored form as it is.
     pub encode: Option<Encode>,
+    /// What an event looks like on the wire.
+    pub framing: Framing,
 }
 
 enum Step {
@@ -110,7 +112,7 @@ impl Watcher {
             && let Some(entry) = self.initial.next()
         {
             match self.encoded(&entry.json) {
-                Ok(object) => out.extend_from_slice(&frame("ADDED", &object)),
+                Ok(object) => out.extend_from_slice(&self.options.framing.frame("ADDED", &object)),
                 Err(status) => out.extend_from_slice(&self.fail(&status)),
             }
         }
@@ -154,7 +156,7 @@ impl Watcher {
             return out.extend_from_slice(&change.frame(*event));
         }
         match self.encoded(&change.object(*event)) {
-            Ok(object) => out.extend_from_slice(&frame(EventType::name(*event), &object)),
+            Ok(object) => out.extend_from_slice(&self.options.framing.frame(EventType::name(*event), &object)),
             Err(status) => out.extend_from_slice(&self.fail(&status)),
         }
     }
@@ -165,7 +167,7 @@ impl Watcher {
 
     fn fail(&mut self, status: &Status) -> Bytes {
         self.step = Step::Over;
-        error_frame(status)
+        error_frame(status, self.options.framing)
     }
 
     fn bookmark(&self, rv: u64, initial_end: bool) -> Bytes {
@@ -176,11 +178,11 @@ impl Watcher {
         if initial_end {
             object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
-        frame("BOOKMARK", object.to_string().as_bytes())
+        self.options.framing.frame_of("BOOKMARK", &object)
     }
 }
 
 /// The last frame of a watch that failed.
-pub fn error_frame(status: &Status) -> Bytes {
-    frame("ERROR", status.to_value().to_string().as_bytes())
+pub fn error_frame(status: &Status, framing: Framing) -> Bytes {
+    framing.frame_of("ERROR", &status.to_value())
 }

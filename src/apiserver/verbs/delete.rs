@@ -73,7 +73,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
                 let of = call.x.server.catalog.type_of_kind("", "v1", "DeleteOptions");
-                crate::protobuf::decode(&bytes, of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?).map_err(Status::bad_request)?
+                crate::kinds::from_protobuf(&bytes, of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?)?
             }
         }
     };

@@ -112,7 +112,9 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     if (resource.namespaced && a.namespace.is_empty() && !collection) || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces") {
         return Ok(page_not_found());
     }
-    let output = negotiate::output(&x.parts.headers)?;
+    // Custom kinds have no tags.
+    let choose = if schema::protobuf::speaks(resource.type_def()) { negotiate::output_with_protobuf } else { negotiate::output };
+    let output = choose(&x.parts.headers)?;
     let mut call = Call { stored: catalog.storage_of(resource), resource, sub, output, x };
     if streaming {
         return connect::run(&mut call).boxed().await;

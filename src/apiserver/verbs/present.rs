@@ -112,7 +112,8 @@ fn list_metadata(meta: &ListMeta) -> Value {
     Value::Object(out)
 }
 
-fn meta_version(output: Output) -> &'static str {
+/// apiVersion of a Table or PartialObjectMetadata.
+pub fn meta_version(output: Output) -> &'static str {
     if output.beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
 }
 
@@ -144,7 +145,7 @@ fn row(resource: &Resource, object: Value, include: &str, output: Output, now: j
 
 /// How a watch turns stored bytes into what the client asked for; `None` if they are it.
 pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
-    if is_plain(call) {
+    if is_plain(call) && call.output.format == Format::Json {
         return None;
     }
     let (stored, resource, output) = (call.stored, call.resource, call.output);
@@ -165,6 +166,10 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
                 json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv }, "columnDefinitions": columns, "rows": rows })
             }
         };
-        serde_json::to_vec(&shaped).map(Bytes::from).map_err(Status::internal)
+        let bytes = match output.format {
+            Format::Protobuf => schema::protobuf::encode(&shaped).map_err(Status::internal)?,
+            Format::Json | Format::Yaml => serde_json::to_vec(&shaped).map_err(Status::internal)?,
+        };
+        Ok(bytes.into())
     }))
 }

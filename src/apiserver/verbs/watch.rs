@@ -14,7 +14,7 @@ use wire::Body;
 use super::list::{self, parse_version};
 use super::{Call, present};
 use crate::cache::Kind;
-use crate::cache::change::Change;
+use crate::cache::change::{Change, Framing};
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
 use crate::cache::kind::Delivery;
@@ -27,9 +27,11 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    if call.output.format != Format::Json {
-        return Err(Status::not_acceptable("application/json, application/json;stream=watch"));
-    }
+    let framing = match call.output.format {
+        Format::Json => Framing::Lines,
+        Format::Protobuf => Framing::Protobuf,
+        Format::Yaml => return Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch")),
+    };
     let mut filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
     if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
         filter.fields = schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
@@ -61,21 +63,27 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         let rv = rv.unwrap_or_default();
         match resume(call, &kind, rv, &filter).await? {
             Ok((past, live)) => (Vec::new(), past, live),
-            Err(status) => return Ok(stream_of(futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status))]))),
+            Err(status) => return Ok(stream_of(framing, futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status, framing))]))),
         }
     };
-    let table = call.output.transform == Transform::Table;
+    // Bookmarks have the kind of the other events' objects.
+    let (api_version, kind) = match call.output.transform {
+        Transform::Table => ("meta.k8s.io/v1".to_owned(), "Table".to_owned()),
+        Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
+        Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
+    };
     let options = Options {
-        api_version: if table { "meta.k8s.io/v1".to_owned() } else { call.resource.api_version() },
-        kind: if table { "Table".to_owned() } else { call.resource.kind.to_string() },
+        api_version,
+        kind,
         bookmarks,
         initial_end,
         deadline: deadline(call),
         encode: present::watch_encoder(call),
+        framing,
     };
     let gauge = call.x.server.metrics.watch();
     let stream = frames(cache, initial, past, live, options);
-    Ok(stream_of(stream.inspect(move |_| {
+    Ok(stream_of(framing, stream.inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;
     })))
 }
@@ -96,13 +104,13 @@ fn deadline(call: &Call<'_, '_>) -> Instant {
     Instant::now() + lasts
 }
 
-fn stream_of<S, E>(frames: S) -> Response<Body>
+fn stream_of<S, E>(framing: Framing, frames: S) -> Response<Body>
 where
     S: futures_util::Stream<Item = Result<Bytes, E>> + Send + 'static,
     E: Into<wire::body::BodyError> + 'static,
 {
     let mut response = Response::new(wire::body::stream(frames));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(framing.content_type()));
     response
 }
 
