@@ -51,9 +51,8 @@ fn no_acknowledged_write_is_lost_to_a_kill() {
     let whole = server.ok(&["get", "cm", "r0-0", "-o", "jsonpath={.data.n}"]);
     assert_eq!(whole, "0");
     let place = server.stop();
-    let db = place.data_dir().join("server/db");
-    let file = std::fs::read_dir(&db).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|ext| ext == "db" || ext == "sqlite"));
-    let checked = run_with(std::process::Command::new("sqlite3").arg(file.unwrap()).arg("PRAGMA integrity_check"), "");
+    let db = place.data_dir().join("server/db/state.db");
+    let checked = run_with(std::process::Command::new("sqlite3").arg(&db).arg("PRAGMA integrity_check"), "");
     assert_eq!(checked.out, "ok\n", "{checked:?}");
 }
 

@@ -83,8 +83,7 @@ fn a_second_server_on_one_data_dir_is_refused_and_the_first_lives() {
 #[test]
 fn a_data_dir_of_a_newer_kedge_is_refused() {
     let place = Server::start().stop();
-    let db = fs::read_dir(place.data_dir().join("server/db")).unwrap().map(|entry| entry.unwrap().path());
-    let db = db.into_iter().find(|path| path.extension().is_some_and(|ext| ext == "db" || ext == "sqlite")).unwrap();
+    let db = place.data_dir().join("server/db/state.db");
     let said = run_with(Command::new("sqlite3").arg(&db).arg("PRAGMA user_version = 99"), "");
     assert_eq!(said.code, 0, "{said:?}");
     fs::remove_file(place.kubeconfig()).unwrap();
