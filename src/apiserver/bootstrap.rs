@@ -58,7 +58,10 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
     let what = "configmap extension-apiserver-authentication".to_owned();
     server.reconcile(authentication).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
+    // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
+    server.cache.wait_for_now().await;
     carry_out(server, aggregate::plan(server.cache.as_ref())).await;
+    server.cache.wait_for_now().await;
     Ok(())
 }
 
