@@ -77,6 +77,25 @@ async fn apply(client: &kube::Client, name: &'static str, object: DynamicObject)
     api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await.map(drop).map_err(failed)
 }
 
+/// Marks this machine's node as one that carries the control plane: a label that nodes may not give themselves.
+pub(crate) fn mark_control_plane(client: kube::Client, node_name: String, informers: &Informers, group: &Group) {
+    const LABEL: &str = "node-role.kubernetes.io/control-plane";
+    let nodes = informers.get::<Node>();
+    group.spawn("mark-control-plane", async move {
+        let mut changes = nodes.changes();
+        nodes.synced().await;
+        loop {
+            if nodes.get("", &node_name).is_some_and(|node| !node.labels().contains_key(LABEL)) {
+                let patch = json!({"metadata": {"labels": {(LABEL): "true"}}});
+                if let Err(err) = Api::<Node>::all(client.clone()).patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                    warn!(node = %node_name, err = %Chain(&err), "cannot mark the control plane's node");
+                }
+            }
+            changes.next().await;
+        }
+    });
+}
+
 /// Keeps the key NodeHosts of the DNS server's ConfigMap: node names and their addresses, one node a line.
 pub(crate) fn keep_node_hosts(client: kube::Client, informers: &Informers, group: &Group) {
     let nodes = informers.get::<Node>();

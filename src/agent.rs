@@ -124,7 +124,6 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         cluster_dns: vec![config.cluster_dns],
         cluster_domain: config.cluster_domain,
         resolv_conf: config.resolv_conf,
-        server: true,
         labels: config.labels,
         taints: config.taints,
         max_pods: PODS_MAX,

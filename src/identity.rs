@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver::ApiServer;
 use apiserver::authn::service_account;
-use apiserver::user::{GROUP_MASTERS, GROUP_NODES, UserInfo};
+use apiserver::user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, UserInfo};
 use client::transport::{Clients, Transport};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
@@ -15,7 +15,9 @@ pub(crate) const SUPERVISOR: &str = "system:kedge-supervisor";
 /// The user behind a name, with the groups that its certificate or token would give it.
 fn user(name: &str) -> UserInfo {
     if let Some((namespace, account)) = service_account::split_user(name) {
-        return service_account::user_of(namespace, account, "");
+        let mut user = service_account::user_of(namespace, account, "");
+        user.groups.push(GROUP_AUTHENTICATED.to_owned());
+        return user;
     }
     match name {
         SUPERVISOR => UserInfo::new(name, &[GROUP_MASTERS]),

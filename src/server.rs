@@ -218,6 +218,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     }
     if !plan.args.disable_agent {
         let config = agent_config(plan, &pki, images)?;
+        addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
         agent::build(config, node, &informers, workers).await?;
     }

@@ -61,8 +61,6 @@ pub struct Config {
     pub cluster_domain: String,
     /// The resolv.conf that pods inherit from; `None` is `/etc/resolv.conf`.
     pub resolv_conf: Option<PathBuf>,
-    /// Whether the API server runs here too (control-plane label).
-    pub server: bool,
     /// Labels at registration.
     pub labels: BTreeMap<String, String>,
     /// Taints at registration.
@@ -79,10 +77,5 @@ impl Config {
         }
         std::fs::create_dir_all(&self.log_dir).map_err(base::files::FileError::at("cannot create directory", &self.log_dir))?;
         Ok(())
-    }
-
-    /// The node's first address.
-    pub(crate) fn host_ip(&self) -> Option<IpAddr> {
-        self.node_ips.first().copied()
     }
 }

@@ -52,9 +52,6 @@ pub(crate) fn labels(config: &Config) -> BTreeMap<String, String> {
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into();
-    if config.server {
-        labels.insert("node-role.kubernetes.io/control-plane".to_owned(), "true".to_owned());
-    }
     labels.extend(config.labels.clone());
     labels
 }

@@ -157,7 +157,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         meta::set_resource_version(&mut pod, "");
         Ok(pod)
     };
-    write::update(call, &name, Part::Special, false, Some(&manager), &mut make).await?;
+    write::update(call, &name, Part::Bound, false, Some(&manager), &mut make).await?;
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
 }

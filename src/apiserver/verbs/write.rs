@@ -25,6 +25,8 @@ pub enum Part {
     Status,
     /// What a special subresource itself takes care of.
     Special,
+    /// The server's own change after a judged request (a Binding): the rules for clients' updates do not apply.
+    Bound,
 }
 
 /// How an update ended.
@@ -155,6 +157,9 @@ fn pinned(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<b
 /// Defaults, admission, strategy, validation.
 async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
     keep_system_fields(new, old);
+    if part == Part::Bound {
+        return Ok(());
+    }
     let catalog = call.x.server.catalog;
     schema::defaults::apply(catalog, call.stored, new);
     prepare(call, part, new, old);
@@ -179,7 +184,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
     }
     let errors = match part {
         Part::Status => schema::validate::update_status(call.stored, review.object, old),
-        Part::Main | Part::Special => schema::validate::update(call.stored, review.object, old),
+        Part::Main | Part::Special | Part::Bound => schema::validate::update(call.stored, review.object, old),
     };
     kinds::verdict(call.resource, &name, errors)?;
     admission(call.x.server, &mut review, false).await?;
@@ -191,6 +196,7 @@ fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
     match part {
         Part::Main => schema::strategy::prepare_for_update(call.stored, new, old),
         Part::Status => schema::strategy::prepare_for_status_update(call.stored, new, old),
+        Part::Bound => {}
         Part::Special => {
             let _known = schema::strategy::prepare_for_subresource_update(call.stored, &call.x.attributes.subresource, new, old);
         }
