@@ -1,0 +1,123 @@
+//! What a node costs that nobody asks for anything.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::Bench;
+use crate::node::Node;
+use crate::process::{all, bytes_written, cpu, installed, machine_cpu, output, pss, rss};
+use crate::report::{Row, mib};
+
+/// After the start, before looking.
+const SETTLE: Duration = Duration::from_secs(10);
+/// How long is looked; a second such window counts fsyncs, because being traced costs CPU.
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// What a set of processes has used so far.
+fn used(pids: &[u32], what: impl Fn(u32) -> f64) -> BTreeMap<u32, f64> {
+    pids.iter().map(|pid| (*pid, what(*pid))).collect()
+}
+
+/// The growth of those that were there at both ends.
+fn grown(before: &BTreeMap<u32, f64>, what: impl Fn(u32) -> f64) -> f64 {
+    before.iter().map(|(pid, then)| (what(*pid) - then).max(0.0)).sum()
+}
+
+/// Memory, CPU, bytes and fsyncs of an idle node.
+pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
+    tokio::time::sleep(SETTLE).await;
+    let (pids, kedge) = (all()?, node.pid());
+    let seconds = |pid| cpu(pid).as_secs_f64();
+    let written = |pid| bytes_written(pid) as f64;
+    let (cpu_before, io_before) = (used(&pids, seconds), used(&pids, written));
+    let (kedge_cpu, kedge_io) = (seconds(kedge), written(kedge));
+    let (busy, total) = machine_cpu();
+    tokio::time::sleep(WINDOW).await;
+    node.check()?;
+    let per_cent = |spent: f64| spent / WINDOW.as_secs_f64() * 100.0;
+    let node_cpu = grown(&cpu_before, seconds);
+    let (busy_after, total_after) = machine_cpu();
+    let others = (busy_after - busy).as_secs_f64() - node_cpu;
+    bench.report.add(Row::of(
+        "machine: CPU taken by others in that minute",
+        format!("{:.0} % of all cores", (others / (total_after - total).as_secs_f64() * 100.0).max(0.0)),
+    ));
+
+    let (resident, share) = (rss(kedge), pss(kedge));
+    let name = "kedge process, idle";
+    bench.report.add(Row::of(name, format!("{} RSS, {} PSS", mib(resident), mib(share))).budget("≤ 40 MB RSS", resident <= 40_000_000));
+    let whole: u64 = pids.iter().map(|pid| pss(*pid)).sum();
+    let name = format!("whole node, idle, PSS ({} processes with containerd, shims, DNS)", pids.len());
+    bench.report.add(Row::of(name, mib(whole)).beside(format!("kedge alone: {}", mib(share)), whole as f64 / share as f64).budget("≤ 95 MiB", whole <= 95 << 20));
+    let name = "idle CPU, all of it";
+    let kedge_alone = per_cent(seconds(kedge) - kedge_cpu);
+    bench.report.add(
+        Row::of(name, format!("{:.2} % of a core", per_cent(node_cpu)))
+            .beside(format!("kedge alone: {kedge_alone:.2} %"), per_cent(node_cpu) / kedge_alone)
+            .budget("≤ 0.5 %", per_cent(node_cpu) <= 0.5),
+    );
+    let (node_kb, kedge_kb) = (grown(&io_before, written) / 1e3, (written(kedge) - kedge_io) / 1e3);
+    bench.report.add(
+        Row::of("idle disk, bytes a minute", format!("{node_kb:.0} KB"))
+            .beside(format!("kedge alone: {kedge_kb:.0} KB"), node_kb / kedge_kb)
+            .budget("≤ 100 KB", node_kb <= 100.0),
+    );
+    let name = "idle disk, fsyncs a minute";
+    bench.report.add(match fsyncs(&pids, kedge, &bench.dir).await {
+        Ok((of_all, of_kedge)) => Row::of(name, of_all.to_string())
+            .beside(format!("kedge alone: {of_kedge}"), of_all as f64 / of_kedge as f64)
+            .budget("≤ 10", of_all <= 10),
+        Err(err) => Row::missing(name, &format!("{err:#}")),
+    });
+    Ok(())
+}
+
+/// Calls of fsync, fdatasync and their like in one window: of all, of kedge.
+async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
+    installed("strace").context("strace is not installed")?;
+    let mut tracers = Vec::new();
+    for pid in pids {
+        let (pid, file) = (*pid, dir.join(format!("strace.{pid}")));
+        let out = file.display().to_string();
+        let seconds = WINDOW.as_secs().to_string();
+        let trace = move || {
+            let attach = pid.to_string();
+            output("timeout", &["--preserve-status", "-s", "INT", &seconds, "strace", "-c", "-f", "-e", "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync", "-p", &attach, "-o", &out])
+        };
+        tracers.push((pid, file, tokio::task::spawn_blocking(trace)));
+    }
+    let (mut of_all, mut of_kedge) = (0, 0);
+    for (pid, file, tracer) in tracers {
+        // strace tells the signal that ended it; what counts is its table.
+        let ended = tracer.await?;
+        let table = std::fs::read_to_string(&file).with_context(|| format!("strace of {pid}: {ended:?}"))?;
+        let calls = calls(&table);
+        of_all += calls;
+        of_kedge += if pid == kedge { calls } else { 0 };
+    }
+    Ok((of_all, of_kedge))
+}
+
+/// The calls that a table of `strace -c` counts; an empty one counts none.
+fn calls(table: &str) -> u64 {
+    let rows = table.lines().filter(|line| line.contains("sync") && !line.contains("total"));
+    rows.filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_the_fourth_column_of_each_row_but_the_total() {
+        let table = "% time     seconds  usecs/call     calls    errors syscall\n\
+                     ------ ----------- ----------- --------- --------- ----------------\n\
+                     \x20 80.00    0.001    10        12           fdatasync\n  20.00    0.001    10         3         1 fsync\n\
+                     ------ ----------- ----------- --------- --------- ----------------\n100.00    0.002                    15         1 total\n";
+        assert_eq!(calls(table), 15);
+        assert_eq!(calls(""), 0);
+    }
+}
