@@ -16,6 +16,7 @@ want nft nftables
 want ip iproute2
 want conntrack conntrack
 want jq jq
+want curl curl
 [ -x /bin/busybox ] || command -v busybox >/dev/null 2>&1 || missing="$missing busybox-static"
 if [ "${1:-}" = tests ]; then
     want etcd etcd-server

@@ -60,13 +60,13 @@ kubectl apply -f "$root/manifests/examples/web.yaml"
 kubectl rollout status deployment/web --timeout=120s
 
 address=$(kubectl get service web -o jsonpath='{.spec.clusterIP}')
-page_by_service() { "$busybox" wget -q -T 5 -O - "http://$address/"; }
+page_by_service() { curl -fsS -m 5 "http://$address/"; }
 wait_for 30 "the page through the ClusterIP $address" page_by_service
 page_by_service
 say "the page through kubectl port-forward"
 kubectl port-forward service/web 18080:80 >/dev/null &
 forward=$!
-page_by_forward() { "$busybox" wget -q -T 5 -O - http://127.0.0.1:18080/; }
+page_by_forward() { curl -fsS -m 5 http://127.0.0.1:18080/; }
 wait_for 30 "port-forward" page_by_forward
 page_by_forward
 kill "$forward"

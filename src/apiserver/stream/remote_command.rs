@@ -41,13 +41,14 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Reads the query of an exec or attach request.
+    /// Reads the query of an exec or attach request, in the kubelet's names or in the API's.
     pub fn from_query(query: &str) -> Wanted {
-        let on = |name: &str| {
-            query.split('&').filter_map(|pair| pair.split_once('=')).any(|(key, value)| key == name && matches!(value, "true" | "1"))
+        let on = |kubelets: &str, apis: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.any(|(key, value)| (key == kubelets || key == apis) && matches!(value, "true" | "1"))
         };
-        let tty = on("tty");
-        Wanted { stdin: on("stdin"), stdout: on("stdout"), stderr: on("stderr") && !tty, tty }
+        let tty = on("tty", "tty");
+        Wanted { stdin: on("input", "stdin"), stdout: on("output", "stdout"), stderr: on("error", "stderr") && !tty, tty }
     }
 }
 
@@ -197,6 +198,8 @@ mod tests {
     fn a_terminal_has_no_stderr_of_its_own() {
         let wanted = Wanted::from_query("container=a&stdin=true&stdout=1&stderr=true&tty=true");
         assert_eq!(wanted, Wanted { stdin: true, stdout: true, stderr: false, tty: true });
+        let by_kubelets_names = Wanted::from_query("command=echo&output=1&error=1");
+        assert_eq!(by_kubelets_names, Wanted { stdin: false, stdout: true, stderr: true, tty: false });
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(super) fn plan(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     }
     let recreate = spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");
     let mut actions = if recreate { plan_recreate(deployment, sets) } else { plan_rolling(deployment, sets) };
-    if actions.is_empty() && is_complete(deployment, sets) {
+    if is_complete(deployment, sets) {
         actions.extend(surplus_history(deployment, sets));
     }
     actions
