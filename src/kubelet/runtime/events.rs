@@ -20,8 +20,12 @@ use super::cri::{Cri, channel};
 
 /// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list again then.
 const BACKLOG_EVENTS: usize = 1024;
-/// The CRI's namespace in containerd.
-const FILTER: &str = "namespace==k8s.io";
+/// What of containerd's events concerns us; values with slashes must be quoted.
+const FILTERS: [&str; 3] = [
+    r#"namespace=="k8s.io",topic=="/tasks/exit""#,
+    r#"namespace=="k8s.io",topic=="/tasks/start""#,
+    r#"namespace=="k8s.io",topic=="/tasks/oom""#,
+];
 
 /// What happened in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,11 +105,11 @@ async fn from_cri(cri: &Cri, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Back
 
 async fn from_containerd(socket: &Path, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Backoff) {
     let mut client = EventsClient::new(channel(socket));
-    let filters = ["/tasks/exit", "/tasks/start", "/tasks/oom"].map(|topic| format!("{FILTER},topic=={topic}"));
-    let mut stream = match client.subscribe(SubscribeRequest { filters: filters.to_vec() }).await {
+    let filters = FILTERS.map(str::to_owned).to_vec();
+    let mut stream = match client.subscribe(SubscribeRequest { filters }).await {
         Ok(answer) => answer.into_inner(),
         Err(status) => {
-            debug!(err = %Chain(&status), "cannot listen to containerd's events");
+            warn!(err = %Chain(&status), "cannot listen to containerd's events");
             return;
         }
     };
@@ -123,7 +127,7 @@ async fn from_containerd(socket: &Path, tx: &mpsc::Sender<RuntimeEvent>, backoff
             }
             Ok(None) => return,
             Err(status) => {
-                debug!(err = %Chain(&status), "containerd's event stream ended");
+                warn!(err = %Chain(&status), "containerd's event stream ended");
                 return;
             }
         }
