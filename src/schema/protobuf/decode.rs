@@ -63,6 +63,10 @@ impl Walk {
             other => other,
         };
         match (&field.shape, wire) {
+            (shape, wire) if super::is_named_list(owner, field) => {
+                let v = self.element(shape, wire).map_err(named)?;
+                out.insert(field.name.to_string(), v);
+            }
             (Shape::List(item), wire) => {
                 let Value::Array(list) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Array(Vec::new())) else { return Ok(()) };
                 self.items(list, item, wire).map_err(named)?;

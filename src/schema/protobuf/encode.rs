@@ -42,6 +42,7 @@ fn write_field(out: &mut Vec<u8>, owner: &TypeDef, field: &Field, given: Option<
     match given {
         Some(v) if !v.is_null() => match schemas::union_of(owner, field) {
             Some(union) => schemas::encode(out, field.tag, union, owner, v),
+            None if super::is_named_list(owner, field) => element(out, field.tag, &field.shape, v),
             None => value(out, field.tag, &field.shape, v),
         }
         .map_err(named),

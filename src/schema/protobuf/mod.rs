@@ -75,8 +75,15 @@ pub fn type_of(api_version: &str, kind: &str) -> Option<&'static TypeDef> {
     match (group, kind) {
         ("meta.k8s.io", "PartialObjectMetadata") => Some(&partial()[0]),
         ("meta.k8s.io", "PartialObjectMetadataList") => Some(&partial()[1]),
+        // Discovery's oldest kind has no apiVersion.
+        ("", "APIVersions") => Catalog::builtin().type_of_kind("", "v1", kind),
         _ => Catalog::builtin().type_of_kind(group, version, kind).filter(|t| speaks(t)),
     }
+}
+
+/// A list that is a named type in Go is a message with its items in field 1. As a field there is only this one.
+fn is_named_list(owner: &TypeDef, field: &Field) -> bool {
+    field.name == "verbs" && owner.name == "io.k8s.apimachinery.pkg.apis.meta.v1.APIResource"
 }
 
 /// PartialObjectMetadata and its list: no document of OpenAPI names them.

@@ -172,3 +172,27 @@ fn garbage_is_an_error_or_an_object_but_never_a_panic() {
         }
     }
 }
+
+#[test]
+fn everything_that_is_listed_has_a_list_that_can_be_written() {
+    for r in Catalog::builtin().resources() {
+        assert!(speaks(r.type_def()), "{}", r.kind);
+        if !r.list_kind.is_empty() {
+            let list = json!({ "apiVersion": r.api_version(), "kind": r.list_kind, "metadata": { "resourceVersion": "1" }, "items": [{ "metadata": { "name": "n" } }] });
+            let back = decode(&encode(&list).unwrap(), type_of(&r.api_version(), &r.list_kind).unwrap()).unwrap();
+            assert_eq!(back["items"][0]["metadata"]["name"], "n", "{}", r.list_kind);
+        }
+    }
+}
+
+#[test]
+fn verbs_of_discovery_are_a_message_of_their_own() {
+    let list = json!({ "apiVersion": "v1", "kind": "APIResourceList", "groupVersion": "v1", "resources": [
+        { "name": "pods", "singularName": "pod", "namespaced": true, "kind": "Pod", "verbs": ["get", "list"] },
+    ] });
+    let bytes = encode(&list).unwrap();
+    // verbs = 4, items = 1
+    let verbs = b"\x22\x0b\x0a\x03get\x0a\x04list";
+    assert!(bytes.windows(verbs.len()).any(|w| w == verbs));
+    assert_eq!(decoded(&bytes, type_of("v1", "APIResourceList").unwrap())["resources"][0]["verbs"], json!(["get", "list"]));
+}
