@@ -32,7 +32,7 @@ pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMa
             Ok(bytes) => bytes,
             Err(err) => {
                 let failure = match err {
-                    schema::protobuf::Error::NoTags(_) => Status::new(406, "NotAcceptable", err.to_string()),
+                    schema::protobuf::ProtobufError::NoTags(_) => Status::new(406, "NotAcceptable", err.to_string()),
                     err => Status::internal(err),
                 };
                 let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

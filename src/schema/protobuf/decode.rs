@@ -5,14 +5,14 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value};
 
 use super::wire::{Reader, Wire, signed, text};
-use super::{Error, schemas};
+use super::{ProtobufError, schemas};
 use crate::table::{Field, Shape, TypeDef};
 
 /// Fields, items and entries that one body may hold: two bytes of an empty message become a whole struct of JSON.
 const VALUES_MAX: usize = 1_000_000;
 
 /// Reads the message of an object.
-pub(super) fn object(bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, Error> {
+pub(super) fn object(bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, ProtobufError> {
     let mut walk = Walk { depth: 0, values: 0 };
     walk.message(bytes, of)
 }
@@ -24,22 +24,22 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    fn count(&mut self) -> Result<(), Error> {
+    fn count(&mut self) -> Result<(), ProtobufError> {
         self.values += 1;
-        if self.values > VALUES_MAX { Err(Error::TooLarge) } else { Ok(()) }
+        if self.values > VALUES_MAX { Err(ProtobufError::TooLarge) } else { Ok(()) }
     }
 
     /// A message of a struct.
-    pub(super) fn message(&mut self, bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, Error> {
+    pub(super) fn message(&mut self, bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, ProtobufError> {
         let mut out = Map::new();
         self.fields(bytes, of, &mut Vec::new(), &mut out)?;
         Ok(out)
     }
 
-    fn fields(&mut self, bytes: &[u8], of: &TypeDef, path: &mut Vec<u32>, out: &mut Map<String, Value>) -> Result<(), Error> {
+    fn fields(&mut self, bytes: &[u8], of: &TypeDef, path: &mut Vec<u32>, out: &mut Map<String, Value>) -> Result<(), ProtobufError> {
         self.depth += 1;
         if self.depth > base::limits::NESTING_DEPTH_MAX {
-            return Err(Error::TooLarge);
+            return Err(ProtobufError::TooLarge);
         }
         let mut reader = Reader(bytes);
         while let Some((tag, wire)) = reader.field()? {
@@ -56,10 +56,10 @@ impl Walk {
         Ok(())
     }
 
-    fn add(&mut self, out: &mut Map<String, Value>, owner: &TypeDef, field: &Field, wire: Wire<'_>) -> Result<(), Error> {
+    fn add(&mut self, out: &mut Map<String, Value>, owner: &TypeDef, field: &Field, wire: Wire<'_>) -> Result<(), ProtobufError> {
         let union = schemas::union_of(owner, field);
-        let named = |err: Error| match err {
-            Error::Field { field: inner, why } if inner.is_empty() => Error::Field { field: field.name.to_string(), why },
+        let named = |err: ProtobufError| match err {
+            ProtobufError::Field { field: inner, why } if inner.is_empty() => ProtobufError::Field { field: field.name.to_string(), why },
             other => other,
         };
         match (&field.shape, wire) {
@@ -80,8 +80,8 @@ impl Walk {
                 let Value::Object(map) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Object(Map::new())) else { return Ok(()) };
                 map.insert(key.to_owned(), v);
             }
-            (_, Wire::Bytes(b)) if union.is_some_and(|u| u != schemas::Union::TextsOr) => {
-                let v = schemas::decode(self, b, union.unwrap_or(schemas::Union::BoolOr), owner)?;
+            (_, Wire::Bytes(b)) if union.is_some_and(|u| u != schemas::Union::Dependencies) => {
+                let v = schemas::decode(self, b, union.unwrap_or(schemas::Union::Additional), owner)?;
                 out.insert(field.name.to_string(), v);
             }
             (shape, wire) => {
@@ -96,7 +96,7 @@ impl Walk {
     }
 
     /// Repeated numbers come one by one from Go, packed from others.
-    fn items(&mut self, list: &mut Vec<Value>, item: &Shape, wire: Wire<'_>) -> Result<(), Error> {
+    fn items(&mut self, list: &mut Vec<Value>, item: &Shape, wire: Wire<'_>) -> Result<(), ProtobufError> {
         match (item, wire) {
             (Shape::Bool | Shape::Int32 | Shape::Int64, Wire::Bytes(packed)) => {
                 let mut reader = Reader(packed);
@@ -117,7 +117,7 @@ impl Walk {
         Ok(())
     }
 
-    fn entry<'b>(&mut self, bytes: &'b [u8]) -> Result<(&'b str, Wire<'b>), Error> {
+    fn entry<'b>(&mut self, bytes: &'b [u8]) -> Result<(&'b str, Wire<'b>), ProtobufError> {
         let (mut key, mut payload) = ("", Wire::Bytes(&[]));
         let mut reader = Reader(bytes);
         while let Some((tag, wire)) = reader.field()? {
@@ -130,7 +130,7 @@ impl Walk {
         Ok((key, payload))
     }
 
-    fn element(&mut self, shape: &Shape, wire: Wire<'_>) -> Result<Value, Error> {
+    fn element(&mut self, shape: &Shape, wire: Wire<'_>) -> Result<Value, ProtobufError> {
         let (Shape::List(item), Wire::Bytes(bytes)) = (shape, wire) else { return self.value(shape, wire) };
         let mut list = Vec::new();
         let mut reader = Reader(bytes);
@@ -144,23 +144,23 @@ impl Walk {
     }
 
     /// JSON, or an object in an envelope of its own.
-    fn raw(&mut self, bytes: &[u8]) -> Result<Value, Error> {
+    fn raw(&mut self, bytes: &[u8]) -> Result<Value, ProtobufError> {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
         if !bytes.starts_with(super::MAGIC) {
-            return serde_json::from_slice(bytes).map_err(|err| Error::Field { field: String::new(), why: err.to_string() });
+            return serde_json::from_slice(bytes).map_err(|err| ProtobufError::Field { field: String::new(), why: err.to_string() });
         }
         let inner = super::open(bytes)?;
-        let of = super::type_of(&inner.api_version, &inner.kind).ok_or_else(|| Error::NoTags(inner.kind.clone()))?;
+        let of = super::type_of(&inner.api_version, &inner.kind).ok_or_else(|| ProtobufError::NoTags(inner.kind.clone()))?;
         let mut object = self.message(inner.raw, of)?;
         object.insert("apiVersion".to_owned(), inner.api_version.into());
         object.insert("kind".to_owned(), inner.kind.into());
         Ok(Value::Object(object))
     }
 
-    fn value(&mut self, shape: &Shape, wire: Wire<'_>) -> Result<Value, Error> {
-        let wrong = |why: &str| Error::Field { field: String::new(), why: why.to_owned() };
+    fn value(&mut self, shape: &Shape, wire: Wire<'_>) -> Result<Value, ProtobufError> {
+        let wrong = |why: &str| ProtobufError::Field { field: String::new(), why: why.to_owned() };
         Ok(match (shape, wire) {
             (Shape::Bool, Wire::Varint(n)) => (n != 0).into(),
             // Go keeps the low 32 bits.
@@ -170,7 +170,7 @@ impl Walk {
             (Shape::Float, Wire::Fixed32(n)) => float(f32::from_bits(n).into()).ok_or_else(|| wrong("the number is not finite"))?,
             (Shape::String, Wire::Bytes(b)) => text(b)?.into(),
             (Shape::Bytes, Wire::Bytes(b)) => STANDARD.encode(b).into(),
-            (Shape::Time | Shape::MicroTime, Wire::Bytes(b)) if b.is_empty() => Value::Null,
+            (Shape::Time | Shape::MicroTime, Wire::Bytes([])) => Value::Null,
             (Shape::Time, Wire::Bytes(b)) => base::time::rfc3339_secs(instant(b, false)?).into(),
             (Shape::MicroTime, Wire::Bytes(b)) => base::time::rfc3339_micros(instant(b, true)?).into(),
             (Shape::Quantity, Wire::Bytes(b)) => text(first(b)?)?.into(),
@@ -198,7 +198,7 @@ fn known<'t>(of: &'t TypeDef, path: &[u32]) -> Option<&'t Field> {
 }
 
 /// The bytes of field 1: all there is in a Quantity, a RawExtension, a JSON and a FieldsV1.
-fn first(bytes: &[u8]) -> Result<&[u8], Error> {
+fn first(bytes: &[u8]) -> Result<&[u8], ProtobufError> {
     let mut reader = Reader(bytes);
     let mut found: &[u8] = &[];
     while let Some((tag, wire)) = reader.field()? {
@@ -209,7 +209,7 @@ fn first(bytes: &[u8]) -> Result<&[u8], Error> {
     Ok(found)
 }
 
-fn instant(bytes: &[u8], micros: bool) -> Result<jiff::Timestamp, Error> {
+fn instant(bytes: &[u8], micros: bool) -> Result<jiff::Timestamp, ProtobufError> {
     let (mut seconds, mut nanos) = (0, 0);
     let mut reader = Reader(bytes);
     while let Some((tag, wire)) = reader.field()? {
@@ -219,11 +219,11 @@ fn instant(bytes: &[u8], micros: bool) -> Result<jiff::Timestamp, Error> {
             _ => {}
         }
     }
-    let out_of_range = |_| Error::Field { field: String::new(), why: "the time is out of range".to_owned() };
+    let out_of_range = |_| ProtobufError::Field { field: String::new(), why: "the time is out of range".to_owned() };
     jiff::Timestamp::new(seconds, nanos).map_err(out_of_range)
 }
 
-fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
+fn int_or_string(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (mut is_text, mut number, mut string) = (false, 0, "");
     let mut reader = Reader(bytes);
     while let Some((tag, wire)) = reader.field()? {

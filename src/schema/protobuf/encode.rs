@@ -6,16 +6,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::wire::{bytes, delimited, double, varint};
-use super::{Error, schemas};
+use super::{ProtobufError, schemas};
 use crate::table::{Empty, Field, Shape, TypeDef};
 
 /// The fields of one object.
-pub(super) fn message(out: &mut Vec<u8>, of: &TypeDef, object: &Map<String, Value>) -> Result<(), Error> {
+pub(super) fn message(out: &mut Vec<u8>, of: &TypeDef, object: &Map<String, Value>) -> Result<(), ProtobufError> {
     group(out, of, &of.wire, 0, object)
 }
 
 /// Those fields at `positions`, which share the first `level` tags.
-fn group(out: &mut Vec<u8>, of: &TypeDef, positions: &[u16], level: usize, object: &Map<String, Value>) -> Result<(), Error> {
+fn group(out: &mut Vec<u8>, of: &TypeDef, positions: &[u16], level: usize, object: &Map<String, Value>) -> Result<(), ProtobufError> {
     let field_at = |position: &u16| &of.fields[usize::from(*position)];
     let mut rest = positions;
     while let Some((first, others)) = rest.split_first() {
@@ -34,9 +34,9 @@ fn group(out: &mut Vec<u8>, of: &TypeDef, positions: &[u16], level: usize, objec
     Ok(())
 }
 
-fn write_field(out: &mut Vec<u8>, owner: &TypeDef, field: &Field, given: Option<&Value>) -> Result<(), Error> {
-    let named = |why: Error| match why {
-        Error::Field { field: inner, why } if inner.is_empty() => Error::Field { field: field.name.to_string(), why },
+fn write_field(out: &mut Vec<u8>, owner: &TypeDef, field: &Field, given: Option<&Value>) -> Result<(), ProtobufError> {
+    let named = |why: ProtobufError| match why {
+        ProtobufError::Field { field: inner, why } if inner.is_empty() => ProtobufError::Field { field: field.name.to_string(), why },
         other => other,
     };
     match given {
@@ -51,12 +51,12 @@ fn write_field(out: &mut Vec<u8>, owner: &TypeDef, field: &Field, given: Option<
     }
 }
 
-fn wrong(shape: &Shape) -> Error {
-    Error::Field { field: String::new(), why: format!("the value is no {shape:?}") }
+fn wrong(shape: &Shape) -> ProtobufError {
+    ProtobufError::Field { field: String::new(), why: format!("the value is no {shape:?}") }
 }
 
 /// One value; a list writes each item under the same tag.
-fn value(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), Error> {
+fn value(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), ProtobufError> {
     match (shape, v) {
         (Shape::List(item), Value::Array(items)) => items.iter().try_for_each(|v| element(out, tag, item, v))?,
         (Shape::Map(item), Value::Object(entries)) => {
@@ -83,7 +83,7 @@ fn value(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), Er
 }
 
 /// An item of a list or the value of a map's entry.
-fn element(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), Error> {
+fn element(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), ProtobufError> {
     match (shape, v) {
         (Shape::Any, _) => value(out, tag, shape, v),
         (_, Value::Null) => zero(out, tag, shape),
@@ -143,7 +143,7 @@ fn time(out: &mut Vec<u8>, tag: u32, text: &str, keep: impl Fn(i32) -> i32) -> O
 }
 
 /// What Go writes for a field without a pointer that holds nothing. Lists, maps and bytes are nil then, and not written.
-fn zero(out: &mut Vec<u8>, tag: u32, shape: &Shape) -> Result<(), Error> {
+fn zero(out: &mut Vec<u8>, tag: u32, shape: &Shape) -> Result<(), ProtobufError> {
     match shape {
         Shape::Bool | Shape::Int32 | Shape::Int64 => varint(out, tag, 0),
         Shape::Float => double(out, tag, 0.0),

@@ -30,7 +30,7 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// Why bytes are no object, or an object cannot be bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum ProtobufError {
     /// No envelope.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NotProtobuf,
@@ -109,9 +109,9 @@ fn partial() -> &'static [TypeDef; 2] {
 
 /// Opens the envelope.
 ///
-/// Errors: [`Error::NotProtobuf`] and [`Error::Broken`].
-pub fn open(body: &[u8]) -> Result<Envelope<'_>, Error> {
-    let mut reader = Reader(body.strip_prefix(MAGIC).ok_or(Error::NotProtobuf)?);
+/// Errors: [`ProtobufError::NotProtobuf`] and [`ProtobufError::Broken`].
+pub fn open(body: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
+    let mut reader = Reader(body.strip_prefix(MAGIC).ok_or(ProtobufError::NotProtobuf)?);
     let mut out = Envelope::default();
     while let Some((tag, field)) = reader.field()? {
         match (tag, field) {
@@ -126,9 +126,9 @@ pub fn open(body: &[u8]) -> Result<Envelope<'_>, Error> {
                 }
             }
             (2, Wire::Bytes(b)) => out.raw = b,
-            (3, Wire::Bytes(b)) if !b.is_empty() => return Err(Error::Broken("the envelope's content encoding is not supported")),
+            (3, Wire::Bytes(b)) if !b.is_empty() => return Err(ProtobufError::Broken("the envelope's content encoding is not supported")),
             (4, Wire::Bytes(b)) if !b.is_empty() && b != MEDIA_TYPE.as_bytes() => {
-                return Err(Error::Broken("the envelope's content type is not supported"));
+                return Err(ProtobufError::Broken("the envelope's content type is not supported"));
             }
             _ => {}
         }
@@ -139,10 +139,10 @@ pub fn open(body: &[u8]) -> Result<Envelope<'_>, Error> {
 /// Reads a body as a value of `of`, with the envelope's apiVersion and kind where it has them.
 ///
 /// The value holds every field that the bytes name: [`crate::decode::conform`] drops the zeros.
-/// Errors: see [`Error`]; all are the sender's fault.
-pub fn decode(body: &[u8], of: &TypeDef) -> Result<Value, Error> {
+/// Errors: see [`ProtobufError`]; all are the sender's fault.
+pub fn decode(body: &[u8], of: &TypeDef) -> Result<Value, ProtobufError> {
     if !speaks(of) {
-        return Err(Error::NoTags(of.go_name().to_owned()));
+        return Err(ProtobufError::NoTags(of.go_name().to_owned()));
     }
     let envelope = open(body)?;
     let mut object = decode::object(envelope.raw, of)?;
@@ -156,17 +156,17 @@ pub fn decode(body: &[u8], of: &TypeDef) -> Result<Value, Error> {
 
 /// Writes an object of a built-in kind with its envelope.
 ///
-/// Errors: [`Error::NoTags`] for a kind that is JSON only, [`Error::Field`] for a value that is not of its type.
-pub fn encode(object: &Value) -> Result<Vec<u8>, Error> {
+/// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only, [`ProtobufError::Field`] for a value that is not of its type.
+pub fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let of = type_of(text("apiVersion"), text("kind")).ok_or_else(|| Error::NoTags(text("kind").to_owned()))?;
+    let of = type_of(text("apiVersion"), text("kind")).ok_or_else(|| ProtobufError::NoTags(text("kind").to_owned()))?;
     encode_as(object, of)
 }
 
 /// Writes a value of `of` with its envelope.
-pub fn encode_as(object: &Value, of: &TypeDef) -> Result<Vec<u8>, Error> {
+pub fn encode_as(object: &Value, of: &TypeDef) -> Result<Vec<u8>, ProtobufError> {
     if !speaks(of) {
-        return Err(Error::NoTags(of.go_name().to_owned()));
+        return Err(ProtobufError::NoTags(of.go_name().to_owned()));
     }
     let empty = Map::new();
     let fields = object.as_object().unwrap_or(&empty);

@@ -136,9 +136,9 @@ fn a_bottomless_message_is_refused() {
         let inner = std::mem::take(&mut bytes);
         wire::bytes(&mut bytes, not, &inner);
     }
-    assert_eq!(super::decode::object(&bytes, t), Err(Error::TooLarge));
+    assert_eq!(super::decode::object(&bytes, t), Err(ProtobufError::TooLarge));
     let pod = Catalog::builtin().type_of("io.k8s.api.core.v1.PodSpec").unwrap();
-    assert_eq!(super::decode::object(&[0x12, 0].repeat(1_000_001), pod), Err(Error::TooLarge));
+    assert_eq!(super::decode::object(&[0x12, 0].repeat(1_000_001), pod), Err(ProtobufError::TooLarge));
 }
 
 #[test]
