@@ -68,7 +68,7 @@ pub fn decode_as(
 /// Errors: 415 for a kind that has none, 400 for what cannot be read.
 pub fn from_protobuf(bytes: &[u8], of: &schema::table::TypeDef) -> Result<Value, Status> {
     schema::protobuf::decode(bytes, of).map_err(|err| match err {
-        schema::protobuf::Error::NoTags(_) => Status::unsupported_media_type("application/json, application/yaml"),
+        schema::protobuf::ProtobufError::NoTags(_) => Status::unsupported_media_type("application/json, application/yaml"),
         err => Status::bad_request(err.to_string()),
     })
 }
