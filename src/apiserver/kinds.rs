@@ -40,17 +40,9 @@ pub fn decode_as(
     strictness: &str,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
-    let strictness = match strictness {
-        "Ignore" => FieldValidation::Ignore,
-        "" | "Warn" => FieldValidation::Warn,
-        "Strict" => FieldValidation::Strict,
-        other => {
-            let message = format!("invalid fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\"");
-            return Err(Status::bad_request(message));
-        }
-    };
+    let strictness = strictness_of(strictness)?;
     let version = api_version.rsplit('/').next().unwrap_or_default();
-    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message(kind, version));
+    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(kind, version, bytes));
     let decoded = match format {
         Format::Json => schema::decode::decode(bytes, schema::decode::Format::Json, of, strictness),
         Format::Yaml => schema::decode::decode(bytes, schema::decode::Format::Yaml, of, strictness),
@@ -59,6 +51,28 @@ pub fn decode_as(
     .map_err(refused)?;
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, api_version, kind).map_err(refused)?;
+    warnings.extend(decoded.warnings);
+    Ok(value)
+}
+
+/// Reads `fieldValidation`.
+fn strictness_of(text: &str) -> Result<FieldValidation, Status> {
+    FieldValidation::parse(text).ok_or_else(|| {
+        let supported = ["", "Ignore", "Strict", "Warn"];
+        Status::options("CreateOptions", FieldError::not_supported("fieldValidation", Value::from(text), &supported))
+    })
+}
+
+/// Brings the result of a patch into the kind's form. `shown` is what a refusal shows of it.
+///
+/// Errors: 422 when the patch made something that is no such object, or (strict) has unknown fields.
+pub fn decode_patched(patched: Value, resource: &Resource, strictness: &str, warnings: &mut Vec<String>, shown: impl Fn(&Value) -> String) -> Result<Value, Status> {
+    let strictness = strictness_of(strictness)?;
+    let copy = patched.clone();
+    let refused = |err: schema::decode::DecodeError| invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())]);
+    let decoded = schema::decode::conform(patched, resource.type_def(), strictness).map_err(&refused)?;
+    let mut value = decoded.value;
+    schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(&refused)?;
     warnings.extend(decoded.warnings);
     Ok(value)
 }

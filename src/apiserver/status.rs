@@ -89,6 +89,11 @@ impl Status {
         Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource))).about(group, resource, name)
     }
 
+    /// 422 about an option of the request: `ListOptions.meta.k8s.io "" is invalid: limit: …`.
+    pub fn options(kind: &str, error: schema::validate::error::FieldError) -> Status {
+        crate::kinds::invalid("meta.k8s.io", kind, "", vec![error])
+    }
+
     /// 404 for a path that no resource answers.
     pub fn no_such_resource() -> Status {
         let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");

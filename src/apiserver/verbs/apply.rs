@@ -2,6 +2,7 @@
 
 use http::Response;
 use schema::apply::ApplyError;
+use schema::decode::FieldValidation;
 use serde_json::Value;
 use wire::Body;
 
@@ -24,6 +25,12 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let strictness = call.x.query.text("fieldValidation").to_owned();
     // The configuration must not gain defaults or zero values: what it does not say, it does not own.
     let config = raw(&bytes)?;
+    let said = (schema::meta::api_version(&config), schema::meta::kind(&config));
+    if said != (call.resource.api_version().as_str(), call.resource.kind.as_ref()) {
+        let group = if said.0.contains('/') { "" } else { "/" };
+        return Err(Status::bad_request(format!("invalid object type: {group}{}, Kind={}", said.0, said.1)));
+    }
+    schema::apply::fits(call.resource.type_def(), said.0, &config).map_err(refused)?;
     let mut ignored = Vec::new();
     kinds::decode_body(&bytes, Format::Yaml, call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
@@ -43,7 +50,10 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
             now: &now,
             reset: resets,
         };
-        schema::apply::apply(&request, old, &config, force).map_err(refused)
+        let merged = schema::apply::apply(&request, old, &config, force).map_err(refused)?;
+        // What is stored must read as it would after any other write: zero values that the configuration names are dropped.
+        let conformed = schema::decode::conform(merged, stored.type_def(), FieldValidation::Ignore);
+        conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&stored.kind, &stored.version)))
     };
     let written = write::update(call, &name, part, part == Part::Main, None, &mut make).await?;
     answer(call, written)
@@ -61,6 +71,6 @@ fn refused(err: ApplyError) -> Status {
             Status::apply_conflict(text, conflicts.into_iter().map(cause).collect())
         }
         ApplyError::BadRequest(_) => Status::bad_request(text),
-        ApplyError::Schema(_) => Status::internal(text),
+        ApplyError::Schema(_) => Status::new(500, "", text),
     }
 }

@@ -4,6 +4,7 @@ use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use schema::meta;
 use schema::table::Resource;
+use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -91,11 +92,12 @@ pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Option
     let orphan = body["orphanDependents"].as_bool().or(query.get("orphanDependents").map(|_| query.flag("orphanDependents")));
     let policy = text(&body["propagationPolicy"]).or(query.get("propagationPolicy").map(str::to_owned));
     if policy.is_some() && orphan.is_some() {
-        return Err(Status::bad_request("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: orphanDependents and deletionPropagation cannot be both set"));
+        let detail = "orphanDependents and deletionPropagation cannot be both set";
+        return Err(Status::options("DeleteOptions", FieldError::invalid("propagationPolicy", json!(policy), detail)));
     }
     if let Some(policy) = policy.as_deref().filter(|p| !matches!(*p, "Orphan" | "Background" | "Foreground")) {
-        let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: {policy:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"");
-        return Err(Status::new(422, "Invalid", message));
+        let supported = ["Foreground", "Background", "Orphan", "nil"];
+        return Err(Status::options("DeleteOptions", FieldError::not_supported("propagationPolicy", json!(policy), &supported)));
     }
     Ok(Options {
         grace: body["gracePeriodSeconds"].as_i64().or(query.number("gracePeriodSeconds")),

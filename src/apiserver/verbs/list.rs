@@ -6,6 +6,7 @@ use http::Response;
 use schema::fields::FieldSelector;
 use schema::labels::Selector;
 use schema::table::Resource;
+use schema::validate::error::FieldError;
 use store::Revision;
 use wire::Body;
 
@@ -20,6 +21,10 @@ use crate::status::Status;
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let filter = filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    if call.x.query.get("sendInitialEvents").is_some() {
+        return Err(Status::options("ListOptions", FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")));
+    }
+    numbers(&call.x.query)?;
     let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
     let moment = Moment::parse(&call.x.query, limit > 0)?;
     let (entries, rv, start) = collect(call, &filter, &moment).await?;
@@ -36,12 +41,23 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     present::list(call, page.into_iter().map(AsRef::as_ref), &meta)
 }
 
+/// Numbers among the options are numbers.
+///
+/// Errors: 400 in Go's words.
+pub fn numbers(query: &Query) -> Result<(), Status> {
+    let bad = ["limit", "timeoutSeconds"].into_iter().find(|key| query.get(key).is_some_and(|v| !v.is_empty()) && query.number(key).is_none());
+    match bad {
+        Some(key) => Err(Status::bad_request(format!("strconv.ParseInt: parsing {:?}: invalid syntax", query.text(key)))),
+        None => Ok(()),
+    }
+}
+
 /// Reads both selectors.
 ///
 /// Errors: 400 for text that is no selector, or a field that cannot be selected by.
 pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, query: &Query) -> Result<Filter, Status> {
     let labels = Selector::parse(query.text("labelSelector"))
-        .map_err(|err| Status::bad_request(format!("unable to parse requirement: {err}")))?;
+        .map_err(|err| Status::bad_request(err.to_string()))?;
     let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
     let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field);
     if let Some(term) = fields.terms().iter().find(|t| !known(&t.field)) {
@@ -77,7 +93,8 @@ impl Moment {
     pub fn parse(query: &Query, limited: bool) -> Result<Moment, Status> {
         let (rv, how, token) = (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
         if !matches!(how, "" | "Exact" | "NotOlderThan") {
-            return Err(Status::bad_request(format!("resourceVersionMatch: Unsupported value: {how:?}: supported values: \"Exact\", \"NotOlderThan\"")));
+            let supported = ["Exact", "NotOlderThan", ""];
+            return Err(Status::options("ListOptions", FieldError::not_supported("resourceVersionMatch", serde_json::Value::from(how), &supported)));
         }
         if !how.is_empty() && rv.is_empty() {
             return Err(forbidden_match("resourceVersionMatch is forbidden unless resourceVersion is provided"));
@@ -106,7 +123,7 @@ impl Moment {
 }
 
 fn forbidden_match(text: &str) -> Status {
-    Status::bad_request(format!("resourceVersionMatch: Forbidden: {text}"))
+    Status::options("ListOptions", FieldError::forbidden("resourceVersionMatch", text))
 }
 
 /// Reads a resource version; `None` if there is none.

@@ -84,7 +84,7 @@ pub fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, Status
     let mut dry = false;
     for value in values.filter(|v| !v.is_empty()) {
         if value != "All" {
-            return Err(Status::bad_request(format!("invalid dryRun: Unsupported value: {value:?}: supported values: \"All\"")));
+            return Err(Status::options("CreateOptions", schema::validate::error::FieldError::not_supported("dryRun", serde_json::json!([value]), &["All"])));
         }
         dry = true;
     }
@@ -95,22 +95,34 @@ pub fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, Status
 pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let a = &x.attributes;
     let catalog = x.server.catalog;
-    let Some(resource) = catalog.resource(&a.group, &a.version, &a.resource) else { return Ok(page_not_found()) };
+    let Some(resource) = catalog.resource(&a.group, &a.version, &a.resource) else {
+        // A group that is served answers itself for what it lacks.
+        return if catalog.groups().iter().any(|g| g.name == a.group) { Err(Status::no_such_resource()) } else { Ok(page_not_found()) };
+    };
     let sub = match a.subresource.as_str() {
         "" => None,
         name => match resource.subresource(name) {
             Some(sub) => Some(sub),
-            None => return Ok(page_not_found()),
+            None => return Err(Status::no_such_resource()),
         },
     };
     let verbs = sub.map_or(&resource.verbs, |s| &s.verbs);
+    // Which methods a path has: objects are named, but for those that are created.
+    let misaddressed = sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
+    let read_only = a.subresource == "log" && a.verb != "get";
+    if misaddressed || read_only {
+        return Err(Status::method_not_allowed());
+    }
     let streaming = matches!(a.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
     if !streaming && !allowed(verbs, &a.verb) {
         return Err(Status::method_not_allowed());
     }
     let collection = matches!(a.verb.as_str(), "list" | "watch");
+    if resource.namespaced && a.namespace.is_empty() && a.name.is_empty() && !collection {
+        return Err(Status::method_not_allowed());
+    }
     if (resource.namespaced && a.namespace.is_empty() && !collection) || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces") {
-        return Ok(page_not_found());
+        return Err(Status::no_such_resource());
     }
     // Custom kinds have no tags.
     let choose = if schema::protobuf::speaks(resource.type_def()) { negotiate::output_with_protobuf } else { negotiate::output };

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use http::Response;
 use schema::patch::PatchError;
+use schema::validate::error::FieldError;
 use serde_json::Value;
 use wire::Body;
 
 use super::update::answer;
 use super::write::{self, Part};
 use super::{Call, apply};
-use crate::status::{Cause, Status};
+use crate::status::Status;
 use crate::{kinds, negotiate};
 
 /// The kinds of patch by media type.
@@ -32,7 +33,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         _ => return Err(Status::unsupported_media_type(ACCEPTED)),
     };
     if call.x.query.flag("force") {
-        return Err(Status::bad_request("PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch"));
+        return Err(Status::options("PatchOptions", FieldError::forbidden("force", "may not be specified for non-apply patch")));
     }
     let bytes = call.body().await?;
     let name = call.x.attributes.name.clone();
@@ -44,8 +45,10 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         let old = kinds::convert(old.cloned().unwrap_or_default(), stored, resource)?;
         let patched = patched(resource.type_def(), way, &old, &bytes)?;
         warnings.clear();
-        let encoded = serde_json::to_vec(&patched).map_err(Status::internal)?;
-        let decoded = kinds::decode_body(&encoded, negotiate::Format::Json, resource, &strictness, &mut warnings)?;
+        let decoded = kinds::decode_patched(patched, resource, &strictness, &mut warnings, |patched| match way {
+            Way::Strategic => serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch)),
+            Way::Json | Way::Merge => patched.to_string(),
+        })?;
         kinds::convert(decoded, resource, stored)
     };
     let mut checked = |old: Option<&Value>| {
@@ -76,9 +79,10 @@ fn patched(of: &schema::table::TypeDef, way: Way, old: &Value, bytes: &Bytes) ->
     if way == Way::Json {
         return schema::patch::json(old, bytes).map_err(refused);
     }
-    let patch: Value = serde_json::from_slice(bytes).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))?;
+    let patch = schema::patch::read(bytes).map_err(refused)?;
     if !patch.is_object() {
-        return Err(Status::bad_request("error decoding patch: a patch must be a JSON object"));
+        let what = schema::decode::go_kind(&patch);
+        return Err(Status::bad_request(format!("error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")));
     }
     if way == Way::Merge { schema::patch::merge(old, &patch).map_err(refused) } else { schema::patch::strategic(of, old, &patch).map_err(refused) }
 }
@@ -89,9 +93,10 @@ pub fn refused(err: PatchError) -> Status {
     match err {
         PatchError::BadRequest(_) => Status::bad_request(text),
         PatchError::TooManyOperations { .. } => Status::new(413, "RequestEntityTooLarge", text),
-        PatchError::Rejected(why) => {
+        PatchError::Unmergeable(_) => Status::new(500, "", text),
+        PatchError::Rejected(_) => {
             let mut status = Status::new(422, "Invalid", text);
-            status.causes = vec![Cause { reason: "UnexpectedServerResponse".into(), message: why, field: String::new() }];
+            status.with_details = true;
             status
         }
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::Response;
+use schema::validate::error::FieldError;
 use store::{EventKind, Revision, WatchRequest};
 use tokio::time::Instant;
 use wire::Body;
@@ -38,6 +39,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     }
     let filter = Arc::new(filter);
     let query = &call.x.query;
+    list::numbers(query)?;
     let rv = parse_version(query.text("resourceVersion"))?;
     let bookmarks = query.flag("allowWatchBookmarks");
     let initial_list = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
@@ -89,11 +91,11 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 }
 
 fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Result<(), Status> {
-    let forbidden = |text: &str| Err(Status::bad_request(text.to_owned()));
+    let forbidden = |field: &str, text: &str| Err(Status::options("ListOptions", FieldError::forbidden(field, text)));
     match initial_list {
-        Some(_) if how != "NotOlderThan" => forbidden("resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
-        Some(true) if !bookmarks => forbidden("sendInitialEvents: Forbidden: sendInitialEvents requires setting allowWatchBookmarks to true"),
-        None if !how.is_empty() => forbidden("resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
+        Some(_) if how != "NotOlderThan" => forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+        Some(true) if !bookmarks => forbidden("sendInitialEvents", "sendInitialEvents requires setting allowWatchBookmarks to true"),
+        None if !how.is_empty() => forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
         _ => Ok(()),
     }
 }

@@ -69,7 +69,12 @@ pub async fn admission(server: &ApiServer, review: &mut Review<'_>, mutate: bool
 pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
     let given = call.x.query.text("fieldManager");
     if given.len() > 128 {
-        return Err(Status::bad_request(format!("fieldManager: Too long: may not be more than 128 bytes, got {}", given.len())));
+        let kind = match call.x.attributes.verb.as_str() {
+            "create" => "CreateOptions",
+            "patch" => "PatchOptions",
+            _ => "UpdateOptions",
+        };
+        return Err(Status::options(kind, schema::validate::error::FieldError::too_long("fieldManager", 128)));
     }
     if !given.is_empty() {
         return Ok(given.to_owned());

@@ -89,15 +89,8 @@ pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force:
     if !meta::managed_fields(config).is_empty() {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
     }
-    let view = View::Root(request.type_def);
     let config = without_nulls(config);
-    let mut errors = Vec::new();
-    check(view, &config, "", &mut errors);
-    if !errors.is_empty() {
-        let object = format!("{}/{}; {}, Kind={}", meta::namespace(&config), meta::name(&config), request.api_version, meta::kind(&config));
-        let text = errors.join("\n  ");
-        return Err(ApplyError::Schema(format!("failed to create typed patch object ({object}): errors:\n  {text}")));
-    }
+    fits(request.type_def, request.api_version, &config)?;
     let skeleton = new_object(&config);
     let live = live.unwrap_or(&skeleton);
     let mut managers = managers::decode(meta::managed_fields(live))
@@ -118,6 +111,21 @@ pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force:
     }
     meta::set_managed_fields(&mut object, managers::encode(&managers));
     Ok(object)
+}
+
+/// Whether a configuration can be applied to this type at all.
+///
+/// Errors: [`ApplyError::Schema`] names every undeclared field and wrong kind of value.
+pub fn fits(type_def: &TypeDef, api_version: &str, config: &Value) -> Result<(), ApplyError> {
+    let mut errors = Vec::new();
+    check(View::Root(type_def), config, "", &mut errors);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let group = if api_version.contains('/') { "" } else { "/" };
+    let object = format!("{}/{}; {group}{api_version}, Kind={}", meta::namespace(config), meta::name(config), meta::kind(config));
+    let text = if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
+    Err(ApplyError::Schema(format!("failed to create typed patch object ({object}): {text}")))
 }
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

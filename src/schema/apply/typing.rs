@@ -154,9 +154,83 @@ pub fn with_named_fields(view: View<'_>, value: Option<&Value>, set: &Set) -> Se
     out
 }
 
-/// Refuses what cannot be applied: keyed items without a key, and the same item twice.
+/// What a place holds, as far as it is declared.
+fn shape_of(view: View<'_>) -> Option<&Shape> {
+    match view {
+        View::Field(f) => Some(&f.shape),
+        View::Shape(s) => Some(s),
+        View::Root(_) | View::Unknown => None,
+    }
+}
+
+/// A value of another kind than its place holds, in structured-merge-diff's words.
+fn mismatch(shape: &Shape, value: &Value) -> Option<String> {
+    let go = || match value {
+        Value::Object(_) => "map[string]interface {}",
+        Value::Array(_) => "[]interface {}",
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::Null => "<nil>",
+    };
+    match (shape, value) {
+        (_, Value::Null) => None,
+        (Shape::Bool, v) if !v.is_boolean() => Some(format!("expected boolean, got &value.valueUnstructured{{Value:{v}}}")),
+        (Shape::Int32 | Shape::Int64 | Shape::Float, v) if !v.is_number() => Some(format!("expected numeric (int or float), got {}", go())),
+        (Shape::String | Shape::Bytes, v) if !v.is_string() => Some(format!("expected string, got &value.valueUnstructured{{Value:{v}}}")),
+        (Shape::List(_), v) if !v.is_array() => Some(format!("expected list, got &{{{}}}", crate::patch::go_text(v))),
+        (Shape::Map(_) | Shape::Struct(_), v) if !v.is_object() => Some(format!("expected map, got &{{{}}}", crate::patch::go_text(v))),
+        _ => None,
+    }
+}
+
+/// Checks what is owned as one all the same: fields below it are declared and of their kind.
+fn check_leaf(shape: &Shape, value: &Value, path: &str, errors: &mut Vec<String>) {
+    match (shape, value) {
+        (Shape::List(item), Value::Array(items)) => {
+            for (idx, child) in items.iter().enumerate() {
+                check(View::Shape(item), child, &format!("{path}[{idx}]"), errors);
+            }
+        }
+        (Shape::Map(entry), Value::Object(map)) => {
+            for (key, child) in map {
+                check(View::Shape(entry), child, &format!("{path}.{key}"), errors);
+            }
+        }
+        (Shape::Struct(t), Value::Object(map)) => {
+            undeclared(t.get(), map, path, errors);
+            for (key, child) in map {
+                check(field_view(t.get(), key), child, &format!("{path}.{key}"), errors);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn undeclared(t: &TypeDef, map: &Map<String, Value>, path: &str, errors: &mut Vec<String>) {
+    let implied = |key: &str| t.embedded && matches!(key, "apiVersion" | "kind" | "metadata");
+    let stray = map.keys().filter(|key| !t.open && !implied(key) && t.field(key).is_none());
+    errors.extend(stray.map(|key| format!("{path}.{key}: field not declared in schema")));
+}
+
+/// Refuses what cannot be applied: undeclared fields, values of a wrong kind, keyed items without a key, and the same item twice.
 pub fn check(view: View<'_>, value: &Value, path: &str, errors: &mut Vec<String>) {
+    if let Some(why) = shape_of(view).and_then(|shape| mismatch(shape, value)) {
+        errors.push(format!("{path}: {why}"));
+        return;
+    }
     let node = view.node(value);
+    match (node, value) {
+        (Node::Fields(t), Value::Object(map)) => undeclared(t, map, path, errors),
+        (Node::Leaf, _) => {
+            if let Some(shape) = shape_of(view) {
+                check_leaf(shape, value, path, errors);
+            }
+            return;
+        }
+        _ => {}
+    }
     if let (Node::Keyed(keys, item_view), Some(items)) = (node, value.as_array()) {
         for (idx, item) in items.iter().enumerate() {
             let has = |k: &&Name| item.get(k.as_ref()).is_some() || key_default(item_view, k).is_some();

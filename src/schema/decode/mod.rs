@@ -7,6 +7,7 @@ use crate::table::{Resource, TypeDef};
 
 mod conform;
 mod parse;
+mod syntax;
 #[cfg(test)]
 mod tests;
 
@@ -55,8 +56,8 @@ pub struct Decoded {
 /// Why a body is no object of the type. All are the client's fault (400).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not JSON or YAML.
-    #[error("couldn't get version/kind; json parse error: {0}")]
+    /// The bytes are not JSON or YAML; the text is Go's.
+    #[error("{0}")]
     Syntax(String),
     /// A value has the wrong type; the text is Go's.
     #[error("{0}")]
@@ -76,8 +77,27 @@ impl DecodeError {
             DecodeError::Type(_) | DecodeError::Strict(_) => {
                 format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {self}")
             }
-            DecodeError::Syntax(_) | DecodeError::Kind(_) => self.to_string(),
+            DecodeError::Kind(_) | DecodeError::Syntax(_) => self.to_string(),
         }
+    }
+
+    /// The same about a body as it was sent, whose beginning is shown if it cannot be read at all.
+    pub fn message_about(&self, kind: &str, version: &str, body: &[u8]) -> String {
+        match self {
+            DecodeError::Syntax(_) => format!("the object provided is unrecognized (must be of type {kind}): {self} ({})", summary(body)),
+            _ => self.message(kind, version),
+        }
+    }
+}
+
+/// The beginning of a body: text if it looks like JSON, hexadecimal otherwise.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let (shown, more) = (&body[..body.len().min(SHOWN)], if body.len() > SHOWN { " ..." } else { "" });
+    match shown.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(shown)),
+        Some(_) => format!("{}{more}", shown.iter().map(|b| format!("{b:02x}")).collect::<String>()),
     }
 }
 
@@ -126,7 +146,7 @@ pub fn check_resource(value: &mut Value, r: &Resource) -> Result<(), DecodeError
 }
 
 /// What Go's decoder calls a JSON value.
-fn go_kind(v: &Value) -> &'static str {
+pub fn go_kind(v: &Value) -> &'static str {
     match v {
         Value::Null => "null",
         Value::Bool(_) => "bool",

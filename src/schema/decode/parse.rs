@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::{DecodeError, FieldValidation, Format};
+use super::{DecodeError, FieldValidation, Format, syntax};
 
 /// The tree and one sentence for each repeated key. JSON nesting is bounded by serde_json (128, as NESTING_DEPTH_MAX).
 pub(super) fn parse(bytes: &[u8], format: Format, validation: FieldValidation) -> Result<(Value, Vec<String>), DecodeError> {
@@ -20,8 +20,14 @@ fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     let repeated = RefCell::new(Vec::new());
     let mut de = serde_json::Deserializer::from_slice(bytes);
     let seed = Tree { path: &Path::Root, repeated: &repeated };
-    let value = seed.deserialize(&mut de).and_then(|v| de.end().map(|()| v)).map_err(|e| DecodeError::Syntax(e.to_string()))?;
+    let value = seed.deserialize(&mut de).and_then(|v| de.end().map(|()| v)).map_err(|e| not_json(bytes, &e))?;
     Ok((value, repeated.into_inner()))
+}
+
+fn not_json(bytes: &[u8], err: &serde_json::Error) -> DecodeError {
+    let mistake = syntax::mistake(bytes);
+    let mistake = if mistake.is_empty() { err.to_string() } else { mistake };
+    DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {mistake}"))
 }
 
 fn yaml(bytes: &[u8], validation: FieldValidation) -> Result<(Value, Vec<String>), DecodeError> {
@@ -32,7 +38,7 @@ fn yaml(bytes: &[u8], validation: FieldValidation) -> Result<(Value, Vec<String>
         Err(strict) => match serde_saphyr::from_str_with_options(text, lenient) {
             Ok(value) if validation == FieldValidation::Ignore => value,
             Ok(value) => return depth_checked(value).map(|v| (v, vec![strict.to_string()])),
-            Err(e) => return Err(DecodeError::Syntax(e.to_string())),
+            Err(e) => return Err(DecodeError::Syntax(syntax::yaml_mistake(&e.to_string()))),
         },
     };
     depth_checked(value).map(|v| (v, Vec::new()))

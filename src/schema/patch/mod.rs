@@ -12,9 +12,12 @@ pub enum PatchError {
     /// 400: the patch itself could not be read.
     #[error("{0}")]
     BadRequest(String),
-    /// 422, reason `Invalid`; the text goes into a cause of type `UnexpectedServerResponse`.
+    /// 422, reason `Invalid`; upstream does not tell the client why.
     #[error("the server rejected our request due to an error in our request")]
     Rejected(String),
+    /// 500 upstream, without a reason: the patch does not fit the type.
+    #[error("{0}")]
+    Unmergeable(String),
     /// 413
     #[error("The allowed maximum operations in a JSON patch is {max}, got {got}")]
     TooManyOperations {
@@ -27,10 +30,32 @@ pub enum PatchError {
 
 const OPERATIONS_MAX: usize = 10_000;
 
+/// A patch's own text.
+///
+/// Errors: 400 in Go's words.
+pub fn read(patch: &[u8]) -> Result<Value, PatchError> {
+    crate::decode::untyped(patch, crate::decode::Format::Json).map_err(|err| {
+        let why = err.to_string();
+        let why = why.rsplit_once("json parse error: ").map_or(why.as_str(), |(_, why)| why);
+        PatchError::BadRequest(format!("error decoding patch: {why}"))
+    })
+}
+
+/// A value as Go's `%v` prints it: `map[a:1 b:[x y]]`.
+pub fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(s) => s.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => format!("map[{}]", map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect::<Vec<_>>().join(" ")),
+        other => other.to_string(),
+    }
+}
+
 /// RFC 6902, all operations or none.
 pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     let operations: json_patch::Patch =
-        serde_json::from_slice(patch).map_err(|e| PatchError::BadRequest(format!("error decoding patch: {e}")))?;
+        serde_json::from_value(read(patch)?).map_err(|e| PatchError::BadRequest(format!("error decoding patch: {e}")))?;
     if operations.0.len() > OPERATIONS_MAX {
         return Err(PatchError::TooManyOperations { got: operations.0.len(), max: OPERATIONS_MAX });
     }

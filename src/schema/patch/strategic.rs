@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use crate::patch::PatchError;
+use crate::patch::{PatchError, go_text};
 use crate::table::{Field, Shape, TypeDef};
 
 const DIRECTIVE: &str = "$patch";
@@ -54,7 +54,7 @@ pub(super) enum Depth {
 }
 
 fn rejected(text: impl Into<String>) -> PatchError {
-    PatchError::Rejected(text.into())
+    PatchError::Unmergeable(text.into())
 }
 
 fn text_of<'v>(map: &'v Map<String, Value>, name: &str) -> Option<&'v str> {
@@ -77,7 +77,7 @@ pub(super) fn merge_maps(
         }
         Some(Value::String(d)) if d == "delete" => return Ok(Map::new()),
         Some(Value::String(d)) if d == "merge" => {}
-        Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), Value::Object(patch.clone())))),
+        Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(&Value::Object(patch.clone()))))),
     }
     if let Some(retain) = patch.get(RETAIN_KEYS) {
         retain_keys(&mut original, patch, retain)?;
@@ -149,19 +149,19 @@ fn merge_member(
 }
 
 fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: &Value) -> Result<(), PatchError> {
-    let bad = || rejected(format!("invalid retainKeys list: {retain}"));
+    let bad = || PatchError::BadRequest("invalid patch format of retainKeys".to_owned());
     let retain = retain.as_array().ok_or_else(bad)?;
     let keys: Vec<&str> = retain.iter().filter_map(Value::as_str).collect();
     let named = |k: &String| k.starts_with('$') || keys.contains(&k.as_str());
-    if let Some(stray) = patch.iter().find(|(k, v)| !v.is_null() && !named(k)) {
-        return Err(rejected(format!("$retainKeys list doesn't contain all the keys in patch: {}", stray.0)));
+    if patch.iter().any(|(k, v)| !v.is_null() && !named(k)) {
+        return Err(bad());
     }
     original.retain(|k, _| keys.contains(&k.as_str()));
     Ok(())
 }
 
 fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> Result<(), PatchError> {
-    let gone = gone.as_array().ok_or_else(|| rejected(format!("invalid {DELETE_FROM}{name}: {gone}")))?;
+    let gone = gone.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of primitive list".to_owned()))?;
     if let Some(Value::Array(list)) = original.get_mut(name) {
         list.retain(|item| !gone.contains(item));
     }
@@ -169,7 +169,7 @@ fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> R
 }
 
 fn order_only(place: Place<'_>, original: &mut Map<String, Value>, name: &str, order: &Value) -> Result<(), PatchError> {
-    let order = order.as_array().ok_or_else(|| rejected(format!("invalid {SET_ORDER}{name}: {order}")))?;
+    let order = order.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of setElementOrder list".to_owned()))?;
     let key = place.field(name).and_then(|f| f.merge_key.as_deref());
     if let Some(Value::Array(list)) = original.get_mut(name) {
         let old = std::mem::take(list);
@@ -208,7 +208,7 @@ fn merge_lists(
         let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
         let id = item
             .get(key)
-            .ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", Value::Object(item.clone()))))?;
+            .ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(&Value::Object(item.clone())))))?;
         match merged.iter().position(|m| m.get(key) == Some(id)) {
             Some(at) => {
                 let old = merged[at].as_object().cloned().unwrap_or_default();
@@ -231,7 +231,7 @@ fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Resu
         match item.get(DIRECTIVE) {
             None => rest.push(item.clone()),
             Some(Value::String(d)) if d == "delete" => {
-                let id = item.get(key).ok_or_else(|| rejected(format!("map: {item} does not contain declared merge key: {key}")))?;
+                let id = item.get(key).ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item))))?;
                 original.retain(|o| o.get(key) != Some(id));
             }
             Some(Value::String(d)) if d == "replace" => replaced = true,
@@ -358,8 +358,8 @@ mod tests {
     #[test]
     fn what_cannot_be_merged_is_refused() {
         let patch = json!({"containers": [{"image": "x"}]});
-        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"containers": []}), &patch), Err(PatchError::Rejected(_))));
+        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"containers": []}), &patch), Err(PatchError::Unmergeable(_))));
         let patch = json!({"labels": {"$patch": "bad"}});
-        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"labels": {}}), &patch), Err(PatchError::Rejected(_))));
+        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"labels": {}}), &patch), Err(PatchError::Unmergeable(_))));
     }
 }

@@ -1,0 +1,217 @@
+//! What is wrong with JSON that cannot be read, in the words of Go's scanner.
+
+/// The first mistake in `bytes`; empty text if there is none.
+pub(super) fn mistake(bytes: &[u8]) -> String {
+    let mut scan = Scan { bytes, at: 0 };
+    let end = scan.value(0).and_then(|()| match scan.skip() {
+        None => Ok(()),
+        Some(_) => Err(scan.here("after top-level value")),
+    });
+    end.err().unwrap_or_default()
+}
+
+/// The sentence about a YAML reader's complaint: `error: line 1 column 5: why` is Go's `yaml: line 1: why`.
+pub(super) fn yaml_mistake(text: &str) -> String {
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let parts = first.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+    match parts {
+        Some((place, why)) => format!("yaml: line {}: {why}", place.split(' ').next().unwrap_or_default()),
+        None => format!("yaml: {first}"),
+    }
+}
+
+struct Scan<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Scan<'_> {
+    fn skip(&mut self) -> Option<u8> {
+        while self.bytes.get(self.at).is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+        self.bytes.get(self.at).copied()
+    }
+
+    /// The mistake at the byte where we stand.
+    fn here(&self, context: &str) -> String {
+        let Some(byte) = self.bytes.get(self.at) else { return "unexpected end of JSON input".to_owned() };
+        let shown = match byte {
+            b'\'' => r"'\''".to_owned(),
+            b'"' => "'\"'".to_owned(),
+            b'\\' => r"'\\'".to_owned(),
+            b'\n' => r"'\n'".to_owned(),
+            b'\t' => r"'\t'".to_owned(),
+            b'\r' => r"'\r'".to_owned(),
+            0..0x20 | 0x7f => format!("'\\x{byte:02x}'"),
+            _ => format!("'{}'", char::from(*byte)),
+        };
+        format!("invalid character {shown} {context}")
+    }
+
+    fn value(&mut self, depth: usize) -> Result<(), String> {
+        if depth > base::limits::NESTING_DEPTH_MAX {
+            return Err("exceeded max depth".to_owned());
+        }
+        match self.skip() {
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => self.string(),
+            Some(b't') => self.literal("true"),
+            Some(b'f') => self.literal("false"),
+            Some(b'n') => self.literal("null"),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            _ => Err(self.here("looking for beginning of value")),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<(), String> {
+        self.at += 1;
+        if self.skip() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            if self.skip() != Some(b'"') {
+                return Err(self.here("looking for beginning of object key string"));
+            }
+            self.string()?;
+            if self.skip() != Some(b':') {
+                return Err(self.here("after object key"));
+            }
+            self.at += 1;
+            self.value(depth + 1)?;
+            let next = self.skip();
+            match next {
+                Some(b',') => self.at += 1,
+                Some(b'}') => break,
+                _ => return Err(self.here("after object key:value pair")),
+            }
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn array(&mut self, depth: usize) -> Result<(), String> {
+        self.at += 1;
+        if self.skip() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.value(depth + 1)?;
+            let next = self.skip();
+            match next {
+                Some(b',') => self.at += 1,
+                Some(b']') => break,
+                _ => return Err(self.here("after array element")),
+            }
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<(), String> {
+        self.at += 1;
+        loop {
+            match self.bytes.get(self.at) {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    self.at += 1;
+                    self.escape()?;
+                }
+                Some(0..0x20) | None => return Err(self.here("in string literal")),
+                Some(_) => self.at += 1,
+            }
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn escape(&mut self) -> Result<(), String> {
+        match self.bytes.get(self.at) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
+            Some(b'u') => {
+                self.at += 1;
+                for _ in 0..4 {
+                    if !self.bytes.get(self.at).is_some_and(u8::is_ascii_hexdigit) {
+                        return Err(self.here("in \\u hexadecimal character escape"));
+                    }
+                    self.at += 1;
+                }
+            }
+            _ => return Err(self.here("in string escape code")),
+        }
+        Ok(())
+    }
+
+    fn literal(&mut self, word: &str) -> Result<(), String> {
+        for wanted in word.bytes() {
+            if self.bytes.get(self.at) != Some(&wanted) {
+                return Err(self.here(&format!("in literal {word} (expecting '{}')", char::from(wanted))));
+            }
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while self.bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    fn number(&mut self) -> Result<(), String> {
+        if self.bytes.get(self.at) == Some(&b'-') {
+            self.at += 1;
+        }
+        if self.bytes.get(self.at) == Some(&b'0') {
+            self.at += 1;
+        } else if self.digits() == 0 {
+            return Err(self.here("in numeric literal"));
+        }
+        if self.bytes.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            if self.digits() == 0 {
+                return Err(self.here("after decimal point in numeric literal"));
+            }
+        }
+        if matches!(self.bytes.get(self.at), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.bytes.get(self.at), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            if self.digits() == 0 {
+                return Err(self.here("in exponent of numeric literal"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named_as_go_names_them() {
+        for (text, why) in [
+            ("", "unexpected end of JSON input"),
+            ("{bad", "invalid character 'b' looking for beginning of object key string"),
+            ("{\"a\":1", "unexpected end of JSON input"),
+            ("{\"a\" 1}", "invalid character '1' after object key"),
+            ("{\"a\":1 \"b\"}", "invalid character '\"' after object key:value pair"),
+            ("[1,]", "invalid character ']' looking for beginning of value"),
+            ("[1 2]", "invalid character '2' after array element"),
+            ("nul1", "invalid character '1' in literal null (expecting 'l')"),
+            ("{} x", "invalid character 'x' after top-level value"),
+            ("\"a\\x\"", "invalid character 'x' in string escape code"),
+            ("-a", "invalid character 'a' in numeric literal"),
+            ("{\"a\":[1.5e3,null,true,\"\\u00e9\"]}", ""),
+        ] {
+            assert_eq!(mistake(text.as_bytes()), why, "{text}");
+        }
+    }
+}
