@@ -16,7 +16,7 @@ fn write_until_killed(server: Server, round: usize, after: usize) -> (Place, BTr
     let mut stdin = writer.0.stdin.take().unwrap();
     let feeding = std::thread::spawn(move || {
         for n in 0..2000 {
-            let object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: r{round}-{n}}}\ndata: {{n: \"{n}\"}}\n---\n");
+            let object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: r{round}-{n}}}\ndata: {{number: \"{n}\"}}\n---\n");
             if stdin.write_all(object.as_bytes()).is_err() {
                 return;
             }
@@ -48,7 +48,7 @@ fn no_acknowledged_write_is_lost_to_a_kill() {
     let found: BTreeSet<String> = server.ok(&["get", "cm", "-o", "name"]).lines().map(|line| line.trim_start_matches("configmap/").to_owned()).collect();
     let lost: Vec<&String> = acknowledged.difference(&found).collect();
     assert!(lost.is_empty(), "lost {} of {} acknowledged writes: {lost:?}", lost.len(), acknowledged.len());
-    let whole = server.ok(&["get", "cm", "r0-0", "-o", "jsonpath={.data.n}"]);
+    let whole = server.ok(&["get", "cm", "r0-0", "-o", "jsonpath={.data.number}"]);
     assert_eq!(whole, "0");
     let place = server.stop();
     let db = place.data_dir().join("server/db/state.db");

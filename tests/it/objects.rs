@@ -104,22 +104,22 @@ fn replace_edit_label_and_annotate_do_what_they_say() {
 fn selectors_and_pages_find_the_same_objects() {
     let server = Server::start();
     let many: Vec<String> = (0..40)
-        .map(|n| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{n: \"{}\", all: \"yes\"}}}}\n", n % 4))
+        .map(|n| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{quarter: \"{}\", all: \"yes\"}}}}\n", n % 4))
         .collect();
     server.ok_with(&["create", "-f", "-"], &many.join("---\n"));
     let count = |args: &[&str]| server.ok(&[&["get", "cm", "-o", "name"], args].concat()).lines().count();
     assert_eq!(count(&["-l", "all=yes"]), 40);
     assert_eq!(count(&["-l", "all=yes", "--chunk-size=7"]), 40);
-    assert_eq!(count(&["-l", "n in (0,1),all"]), 20);
-    assert_eq!(count(&["-l", "n notin (0),all"]), 30);
-    assert_eq!(count(&["-l", "n!=0,all"]), 30);
+    assert_eq!(count(&["-l", "quarter in (0,1),all"]), 20);
+    assert_eq!(count(&["-l", "quarter notin (0),all"]), 30);
+    assert_eq!(count(&["-l", "quarter!=0,all"]), 30);
     assert_eq!(count(&["--field-selector", "metadata.name=c07"]), 1);
     let page: serde_json::Value = serde_json::from_str(&server.ok(&["get", "--raw", "/api/v1/namespaces/default/configmaps?limit=7&labelSelector=all"])).unwrap();
     assert_eq!(page["items"].as_array().unwrap().len(), 7);
     assert!(!page["metadata"]["continue"].as_str().unwrap().is_empty(), "{}", page["metadata"]);
     let bad = server.refused(&["get", "cm", "--field-selector", "data.x=1"]);
     assert!(bad.contains("field label not supported"), "{bad}");
-    server.ok(&["delete", "cm", "-l", "n=0"]);
+    server.ok(&["delete", "cm", "-l", "quarter=0"]);
     assert_eq!(count(&["-l", "all=yes"]), 30);
     server.ok(&["delete", "cm", "--all"]);
     // The namespace's own comes back: a controller keeps it.

@@ -91,19 +91,6 @@ fn a_data_dir_of_a_newer_kedge_is_refused() {
 }
 
 #[test]
-fn a_token_of_another_cluster_is_refused() {
-    let other = Server::start();
-    let token = fs::read_to_string(other.place.data_dir().join("server/token")).unwrap();
-    assert!(token.starts_with("K10"), "{token}");
-    let mut place = Server::start().stop();
-    fs::remove_file(place.kubeconfig()).unwrap();
-    place.flags.push(format!("--token={}", token.trim()));
-    let said = place.refused();
-    assert!(said.err.contains("token"), "{}", said.err);
-    assert!(!said.err.contains(token.trim()), "the secret was printed");
-}
-
-#[test]
 fn secrets_are_for_their_owner_alone() {
     let server = Server::start();
     let data = server.place.data_dir();

@@ -1,0 +1,225 @@
+//! The story of a node: from an empty folder to a page on the network, through updates and crashes, to nothing left.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
+use crate::namespaces::NODE_IP;
+use crate::node::{Load, containerd_socket, import_busybox, page, processes};
+
+/// Containers start, probes pass, rollouts end within this on a busy machine.
+const POD_LIMIT: Duration = Duration::from_secs(90);
+/// Supervised processes come back within this.
+const HEAL_LIMIT: Duration = Duration::from_secs(60);
+const PAGE: &str = "Hello from kedge";
+const IDS: &str = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
+
+/// Tells the whole story with one program.
+pub(crate) fn run(program: &Path) {
+    let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
+    let server = Server::start_in(Place::of_program(program, &flags));
+    let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
+    let chapters: [(&str, fn(&Server)); 9] = [
+        ("the node becomes ready", ready),
+        ("DNS answers", dns),
+        ("a page on every road", roads),
+        ("exec tells input, output and exit code", exec),
+        ("logs", logs),
+        ("port-forward and cp", forward_and_copy),
+        ("an update and a rollback lose no request", rollout),
+        ("containerd dies and pods do not", containerd_dies),
+        ("a deleted pod leaves nothing", deletion),
+    ];
+    for (name, tell) in chapters {
+        let began = Instant::now();
+        tell(&server);
+        chapter(name, began);
+    }
+    let began = Instant::now();
+    let server = kedge_dies(server);
+    chapter("kedge dies and pods do not", began);
+    let began = Instant::now();
+    killall(program, server);
+    chapter("killall leaves nothing", began);
+}
+
+fn ready(server: &Server) {
+    server.until(&["get", "nodes", "-o", "name"], HEAL_LIMIT, |out| out == "node/n1\n");
+    server.ok(&["wait", "node/n1", "--for=condition=Ready", "--timeout=90s"]);
+    import_busybox(&server.place);
+}
+
+fn dns(server: &Server) {
+    server.ok(&["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s"]);
+}
+
+/// The page from the node over ClusterIP and NodePort, and from another pod by name.
+fn roads(server: &Server) {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/examples/web.yaml");
+    server.ok(&["apply", "-f", manifest]);
+    server.ok(&["rollout", "status", "deployment/web", "--timeout=90s"]);
+    let addr = cluster_ip(server);
+    wait_for("the page on the ClusterIP", POD_LIMIT, || page(addr).and_then(expect_page));
+    server.ok(&["patch", "service", "web", "-p", r#"{"spec":{"type":"NodePort"}}"#]);
+    let port: u16 = server.ok(&["get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]).parse().unwrap();
+    let node_port: SocketAddr = format!("{NODE_IP}:{port}").parse().unwrap();
+    wait_for("the page on the NodePort", POD_LIMIT, || page(node_port).and_then(expect_page));
+
+    server.ok(&["run", "client", "--image=kedge.local/busybox:1", "--restart=Never", "--command", "--", "sleep", "3600"]);
+    server.ok(&["wait", "pod/client", "--for=condition=Ready", "--timeout=60s"]);
+    for url in ["http://web/", "http://web.default.svc.cluster.local/"] {
+        wait_for(url, POD_LIMIT, || {
+            let said = server.said(&["exec", "client", "--", "wget", "-q", "-T", "3", "-O", "-", url]);
+            if said.out.contains(PAGE) { Ok(()) } else { Err(format!("{said:?}")) }
+        });
+    }
+    let api = server.ok(&["exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local"]);
+    assert!(api.contains("10.43.0.1"), "{api}");
+}
+
+fn expect_page(body: String) -> Result<(), String> {
+    if body.contains(PAGE) { Ok(()) } else { Err(body) }
+}
+
+fn cluster_ip(server: &Server) -> SocketAddr {
+    let ip = server.ok(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    format!("{ip}:80").parse().unwrap()
+}
+
+fn exec(server: &Server) {
+    assert_eq!(server.ok_with(&["exec", "-i", "client", "--", "cat"], "one\ntwo\n"), "one\ntwo\n");
+    let said = server.said(&["exec", "client", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
+    assert_eq!((said.code, said.out.as_str()), (7, "out\n"), "{said:?}");
+    assert!(said.err.starts_with("err\n"), "{said:?}");
+    let long = server.ok(&["exec", "client", "--", "sh", "-c", "seq 1 20000"]);
+    assert_eq!(long.lines().count(), 20000);
+    let absent = server.said(&["exec", "client", "--", "no-such-program"]);
+    assert!(absent.code != 0 && absent.err.contains("no-such-program"), "{absent:?}");
+    let mut tty = Command::new("script");
+    let kubectl = format!("kubectl --kubeconfig={} exec -it client -- tty", server.place.kubeconfig().display());
+    let said = run_with(tty.args(["-qec", &kubectl, "/dev/null"]), "");
+    assert!(said.out.contains("/dev/pts/"), "{said:?}");
+}
+
+fn logs(server: &Server) {
+    let talker = "apiVersion: v1\nkind: Pod\nmetadata: {name: talker}\nspec:\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    command: [sh, -c, 'for i in 1 2 3; do echo line $i; done; exit 3']\n";
+    server.ok_with(&["apply", "-f", "-"], talker);
+    server.until(&["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"], POD_LIMIT, |out| out.parse().unwrap_or(0) >= 1);
+    assert_eq!(server.ok(&["logs", "talker", "--previous"]), "line 1\nline 2\nline 3\n");
+    assert_eq!(server.ok(&["logs", "talker", "--tail=1"]), "line 3\n");
+    let stamped = server.ok(&["logs", "talker", "--timestamps", "--tail=1"]);
+    assert!(stamped.starts_with("20") && stamped.ends_with("Z line 3\n"), "{stamped}");
+    let state = server.ok(&["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}"]);
+    assert_eq!(state, "3");
+    server.until(&["get", "pod", "talker", "--no-headers"], POD_LIMIT, |out| out.contains("CrashLoopBackOff"));
+    server.ok(&["delete", "pod", "talker", "--timeout=60s"]);
+
+    let mut follow = server.place.kubectl(&["logs", "-f", "counter"]);
+    server.ok(&["run", "counter", "--image=kedge.local/busybox:1", "--restart=Never", "--command", "--", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 1; done"]);
+    server.until(&["get", "pod", "counter", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Running" || out == "Succeeded");
+    let followed = follow.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&followed.stdout), "1\n2\n3\n");
+    server.until(&["get", "pod", "counter", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Succeeded");
+}
+
+fn forward_and_copy(server: &Server) {
+    let mut forward = server.place.kubectl(&["port-forward", "service/web", ":80"]).stdout(Stdio::piped()).spawn().unwrap();
+    let out = BufReader::new(forward.stdout.take().unwrap());
+    let forward = Running(forward);
+    let line = out.lines().next().unwrap().unwrap();
+    let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next()).unwrap_or_else(|| panic!("{line}"));
+    let addr: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
+    for _ in 0..3 {
+        expect_page(page(addr).unwrap()).unwrap();
+    }
+    drop(forward);
+
+    let (there, back) = (server.place.path("there"), server.place.path("back"));
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&there, &bytes).unwrap();
+    server.ok(&["cp", there.to_str().unwrap(), "client:/tmp/file"]);
+    server.ok(&["cp", "client:/tmp/file", back.to_str().unwrap()]);
+    assert!(std::fs::read(&back).unwrap() == bytes, "a file came back changed");
+}
+
+fn rollout(server: &Server) {
+    let load = Load::on(cluster_ip(server));
+    server.ok(&["set", "env", "deployment/web", "ROUND=2"]);
+    server.ok(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    server.ok(&["rollout", "undo", "deployment/web"]);
+    server.ok(&["rollout", "status", "deployment/web", "--timeout=120s"]);
+    let answered = load.end("a rolling update and a rollback");
+    assert!(answered > 100, "only {answered} requests");
+    println!("   {answered} requests");
+    server.until(&["get", "pods", "-l", "app=web", "-o", "name"], POD_LIMIT, |out| out.lines().count() == 3);
+}
+
+fn containerd_dies(server: &Server) {
+    let before = server.ok(&["get", "pods", "-l", "app=web", "-o", IDS]);
+    let socket = containerd_socket().unwrap();
+    let daemon = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
+    let daemons: Vec<u32> = processes(&["containerd"]).into_iter().filter(daemon).collect();
+    assert_eq!(daemons.len(), 1, "{daemons:?}");
+    let load = Load::on(cluster_ip(server));
+    signal(daemons[0], "KILL");
+    wait_for("a new containerd", HEAL_LIMIT, || {
+        let said = run_with(Command::new("ctr").arg("--address").arg(&socket).args(["--timeout", "2s", "version"]), "");
+        if said.code == 0 { Ok(()) } else { Err(said.err) }
+    });
+    wait_for("exec after containerd came back", HEAL_LIMIT, || {
+        let said = server.said(&["exec", "client", "--", "echo", "again"]);
+        if said.out == "again\n" { Ok(()) } else { Err(said.err) }
+    });
+    server.ok(&["run", "late", "--image=kedge.local/busybox:1", "--restart=Never", "--command", "--", "true"]);
+    server.until(&["get", "pod", "late", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Succeeded");
+    load.end("a crash of containerd");
+    assert_eq!(server.ok(&["get", "pods", "-l", "app=web", "-o", IDS]), before);
+}
+
+fn deletion(server: &Server) {
+    let uid = server.ok(&["get", "pod", "client", "-o", "jsonpath={.metadata.uid}"]);
+    server.ok(&["delete", "pod", "client", "counter", "late", "--grace-period=1", "--timeout=60s"]);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(&uid), "mounts of a deleted pod");
+    assert!(!server.place.data_dir().join(format!("agent/kubelet/pods/{uid}")).exists(), "the folder of a deleted pod");
+}
+
+fn kedge_dies(server: Server) -> Server {
+    let before = server.ok(&["get", "pods", "-A", "-o", IDS]);
+    let addr = cluster_ip(&server);
+    let load = Load::on(addr);
+    let place = server.kill_only();
+    let server = Server::start_in(place);
+    server.ok(&["wait", "node/n1", "--for=condition=Ready", "--timeout=60s"]);
+    server.ok(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    server.ok(&["scale", "deployment", "web", "--replicas=4"]);
+    server.ok(&["rollout", "status", "deployment/web", "--timeout=90s"]);
+    server.ok(&["scale", "deployment", "web", "--replicas=3"]);
+    server.until(&["get", "pods", "-l", "app=web", "-o", "name"], POD_LIMIT, |out| out.lines().count() == 3);
+    load.end("a crash of kedge");
+    let after = server.ok(&["get", "pods", "-A", "-o", IDS]);
+    let kept = before.lines().filter(|line| after.contains(*line)).count();
+    assert!(kept + 1 >= before.lines().count(), "containers were not adopted:\n{before}\nnow:\n{after}");
+    server
+}
+
+fn killall(program: &Path, server: Server) {
+    let place = server.kill_only();
+    let data = place.data_dir().display().to_string();
+    let said = run_with(Command::new(program).args(["killall", "--data-dir", &data]), "");
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    assert_eq!(processes(&["containerd"]), Vec::<u32>::new(), "processes");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&data) || line.contains("/run/kedge") || line.contains("/cni-")).collect();
+    assert!(left.is_empty(), "mounts:\n{}", left.join("\n"));
+    let links = run_with(Command::new("ip").args(["-o", "link"]), "").out;
+    assert!(!links.contains("cni0") && !links.contains("veth"), "links:\n{links}");
+    let tables = run_with(Command::new("nft").args(["list", "tables"]), "").out;
+    assert!(!tables.contains("kedge"), "tables:\n{tables}");
+    assert!(place.data_dir().join("server/db/state.db").exists(), "data is kept");
+    let again = run_with(Command::new(program).args(["killall", "--data-dir", &data]), "");
+    assert_eq!(again.code, 0, "a second time: {}{}", again.out, again.err);
+}
