@@ -21,16 +21,17 @@ if [ "${1:-}" = inside ]; then
 fi
 
 sh "$root/scripts/setup.sh" tests
-profile=release
+profile=${KEDGE_BENCH_PROFILE:-release}
 if [ -z "${KEDGE_BIN:-}" ]; then
+    # Cargo builds what is absent or older than its sources: figures belong to the tree they stand in.
+    sh "$root/scripts/build.sh" release >&2
     KEDGE_BIN=$(sh "$root/scripts/bin-path.sh" release)
-    [ -x "$KEDGE_BIN" ] || sh "$root/scripts/build.sh" release
 fi
 [ -x "$KEDGE_BIN" ] || die "KEDGE_BIN: no program at $KEDGE_BIN"
 say "building the load program" >&2
 cd "$root"
-cargo build --locked --profile "${KEDGE_BENCH_PROFILE:-$profile}" -p bench >&2
-case ${KEDGE_BENCH_PROFILE:-$profile} in dev) folder=debug ;; *) folder=${KEDGE_BENCH_PROFILE:-$profile} ;; esac
+cargo build --locked --profile "$profile" -p bench >&2
+case $profile in dev) folder=debug ;; *) folder=$profile ;; esac
 
 mkdir -p "${KEDGE_BENCH_DIR:-/var/tmp}"
 dir=$(mktemp -d "${KEDGE_BENCH_DIR:-/var/tmp}/kedge-bench.XXXXXX")

@@ -54,6 +54,7 @@ impl Bench {
         self.report.add(Row::missing(name, &why));
     }
 
+    /// Memory is judged before the parts that fill and empty the caches.
     async fn on_node(&mut self, node: &mut Node) {
         let outcome = tokio::time::timeout(PART_LIMIT, idle::measure(self, node)).await;
         self.part("the idle node", outcome);
@@ -61,10 +62,10 @@ impl Bench {
         self.part("pod create → Running", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, objects::create_one(self, node)).await;
         self.part("ConfigMap create, one client", outcome);
-        let outcome = tokio::time::timeout(PART_LIMIT, objects::create_many(self, node)).await;
-        self.part("creates, 16 clients", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, objects::pods(self, node)).await;
         self.part("LIST and memory of 10,000 pods", outcome);
+        let outcome = tokio::time::timeout(PART_LIMIT, objects::create_many(self, node)).await;
+        self.part("creates, 16 clients", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, fanout::measure(self, node)).await;
         self.part("watch fan-out", outcome);
     }

@@ -65,6 +65,7 @@ pub(crate) async fn create_one(bench: &mut Bench, node: &Node) -> Result<()> {
         appends.extend(tokio::task::spawn_blocking(move || limits::append_and_sync(&dir, stored, CREATES_PER_ROUND)).await??);
     }
     std::fs::remove_file(dir.join("append"))?;
+    connection.delete(path).await?;
     let (ours, limit) = (p50(&creates), p50(&appends));
     let allowed = limit.mul_f64(1.3) + Duration::from_micros(400);
     bench.report.add(
@@ -105,10 +106,7 @@ pub(crate) async fn create_many(bench: &mut Bench, node: &Node) -> Result<()> {
     bench.report.add(
         Row::of(format!("creates, {WRITERS} clients"), format!("{rate:.0}/s, {micros:.0} µs of server CPU each")).budget("≥ 4,000/s", rate >= 4000.0),
     );
-    let mut connection = node.api.connect().await?;
-    for namespace in ["bench-one", "bench-many"] {
-        connection.delete(&format!("/api/v1/namespaces/{namespace}/configmaps")).await?;
-    }
+    node.api.connect().await?.delete("/api/v1/namespaces/bench-many/configmaps").await?;
     Ok(())
 }
 

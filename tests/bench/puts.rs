@@ -217,13 +217,18 @@ pub(crate) async fn measure(bench: &mut Bench) -> Result<()> {
     let mut ours = Peer::start("store".to_owned(), &std::env::current_exe()?, &args, STORE_PORT, &bench.dir.join("store.log")).await?;
     let mut etcd = start_etcd(bench).await;
     for n_clients in CLIENTS {
-        let name = format!("durable puts, {VALUE_BYTES} B, {n_clients} clients (tonic, {} connections)", n_clients.min(CONNECTIONS_MAX));
+        let clients = format!("{n_clients} {}", if n_clients == 1 { "client" } else { "clients" });
+        let by = format!("tonic, HTTP/2 connections: {}; our store behind KV/Put", n_clients.min(CONNECTIONS_MAX));
         let beside = match &mut etcd {
             Ok(etcd) => Ok((etcd.load(n_clients).await?, etcd.name.clone())),
             Err(err) => Err(format!("not measured: {err:#}")),
         };
         let our = ours.load(n_clients).await?;
-        let rows = [(name.clone(), our.per_sec, "/s"), (format!("{name}: server CPU a put"), our.cpu_micros, " µs"), (format!("{name}: bytes written a put"), our.disk_bytes, " B")];
+        let rows = [
+            (format!("durable puts of {VALUE_BYTES} B, {clients} ({by})"), our.per_sec, "/s"),
+            (format!("server CPU a put, {clients}"), our.cpu_micros, " µs"),
+            (format!("bytes written a put, {clients}"), our.disk_bytes, " B"),
+        ];
         let theirs = beside.map(|(cost, peer)| ([cost.per_sec, cost.cpu_micros, cost.disk_bytes], peer));
         for (nth, (name, figure, unit)) in rows.into_iter().enumerate() {
             let row = Row::of(name, format!("{figure:.0}{unit}"));

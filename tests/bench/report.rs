@@ -48,8 +48,8 @@ impl Row {
     fn cells(&self) -> [String; 6] {
         let ratio = self.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
         let met = match self.met {
-            Some(true) => "met",
-            Some(false) => "**not met**",
+            Some(true) => "yes",
+            Some(false) => "**no**",
             None => "–",
         };
         [self.name.clone(), self.ours.clone(), self.beside.clone(), ratio, self.budget.clone(), met.to_owned()]
@@ -71,7 +71,7 @@ impl Report {
 
     /// The table in markdown.
     pub(crate) fn table(&self) -> String {
-        let mut text = "| what | kedge | beside it, same run | ratio | budget | |\n|---|---|---|---|---|---|\n".to_owned();
+        let mut text = "| what | kedge | beside it, same run | ratio | budget | met |\n|---|---|---|---|---|---|\n".to_owned();
         for row in &self.rows {
             text.push_str(&format!("| {} |\n", row.cells().join(" | ")));
         }
@@ -127,6 +127,6 @@ mod tests {
         report.add(Row::missing("a", "no etcd"));
         report.add(Row::of("b", "1").beside("2", 0.5).budget("≤ 1", true));
         assert_eq!(report.n_met(), (1, 1));
-        assert!(report.table().contains("| a | not measured: no etcd | – | – | – | – |\n| b | 1 | 2 | 0.50 | ≤ 1 | met |"));
+        assert!(report.table().contains("| a | not measured: no etcd | – | – | – | – |\n| b | 1 | 2 | 0.50 | ≤ 1 | yes |"));
     }
 }
