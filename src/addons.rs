@@ -87,7 +87,10 @@ pub(crate) fn mark_control_plane(client: kube::Client, node_name: String, inform
         loop {
             if nodes.get("", &node_name).is_some_and(|node| !node.labels().contains_key(LABEL)) {
                 let patch = json!({"metadata": {"labels": {(LABEL): "true"}}});
-                if let Err(err) = Api::<Node>::all(client.clone()).patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                let api: Api<Node> = Api::all(client.clone());
+                let written = api.patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                // A lost race is no failure: the winner's write is the next change.
+                if let Some(err) = written.err().filter(|err| !matches!(err, kube::Error::Api(status) if status.code == 409)) {
                     warn!(node = %node_name, err = %Chain(&err), "cannot mark the control plane's node");
                 }
             }

@@ -128,10 +128,11 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         taints: config.taints,
         max_pods: PODS_MAX,
     };
-    let handle = kubelet::run(kubelet, client.clone(), group).await?;
+    let runtime = kubelet::start_runtime(&kubelet, group).await?;
     if let Some(images) = config.images {
-        images.import(handle.runtime_socket()).await?;
+        images.import(&runtime.socket).await?;
     }
+    let handle = kubelet::run(kubelet, runtime, client.clone(), group).await?;
     let server = kubelet::server::Server::new(handle, client, config.node_name, group);
     let (port, addr) = (config.kubelet_port, SocketAddr::from(([0, 0, 0, 0], config.kubelet_port)));
     let listener = wire::serve::Server::bind(addr, Some(config.serving), server).await;

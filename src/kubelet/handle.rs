@@ -124,11 +124,6 @@ impl Handle {
         Ok(())
     }
 
-    /// The runtime's socket, for importing images.
-    pub fn runtime_socket(&self) -> &std::path::Path {
-        &self.node.runtime.socket
-    }
-
     fn find(&self, ns: &str, pod: &str) -> Result<(Arc<Pod>, Snapshot), Error> {
         self.pods.find(ns, pod).ok_or_else(|| Error::PodNotFound { ns: ns.to_owned(), pod: pod.to_owned() })
     }

@@ -56,14 +56,21 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::node::Node;
 
-/// Starts the kubelet: containerd first, then the node object, then pods. Returns when pods are being taken.
+/// Starts the container runtime, or finds the one that runs: the first half of the kubelet, so that images can be imported before
+/// the first pod needs them.
 ///
 /// Containers are left running when `group` stops, and adopted at the next start.
-/// Errors: no containerd or runc on the machine, no cgroup controllers, a folder that cannot be made.
-pub async fn run(config: Config, client: kube::Client, group: &Group) -> Result<Handle, Error> {
-    let group = group.child("kubelet");
+/// Errors: no containerd or runc on the machine, a folder that cannot be made.
+pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Runtime, Error> {
     config.prepare_dirs()?;
-    let runtime = runtime::start(&config, &group).await?;
+    runtime::start(config, group).await
+}
+
+/// Starts the kubelet on a runtime: the node object, then pods. Returns when pods are being taken.
+///
+/// Errors: no cgroup controllers.
+pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client, group: &Group) -> Result<Handle, Error> {
+    let group = group.child("kubelet");
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
     let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));
     let pods = manager::start(Arc::clone(&node), &group).await;
