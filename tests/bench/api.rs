@@ -52,7 +52,8 @@ impl Api {
     pub(crate) fn admin(kubeconfig: &Path, addr: SocketAddr, group: &Group) -> Result<Api> {
         let text = std::fs::read_to_string(kubeconfig)?;
         let pem = |key: &str| {
-            let line = text.lines().find_map(|line| line.trim().strip_prefix(key)).with_context(|| format!("no {key} in the kubeconfig"))?;
+            let line =
+                text.lines().find_map(|line| line.trim().strip_prefix(key)).with_context(|| format!("no {key} in the kubeconfig"))?;
             anyhow::Ok(String::from_utf8(STANDARD.decode(line.trim_start_matches(':').trim())?)?)
         };
         let servers = Bundle::from_pem(&pem("certificate-authority-data")?)?;

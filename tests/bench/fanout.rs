@@ -98,7 +98,10 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     let write = tokio::task::spawn_blocking(move || limits::write_cpu(event_len, WATCHERS, 100)).await??.as_secs_f64() * 1e6;
     let name = format!("watch fan-out, {WATCHERS} watchers (a TLS connection each) × {UPDATES} updates");
     let updates = UPDATES as f64 / written_in.as_secs_f64();
-    bench.report.add(Row::of(name, format!("{rate:.0} events/s ({updates:.0} updates/s by {WRITERS} writers)")).budget("≥ 54,600/s", rate >= EVENTS_PER_SEC_MIN));
+    bench.report.add(
+        Row::of(name, format!("{rate:.0} events/s ({updates:.0} updates/s by {WRITERS} writers)"))
+            .budget("≥ 54,600/s", rate >= EVENTS_PER_SEC_MIN),
+    );
     bench.report.add(
         Row::of("server CPU per watch event, the update's share in it", format!("{micros:.1} µs"))
             .beside(format!("one write(2) of {event_len} B to a loopback socket: {write:.1} µs"), micros / write)

@@ -54,14 +54,19 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     bench.report.add(judge(Row::of(name, format!("{} RSS, {} PSS", mib(resident), mib(share))), "≤ 40 MB RSS", resident <= 40_000_000));
     let whole: u64 = pids.iter().map(|pid| pss(*pid)).sum();
     let name = format!("whole node, idle, PSS ({} processes with containerd, shims, DNS)", pids.len());
-    bench.report.add(judge(Row::of(name, mib(whole)).beside(format!("kedge alone: {}", mib(share)), whole as f64 / share as f64), "≤ 95 MiB", whole <= 95 << 20));
+    bench.report.add(judge(
+        Row::of(name, mib(whole)).beside(format!("kedge alone: {}", mib(share)), whole as f64 / share as f64),
+        "≤ 95 MiB",
+        whole <= 95 << 20,
+    ));
     let name = "idle CPU, all of it";
     let kedge_alone = per_cent(seconds(kedge) - kedge_cpu);
     let row = Row::of(name, format!("{:.2} % of a core", per_cent(node_cpu)));
     let row = row.beside(format!("kedge alone: {kedge_alone:.2} %"), per_cent(node_cpu) / kedge_alone);
     bench.report.add(judge(row, "≤ 0.5 %", per_cent(node_cpu) <= 0.5));
     let (node_kb, kedge_kb) = (grown(&io_before, written) / 1e3, (written(kedge) - kedge_io) / 1e3);
-    let row = Row::of("idle disk, bytes a minute", format!("{node_kb:.0} KB")).beside(format!("kedge alone: {kedge_kb:.0} KB"), node_kb / kedge_kb);
+    let row = Row::of("idle disk, bytes a minute", format!("{node_kb:.0} KB"))
+        .beside(format!("kedge alone: {kedge_kb:.0} KB"), node_kb / kedge_kb);
     bench.report.add(judge(row, "≤ 100 KB", node_kb <= 100.0));
     let name = "idle disk, fsyncs a minute";
     bench.report.add(match fsyncs(&pids, kedge, &bench.dir).await {
@@ -84,7 +89,24 @@ async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
         let seconds = WINDOW.as_secs().to_string();
         let trace = move || {
             let attach = pid.to_string();
-            output("timeout", &["--preserve-status", "-s", "INT", &seconds, "strace", "-c", "-f", "-e", "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync", "-p", &attach, "-o", &out])
+            output(
+                "timeout",
+                &[
+                    "--preserve-status",
+                    "-s",
+                    "INT",
+                    &seconds,
+                    "strace",
+                    "-c",
+                    "-f",
+                    "-e",
+                    "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync",
+                    "-p",
+                    &attach,
+                    "-o",
+                    &out,
+                ],
+            )
         };
         tracers.push((pid, file, tokio::task::spawn_blocking(trace)));
     }

@@ -85,7 +85,9 @@ impl Node {
         })
         .await?;
         process.check().context("kedge server; its log is kedge.log in the bench's folder")?;
-        let api = wait_for("the kubeconfig", START_LIMIT, Duration::from_millis(3), async || Api::admin(&kubeconfig, addr, &bench.group).ok()).await?;
+        let api =
+            wait_for("the kubeconfig", START_LIMIT, Duration::from_millis(3), async || Api::admin(&kubeconfig, addr, &bench.group).ok())
+                .await?;
         let node_ready = node_ready(&api, clock).await;
         let dns = match node_ready {
             Some(_) => wait_for("DNS", START_LIMIT, Duration::from_millis(5), async || dns_answers().then(|| clock.elapsed())).await.ok(),
@@ -186,7 +188,6 @@ pub(crate) async fn measure(bench: &mut Bench) -> Result<Node> {
     }
     Ok(node)
 }
-
 
 /// The binary's size beside what Debian's etcd alone needs.
 pub(crate) fn binary(kedge: &Path) -> Result<Row> {

@@ -69,9 +69,15 @@ pub(crate) async fn create_one(bench: &mut Bench, node: &Node) -> Result<()> {
     let (ours, limit) = (p50(&creates), p50(&appends));
     let allowed = limit.mul_f64(1.3) + Duration::from_micros(400);
     bench.report.add(
-        Row::of(format!("ConfigMap create, one client, p50 of {}", creates.len()), format!("{} (p99 {})", ms(ours), ms(percentile(&creates, 99))))
-            .beside(format!("append + fdatasync of {stored} B: {} (p99 {})", ms(limit), ms(percentile(&appends, 99))), ours.as_secs_f64() / limit.as_secs_f64())
-            .budget(format!("≤ 1.3 × that + 0.4 ms = {}", ms(allowed)), ours <= allowed),
+        Row::of(
+            format!("ConfigMap create, one client, p50 of {}", creates.len()),
+            format!("{} (p99 {})", ms(ours), ms(percentile(&creates, 99))),
+        )
+        .beside(
+            format!("append + fdatasync of {stored} B: {} (p99 {})", ms(limit), ms(percentile(&appends, 99))),
+            ours.as_secs_f64() / limit.as_secs_f64(),
+        )
+        .budget(format!("≤ 1.3 × that + 0.4 ms = {}", ms(allowed)), ours <= allowed),
     );
     Ok(())
 }
@@ -104,7 +110,8 @@ pub(crate) async fn create_many(bench: &mut Bench, node: &Node) -> Result<()> {
     let rate = n / clock.elapsed().as_secs_f64();
     let micros = (cpu(node.pid()) - before).as_secs_f64() * 1e6 / n;
     bench.report.add(
-        Row::of(format!("creates, {WRITERS} clients"), format!("{rate:.0}/s, {micros:.0} µs of server CPU each")).budget("≥ 4,000/s", rate >= 4000.0),
+        Row::of(format!("creates, {WRITERS} clients"), format!("{rate:.0}/s, {micros:.0} µs of server CPU each"))
+            .budget("≥ 4,000/s", rate >= 4000.0),
     );
     node.api.connect().await?.delete("/api/v1/namespaces/bench-many/configmaps").await?;
     Ok(())

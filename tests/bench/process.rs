@@ -110,7 +110,8 @@ pub(crate) fn bytes_written(pid: u32) -> u64 {
 /// CPU time that the whole machine has spent on work so far, and on all.
 pub(crate) fn machine_cpu() -> (Duration, Duration) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    let fields: Vec<f64> =
+        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
     let all: f64 = fields.iter().sum();
     let idle: f64 = fields.iter().skip(3).take(2).sum();
