@@ -194,10 +194,7 @@ fn merge_lists(
                 merged.push(item.clone());
             }
         }
-        return Ok(match order {
-            Some(order) => in_order(merged, &original, order, None),
-            None => merged,
-        });
+        return Ok(in_order(merged, &original, order.map_or(patch, Vec::as_slice), None));
     }
     let key = key.ok_or_else(|| rejected("cannot merge lists without merge key for type"))?;
     let (mut merged, patch, replaced) = list_directives(original.clone(), patch, key)?;
@@ -217,10 +214,7 @@ fn merge_lists(
             None => merged.push(Value::Object(merge_maps(item_place, Map::new(), item, Depth::New)?)),
         }
     }
-    Ok(match order {
-        Some(order) => in_order(merged, &original, order, Some(key)),
-        None => merged,
-    })
+    Ok(in_order(merged, &original, order.map_or(patch.as_slice(), Vec::as_slice), Some(key)))
 }
 
 /// Carries out `$patch: delete` and finds `$patch: replace`; the third value says that the list is replaced by the second.
@@ -259,8 +253,8 @@ fn in_order(merged: Vec<Value>, original: &[Value], order: &[Value], key: Option
             (None, Some(_)) => false,
             (Some(l), Some(r)) => match (place(&before, l), place(&before, r)) {
                 (Some(l), Some(r)) => l.cmp(&r) == Ordering::Less,
-                // An item that is new in the patch has no old place: what the server has goes first.
-                _ => true,
+                // An item that is new in the patch has no old place: it goes first, as upstream's mergeSortedSlice has it.
+                _ => false,
             },
         };
         out.extend(if take_left { left.next() } else { right.next() });
@@ -312,7 +306,7 @@ mod tests {
         check(
             json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}]}, {"name": "b"}], "args": ["1"]}),
             json!({"containers": [{"name": "a", "env": [{"name": "y", "value": "2"}]}, {"name": "c"}], "args": ["2"]}),
-            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}, {"name": "y", "value": "2"}]}, {"name": "b"}, {"name": "c"}], "args": ["2"]}),
+            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "y", "value": "2"}, {"name": "x", "value": "1"}]}, {"name": "c"}, {"name": "b"}], "args": ["2"]}),
         );
     }
 
@@ -337,7 +331,7 @@ mod tests {
         check(
             json!({"finalizers": ["a", "b"]}),
             json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}),
-            json!({"finalizers": ["b", "c"]}),
+            json!({"finalizers": ["c", "b"]}),
         );
         check(
             json!({}),
