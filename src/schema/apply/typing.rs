@@ -199,7 +199,7 @@ fn check_leaf(shape: &Shape, value: &Value, path: &str, errors: &mut Vec<String>
             }
         }
         (Shape::Struct(t), Value::Object(map)) => {
-            undeclared(t.get(), map, path, errors);
+            undeclared(t.get(), map, path, false, errors);
             for (key, child) in map {
                 check(field_view(t.get(), key), child, &format!("{path}.{key}"), errors);
             }
@@ -208,8 +208,9 @@ fn check_leaf(shape: &Shape, value: &Value, path: &str, errors: &mut Vec<String>
     }
 }
 
-fn undeclared(t: &TypeDef, map: &Map<String, Value>, path: &str, errors: &mut Vec<String>) {
-    let implied = |key: &str| t.embedded && matches!(key, "apiVersion" | "kind" | "metadata");
+/// An object itself has apiVersion, kind and metadata, whatever its schema names.
+fn undeclared(t: &TypeDef, map: &Map<String, Value>, path: &str, root: bool, errors: &mut Vec<String>) {
+    let implied = |key: &str| (root || t.embedded) && matches!(key, "apiVersion" | "kind" | "metadata");
     let stray = map.keys().filter(|key| !t.open && !implied(key) && t.field(key).is_none());
     errors.extend(stray.map(|key| format!("{path}.{key}: field not declared in schema")));
 }
@@ -222,7 +223,7 @@ pub fn check(view: View<'_>, value: &Value, path: &str, errors: &mut Vec<String>
     }
     let node = view.node(value);
     match (node, value) {
-        (Node::Fields(t), Value::Object(map)) => undeclared(t, map, path, errors),
+        (Node::Fields(t), Value::Object(map)) => undeclared(t, map, path, matches!(view, View::Root(_)), errors),
         (Node::Leaf, _) => {
             if let Some(shape) = shape_of(view) {
                 check_leaf(shape, value, path, errors);
