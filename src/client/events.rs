@@ -83,6 +83,13 @@ struct Known {
     last: jiff::Timestamp,
 }
 
+/// Whether the API refused new content in a namespace that is being deleted: nothing to worry about.
+pub fn is_namespace_ending(err: &kube::Error) -> bool {
+    let kube::Error::Api(status) = err else { return false };
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 struct Writer {
     client: kube::Client,
     source: EventSource,
@@ -94,7 +101,9 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) {
         while let Some(report) = reports.recv().await {
-            if let Err(err) = self.write(report).await {
+            if let Err(err) = self.write(report).await
+                && !is_namespace_ending(&err)
+            {
                 warn!(err = %Chain(&err), "cannot write an event");
             }
         }

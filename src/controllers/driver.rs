@@ -37,10 +37,10 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// A lost race or a vanished object: normal life, tried again without a warning.
+    /// A lost race, a vanished object or a namespace on its way out: normal life, tried again without a warning.
     fn is_routine(&self) -> bool {
         let (Error::Api(err) | Error::Some { first: err, .. }) = self else { return false };
-        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409))
+        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409)) || client::events::is_namespace_ending(err)
     }
 }
 
