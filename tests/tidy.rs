@@ -196,7 +196,10 @@ fn paths_named_in(text: &str) -> BTreeSet<String> {
     let ends = [".rs", ".toml", ".sh", ".md", ".yaml", ".tsv"];
     let in_ticks = text.split('`').skip(1).step_by(2);
     let words = in_ticks.flat_map(str::split_whitespace);
-    let path = |word: &&str| !word.starts_with('/') && !word.contains(['<', '*', '{']) && ends.iter().any(|end| word.ends_with(end));
+    // A bare name such as plan.rs is an example, not a place.
+    let path = |word: &&str| {
+        word.contains('/') && !word.starts_with('/') && !word.contains(['<', '*', '{']) && ends.iter().any(|end| word.ends_with(end))
+    };
     words.filter(path).map(str::to_owned).collect()
 }
 

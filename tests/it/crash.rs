@@ -45,7 +45,8 @@ fn no_acknowledged_write_is_lost_to_a_kill() {
         place = left;
     }
     let server = Server::start_in(place);
-    let found: BTreeSet<String> = server.ok(&["get", "cm", "-o", "name"]).lines().map(|line| line.trim_start_matches("configmap/").to_owned()).collect();
+    let found: BTreeSet<String> =
+        server.ok(&["get", "cm", "-o", "name"]).lines().map(|line| line.trim_start_matches("configmap/").to_owned()).collect();
     let lost: Vec<&String> = acknowledged.difference(&found).collect();
     assert!(lost.is_empty(), "lost {} of {} acknowledged writes: {lost:?}", lost.len(), acknowledged.len());
     let whole = server.ok(&["get", "cm", "r0-0", "-o", "jsonpath={.data.number}"]);
@@ -60,11 +61,23 @@ fn no_acknowledged_write_is_lost_to_a_kill() {
 fn a_restart_changes_nothing_but_the_process() {
     let server = Server::start();
     server.ok(&["create", "cm", "kept", "--from-literal=a=b"]);
-    let before = server.ok(&["get", "cm,svc,ns,clusterroles", "-A", "-o", "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.resourceVersion}{\"\\n\"}{end}"]);
+    let before = server.ok(&[
+        "get",
+        "cm,svc,ns,clusterroles",
+        "-A",
+        "-o",
+        "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.resourceVersion}{\"\\n\"}{end}",
+    ]);
     let kubeconfig = std::fs::read_to_string(server.place.kubeconfig()).unwrap();
     let token = std::fs::read_to_string(server.place.data_dir().join("server/token")).unwrap();
     let server = Server::start_in(server.stop());
-    let after = server.ok(&["get", "cm,svc,ns,clusterroles", "-A", "-o", "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.resourceVersion}{\"\\n\"}{end}"]);
+    let after = server.ok(&[
+        "get",
+        "cm,svc,ns,clusterroles",
+        "-A",
+        "-o",
+        "jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.resourceVersion}{\"\\n\"}{end}",
+    ]);
     assert_eq!(before, after);
     assert_eq!(kubeconfig, std::fs::read_to_string(server.place.kubeconfig()).unwrap());
     assert_eq!(token, std::fs::read_to_string(server.place.data_dir().join("server/token")).unwrap());

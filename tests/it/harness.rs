@@ -105,7 +105,12 @@ impl Place {
         let mut all: Vec<String> =
             ["--disable-agent", "--bind-address=127.0.0.1", "--node-ip=127.0.0.1", "--node-name=test"].map(str::to_owned).into();
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        Place { dir: tempfile::Builder::new().prefix("kedge-it-").tempdir().unwrap(), port: free_port(), flags: all, program: env!("CARGO_BIN_EXE_kedge").into() }
+        Place {
+            dir: tempfile::Builder::new().prefix("kedge-it-").tempdir().unwrap(),
+            port: free_port(),
+            flags: all,
+            program: env!("CARGO_BIN_EXE_kedge").into(),
+        }
     }
 
     #[allow(dead_code, reason = "tests/node uses it")]

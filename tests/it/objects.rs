@@ -36,7 +36,14 @@ fn a_patch_changes_what_it_names() {
     let data = || server.ok(&["get", "cm", "web", "-o", "jsonpath={.data}"]);
     server.ok(&["patch", "cm", "web", "--type=merge", "-p", r#"{"data":{"size":"1"}}"#]);
     assert_eq!(data(), r#"{"colour":"blue","size":"1"}"#);
-    server.ok(&["patch", "cm", "web", "--type=json", "-p", r#"[{"op":"replace","path":"/data/size","value":"2"},{"op":"remove","path":"/data/colour"}]"#]);
+    server.ok(&[
+        "patch",
+        "cm",
+        "web",
+        "--type=json",
+        "-p",
+        r#"[{"op":"replace","path":"/data/size","value":"2"},{"op":"remove","path":"/data/colour"}]"#,
+    ]);
     assert_eq!(data(), r#"{"size":"2"}"#);
     server.ok(&["patch", "cm", "web", "-p", r#"{"data":{"size":null,"shape":"round"}}"#]);
     assert_eq!(data(), r#"{"shape":"round"}"#);
@@ -92,7 +99,10 @@ fn replace_edit_label_and_annotate_do_what_they_say() {
     assert_eq!(server.ok(&["get", "cm", "web", "-o", "jsonpath={.data.colour}"]), "black");
     server.ok(&["label", "cm", "web", "tier-", "zone=a"]);
     server.ok(&["annotate", "cm", "web", "note=hello"]);
-    assert_eq!(server.ok(&["get", "cm", "web", "-o", "jsonpath={.metadata.labels}{.metadata.annotations.note}"]), r#"{"app":"web","zone":"a"}hello"#);
+    assert_eq!(
+        server.ok(&["get", "cm", "web", "-o", "jsonpath={.metadata.labels}{.metadata.annotations.note}"]),
+        r#"{"app":"web","zone":"a"}hello"#
+    );
     let stale = CONFIG.replace("name: web,", "name: web, resourceVersion: \"1\",");
     let conflict = server.refused_with(&["replace", "-f", "-"], &stale);
     let text = "Operation cannot be fulfilled on configmaps \"web\": the object has been modified; please apply your changes to the latest version and try again";
@@ -104,7 +114,9 @@ fn replace_edit_label_and_annotate_do_what_they_say() {
 fn selectors_and_pages_find_the_same_objects() {
     let server = Server::start();
     let many: Vec<String> = (0..40)
-        .map(|n| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{quarter: \"{}\", all: \"yes\"}}}}\n", n % 4))
+        .map(|n| {
+            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{quarter: \"{}\", all: \"yes\"}}}}\n", n % 4)
+        })
         .collect();
     server.ok_with(&["create", "-f", "-"], &many.join("---\n"));
     let count = |args: &[&str]| server.ok(&[&["get", "cm", "-o", "name"], args].concat()).lines().count();
@@ -114,7 +126,8 @@ fn selectors_and_pages_find_the_same_objects() {
     assert_eq!(count(&["-l", "quarter notin (0),all"]), 30);
     assert_eq!(count(&["-l", "quarter!=0,all"]), 30);
     assert_eq!(count(&["--field-selector", "metadata.name=c07"]), 1);
-    let page: serde_json::Value = serde_json::from_str(&server.ok(&["get", "--raw", "/api/v1/namespaces/default/configmaps?limit=7&labelSelector=all"])).unwrap();
+    let page: serde_json::Value =
+        serde_json::from_str(&server.ok(&["get", "--raw", "/api/v1/namespaces/default/configmaps?limit=7&labelSelector=all"])).unwrap();
     assert_eq!(page["items"].as_array().unwrap().len(), 7);
     assert!(!page["metadata"]["continue"].as_str().unwrap().is_empty(), "{}", page["metadata"]);
     let bad = server.refused(&["get", "cm", "--field-selector", "data.x=1"]);
@@ -136,7 +149,10 @@ fn what_upstream_refuses_is_refused_in_its_words() {
     let labels = refused(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: a}}\n  template:\n    metadata: {labels: {app: b}}\n    spec: {containers: [{name: c, image: i}]}\n",
     );
-    assert!(labels.contains("spec.template.metadata.labels: Invalid value:") && labels.contains("`selector` does not match template `labels`"), "{labels}");
+    assert!(
+        labels.contains("spec.template.metadata.labels: Invalid value:") && labels.contains("`selector` does not match template `labels`"),
+        "{labels}"
+    );
     let unknown = refused("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: u}\ndatum: {a: b}\n");
     assert!(unknown.contains("strict decoding error: unknown field \"datum\""), "{unknown}");
     let kind = refused("apiVersion: v1\nkind: Nothing\nmetadata: {name: n}\n");

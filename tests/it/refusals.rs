@@ -114,7 +114,9 @@ fn secrets_are_for_their_owner_alone() {
 
 #[test]
 fn help_and_version_end_well() {
-    for (args, word) in [(&["--version"][..], "Kubernetes v1.36"), (&["server", "--help"], "--https-listen-port"), (&["completion", "bash"], "complete")] {
+    for (args, word) in
+        [(&["--version"][..], "Kubernetes v1.36"), (&["server", "--help"], "--https-listen-port"), (&["completion", "bash"], "complete")]
+    {
         let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args), "");
         assert_eq!((said.code, said.out.contains(word)), (0, true), "{said:?}");
     }

@@ -40,7 +40,16 @@ impl Lines {
 fn a_watch_tells_each_change_once_and_in_order() {
     let server = Server::start();
     server.ok(&["create", "cm", "a", "--from-literal=v=0"]);
-    let args = ["get", "cm", "-l", "seen=yes", "-w", "--output-watch-events", "-o", "jsonpath={.type} {.object.metadata.name} {.object.data.v}{\"\\n\"}"];
+    let args = [
+        "get",
+        "cm",
+        "-l",
+        "seen=yes",
+        "-w",
+        "--output-watch-events",
+        "-o",
+        "jsonpath={.type} {.object.metadata.name} {.object.data.v}{\"\\n\"}",
+    ];
     server.ok(&["label", "cm", "a", "seen=yes"]);
     let events = Lines::of(&server, &args);
     assert_eq!(events.next(), "ADDED a 0");
@@ -71,7 +80,8 @@ fn a_watch_resumes_where_it_was_told_to() {
     server.ok(&["delete", "cm", "a"]);
     let path = format!("/api/v1/namespaces/default/configmaps?watch=true&resourceVersion={rv}&timeoutSeconds=1");
     let text = server.ok(&["get", "--raw", &path]);
-    let kinds: Vec<String> = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect();
+    let kinds: Vec<String> =
+        text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["MODIFIED", "DELETED"]);
     server.stop();
 }
@@ -82,7 +92,8 @@ fn kubectl_wait_sees_conditions_and_deletions() {
     server.ok(&["create", "cm", "a"]);
     let waiting = server.place.kubectl(&["wait", "cm/a", "--for=delete", "--timeout=20s"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut waiting = Running(waiting);
-    let value = server.place.kubectl(&["wait", "cm/a", "--for=jsonpath={.data.k}=v", "--timeout=20s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let value =
+        server.place.kubectl(&["wait", "cm/a", "--for=jsonpath={.data.k}=v", "--timeout=20s"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut value = Running(value);
     server.ok(&["patch", "cm", "a", "-p", r#"{"data":{"k":"v"}}"#]);
     assert_eq!(value.ended("kubectl wait for a value", EVENT_LIMIT), 0);

@@ -12,7 +12,9 @@ fn a_deployment_becomes_a_set_and_pods_and_takes_them_along() {
     let line = server.until(&["get", "deployment", "web", "--no-headers"], SETTLE_LIMIT, |out| out.contains("0/3"));
     assert_eq!(line.split_whitespace().take(4).collect::<Vec<_>>(), ["web", "0/3", "3", "0"]);
     // No node: the scheduler says so in upstream's words.
-    server.until(&["get", "events", "-o", "jsonpath={.items[*].message}"], SETTLE_LIMIT, |out| out.contains("no nodes available to schedule pods"));
+    server.until(&["get", "events", "-o", "jsonpath={.items[*].message}"], SETTLE_LIMIT, |out| {
+        out.contains("no nodes available to schedule pods")
+    });
     server.ok(&["scale", "deployment", "web", "--replicas=1"]);
     server.until(&["get", "pods", "-l", "app=web", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 1);
     server.ok(&["delete", "deployment", "web"]);
@@ -53,7 +55,11 @@ fn jobs_daemons_and_bare_sets_are_counted() {
     server.until(&["get", "pods", "-l", "job-name=once", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 1);
     let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: d}}\n  template:\n    metadata: {labels: {app: d}}\n    spec: {containers: [{name: c, image: i}]}\n";
     server.ok_with(&["apply", "-f", "-"], daemon);
-    server.until(&["get", "ds", "d", "-o", "jsonpath={.status.observedGeneration}/{.status.desiredNumberScheduled}"], SETTLE_LIMIT, |out| out == "1/0");
+    server.until(
+        &["get", "ds", "d", "-o", "jsonpath={.status.observedGeneration}/{.status.desiredNumberScheduled}"],
+        SETTLE_LIMIT,
+        |out| out == "1/0",
+    );
     server.stop();
 }
 
@@ -66,7 +72,9 @@ fn services_get_addresses_of_their_range_and_slices_of_their_pods() {
     assert!(ip.starts_with("10.43."), "{ip}");
     let port: u16 = server.ok(&["get", "svc", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]).parse().unwrap();
     assert!((30000..=32767).contains(&port), "{port}");
-    server.until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 1);
+    server.until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "name"], SETTLE_LIMIT, |out| {
+        out.lines().count() == 1
+    });
     let taken = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: other}}\nspec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n");
     let refused = server.refused_with(&["create", "-f", "-"], &taken);
     assert!(refused.contains("spec.clusterIPs: Invalid value") && refused.contains("provided IP is already allocated"), "{refused}");

@@ -44,7 +44,9 @@ pub(crate) fn what_is_missing() -> Option<String> {
     if !root {
         return Some("a node needs root".to_owned());
     }
-    let lacking = |tool: &&&str| !Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let lacking = |tool: &&&str| {
+        !Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
     ["containerd", "runc", "nft"].iter().find(lacking).map(|tool| format!("no {tool} on PATH"))
 }
 
