@@ -8,7 +8,7 @@ use super::*;
 use crate::decode::{FieldValidation, conform};
 
 /// Upstream's pairs of `.json` and `.pb`.
-const PAIRS: &str = "/work/shared/upstream-v1.36/roundtrip";
+const PAIRS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/upstream-v1.36/roundtrip");
 
 fn decoded(bytes: &[u8], of: &TypeDef) -> Value {
     conform(decode(bytes, of).unwrap(), of, FieldValidation::Strict).unwrap().value
