@@ -163,10 +163,10 @@ mod tests {
     fn a_later_file_replaces_and_a_plus_appends() {
         let args = read(&[
             ("config.yaml", "node-name: a\ndisable: [x]\nhttps-listen-port: 7443\n"),
-            ("config.yaml.d/10.yaml", "node-name: b\ndisable+: [y]\n"),
+            ("config.yaml.d/10.yaml", "node-name: b\ndisable+: [w]\n"),
             ("config.yaml.d/20.yaml", "debug: true\ndisable+: z\n"),
         ]);
-        let expected = ["--debug", "--disable=x", "--disable=y", "--disable=z", "--https-listen-port=7443", "--node-name=b"];
+        let expected = ["--debug", "--disable=x", "--disable=w", "--disable=z", "--https-listen-port=7443", "--node-name=b"];
         assert_eq!(args.unwrap(), expected);
     }
 
