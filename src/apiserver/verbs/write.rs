@@ -188,6 +188,9 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         services::on_update(call.x.server, review.object, old)?;
     }
     let errors = match part {
+        // What a running pod may not change otherwise, these may.
+        Part::Special if attributes.subresource == "ephemeralcontainers" => schema::validate::update_ephemeral_containers(review.object, old),
+        Part::Special if attributes.subresource == "resize" => schema::validate::create(call.stored, review.object),
         Part::Status => schema::validate::update_status(call.stored, review.object, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(call.stored, review.object, old),
     };
