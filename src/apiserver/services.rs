@@ -108,10 +108,12 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
     let Some(old) = old.filter(|o| o["spec"]["type"] != json!("ExternalName")) else { return };
     // A client that knows one address only changed that one: the list follows, and validation judges.
     let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
-    if !single.is_empty() && service["spec"]["clusterIP"] != old["spec"]["clusterIP"] && service["spec"]["clusterIPs"] == old["spec"]["clusterIPs"] {
-        if let Some(first) = service["spec"]["clusterIPs"].get_mut(0) {
-            *first = json!(single);
-        }
+    let alone = service["spec"]["clusterIP"] != old["spec"]["clusterIP"] && service["spec"]["clusterIPs"] == old["spec"]["clusterIPs"];
+    if !single.is_empty()
+        && alone
+        && let Some(first) = service["spec"]["clusterIPs"].get_mut(0)
+    {
+        *first = json!(single);
     }
     if cluster_ips(service).is_empty() {
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
