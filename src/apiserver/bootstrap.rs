@@ -60,8 +60,15 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
     // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
     server.cache.wait_for_now().await;
-    carry_out(server, aggregate::plan(server.cache.as_ref())).await;
-    server.cache.wait_for_now().await;
+    // Roles gather from roles that gather: admin from edit, edit from view. A few rounds, and nothing is left to do.
+    for _ in 0..TRIES {
+        let plan = aggregate::plan(server.cache.as_ref());
+        if plan.is_empty() {
+            break;
+        }
+        carry_out(server, plan).await;
+        server.cache.wait_for_now().await;
+    }
     Ok(())
 }
 
