@@ -119,7 +119,14 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
 }
 
 fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let bytes = serde_json::to_vec(&openapi::v2(x.server.catalog, GIT_VERSION)).map_err(Status::internal)?;
+    let document = openapi::v2(x.server.catalog, GIT_VERSION);
+    let accepts = x.parts.headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    // kubectl asks for `…spec.v2@v1.0+protobuf` and takes nothing else.
+    if accepts.flat_map(|v| v.split(',')).any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf")) {
+        let bytes = openapi::v2_protobuf::encode(&document);
+        return Ok(respond::chunks(StatusCode::OK, openapi::v2_protobuf::MEDIA_TYPE, vec![bytes.into()], &x.parts.headers));
+    }
+    let bytes = serde_json::to_vec(&document).map_err(Status::internal)?;
     Ok(respond::chunks(StatusCode::OK, "application/json", vec![bytes.into()], &x.parts.headers))
 }
 

@@ -155,7 +155,7 @@ fn what_upstream_refuses_is_refused_in_its_words() {
     );
     let unknown = refused("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: u}\ndatum: {a: b}\n");
     assert!(unknown.contains("strict decoding error: unknown field \"datum\""), "{unknown}");
-    let kind = refused("apiVersion: v1\nkind: Nothing\nmetadata: {name: n}\n");
+    let kind = refused("apiVersion: v1\nkind: Nothing\nmetadata: {name: none}\n");
     assert!(kind.contains("no matches for kind \"Nothing\" in version \"v1\""), "{kind}");
     let namespace = refused("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: nowhere}\n");
     assert!(namespace.contains("namespaces \"nowhere\" not found"), "{namespace}");

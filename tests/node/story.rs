@@ -149,9 +149,10 @@ fn logs(server: &Server) {
 
 fn forward_and_copy(server: &Server) {
     let mut forward = server.place.kubectl(&["port-forward", "service/web", ":80"]).stdout(Stdio::piped()).spawn().unwrap();
-    let out = BufReader::new(forward.stdout.take().unwrap());
+    // Kept open to the end: kubectl writes a line a connection, and dies of a pipe that nobody reads.
+    let mut out = BufReader::new(forward.stdout.take().unwrap()).lines();
     let forward = Running(forward);
-    let line = out.lines().next().unwrap().unwrap();
+    let line = out.next().unwrap().unwrap();
     let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next()).unwrap_or_else(|| panic!("{line}"));
     let addr: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
     for _ in 0..3 {

@@ -97,10 +97,14 @@ impl Probes {
                 continue;
             }
             self.end(&spec.name);
+            // A container that an earlier kubelet found ready stays so until a probe says otherwise: a restart of ours must not take
+            // it out of its Services.
+            let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
+            let told = statuses.into_iter().find(|c| c.name == spec.name && c.container_id.as_deref().is_some_and(|id| id.ends_with(&seen.id)));
             let health = Health {
                 id: seen.id.clone(),
-                started: spec.startup_probe.is_none(),
-                ready: spec.readiness_probe.is_none(),
+                started: spec.startup_probe.is_none() || told.is_some_and(|c| c.started == Some(true)),
+                ready: spec.readiness_probe.is_none() || told.is_some_and(|c| c.ready),
                 kill: None,
             };
             self.health.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.name.clone(), health);

@@ -10,6 +10,7 @@ use crate::table::api_version;
 mod descriptions;
 mod paths;
 mod schemas;
+pub mod v2_protobuf;
 #[cfg(test)]
 mod tests;
 
