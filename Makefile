@@ -1,5 +1,5 @@
 # The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
-.PHONY: up down test check fix test-room bench gen release release-all simulate fuzz
+.PHONY: up down test check fix test-room bench gen release release-all
 
 up: ## bring a cluster up and show a web page answered by real pods
 	@sh scripts/up.sh
@@ -25,7 +25,7 @@ test-room: ## one room's unit tests: make test-room R=store
 bench: ## every budget as a ratio to a peer or a limit measured in the same run
 	@sh scripts/bench.sh
 
-gen: ## make the table of kinds anew from upstream's published data (KEDGE_UPSTREAM_DATA)
+gen: ## make the table of kinds anew from facts (KEDGE_UPSTREAM_DATA, KEDGE_PROTO_FILES)
 	@sh scripts/gen.sh
 
 release: ## the static binary for this machine
