@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use http::{Request, Response};
 use serde_json::Value;
 use std::sync::Arc;
+use wire::dial::{DialError, Stream};
 
 use crate::status::Status;
 
@@ -42,6 +43,12 @@ pub trait Connector: Send + Sync + 'static {
     ///
     /// Errors: nobody answers there.
     async fn connect(&self, target: Target, request: Request<wire::Body>) -> Result<Response<wire::Body>, Status>;
+
+    /// A bare connection to an address of a pod or host, for webhooks and aggregated API servers; `node` is where it runs,
+    /// if that is known (for tunnels). TLS is the caller's.
+    async fn dial(&self, host: &str, port: u16, _node: Option<Arc<Value>>) -> Result<Box<dyn Stream>, DialError> {
+        wire::dial::tcp(host, port, host, None).await
+    }
 }
 
 /// For servers without nodes: refuses every stream.

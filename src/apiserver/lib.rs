@@ -33,5 +33,6 @@ pub mod status;
 pub mod stream;
 pub mod user;
 pub mod verbs;
+pub mod webhook;
 
 pub use serve::{ApiServer, Config, Guards};

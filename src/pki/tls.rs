@@ -57,6 +57,27 @@ pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     Ok(Arc::new(config))
 }
 
+/// A ready client set-up for rooms that do not know rustls.
+pub struct ClientSetup(Arc<ClientConfig>);
+
+impl ClientSetup {
+    /// HTTP/1.1 only. `None` for `servers`: takes any server's certificate (and shows none of its own then).
+    pub fn http1(servers: Option<&Bundle>, cert: Option<Arc<CertStore>>) -> Result<ClientSetup, PkiError> {
+        let config = match servers {
+            Some(servers) => client_config(servers, cert)?,
+            None => unverified_client_config()?,
+        };
+        let mut config = ClientConfig::clone(&config);
+        config.alpn_protocols = ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
+        Ok(ClientSetup(Arc::new(config)))
+    }
+
+    /// For `wire`.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.0.clone()
+    }
+}
+
 #[derive(Debug)]
 struct TrustAnyServer {
     provider: Arc<CryptoProvider>,

@@ -64,6 +64,16 @@ pub async fn tcp(host: &str, port: u16, name: &str, tls: Option<Arc<rustls::Clie
         .map_err(|source| DialError::Connect { to, source })
 }
 
+/// Speaks TLS on a connected stream; `name` is what the certificate must show.
+pub async fn tls(stream: Box<dyn Stream>, name: &str, config: Arc<rustls::ClientConfig>) -> Result<Box<dyn Stream>, DialError> {
+    let failed = |source| DialError::Connect { to: name.to_owned(), source };
+    let server = ServerName::try_from(name.to_owned()).map_err(|err| failed(io::Error::other(err)))?;
+    let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timeout");
+    let handshake = tokio::time::timeout(CONNECT_TIMEOUT, TlsConnector::from(config).connect(server, stream));
+    let stream = handshake.await.unwrap_or_else(|_| Err(timed_out())).map_err(failed)?;
+    Ok(Box::new(stream))
+}
+
 /// Connects to a unix socket.
 pub async fn unix(path: &Path) -> Result<Box<dyn Stream>, DialError> {
     match UnixStream::connect(path).await {
@@ -75,15 +85,26 @@ pub async fn unix(path: &Path) -> Result<Box<dyn Stream>, DialError> {
 /// Sends one HTTP/1.1 request on `stream`. The connection lives in `group` until answer and upgrade are done with it.
 ///
 /// The request must carry a `Host` header. `to` names the other end in errors.
-pub async fn request(stream: Box<dyn Stream>, to: &str, req: http::Request<Body>, group: &Group) -> Result<http::Response<Body>, DialError> {
+pub async fn request(
+    stream: Box<dyn Stream>,
+    to: &str,
+    req: http::Request<Body>,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
+    let mut sender = start(stream, to, group).await?;
+    let answer = sender.send_request(req).await.map_err(|source| DialError::Request { to: to.to_owned(), source })?;
+    Ok(answer.map(body::from_http))
+}
+
+/// Starts HTTP/1.1 on `stream`; the connection lives in `group`.
+pub(crate) async fn start(stream: Box<dyn Stream>, to: &str, group: &Group) -> Result<http1::SendRequest<Body>, DialError> {
     let failed = |source| DialError::Request { to: to.to_owned(), source };
-    let (mut sender, conn) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let (sender, conn) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let to_owned = to.to_owned();
     group.spawn_short("outward-connection", async move {
         if let Err(err) = conn.with_upgrades().await {
             debug!(to = %to_owned, err = %Chain(&err), "outward connection ended");
         }
     });
-    let answer = sender.send_request(req).await.map_err(failed)?;
-    Ok(answer.map(body::from_http))
+    Ok(sender)
 }

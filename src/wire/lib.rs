@@ -8,6 +8,8 @@ pub mod serve;
 
 pub mod dial;
 
+pub mod keep;
+
 pub mod upgrade;
 
 pub mod proxy;

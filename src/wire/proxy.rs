@@ -53,7 +53,12 @@ fn strip(headers: &mut HeaderMap) {
 ///
 /// Credentials of the caller (Authorization, cookies, impersonation) are taken off.
 /// Errors: `DialError` when the target cannot be reached; whatever it answers is no error.
-pub async fn forward(mut req: http::Request<Body>, target: &Target, path_and_query: &str, group: &Group) -> Result<http::Response<Body>, DialError> {
+pub async fn forward(
+    mut req: http::Request<Body>,
+    target: &Target,
+    path_and_query: &str,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
     let asked = upgrade::requested(req.headers()).zip(req.headers().get(UPGRADE).cloned());
     let client = asked.as_ref().map(|_| upgrade::take(&mut req));
     let (mut parts, body) = req.into_parts();
