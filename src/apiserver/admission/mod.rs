@@ -6,6 +6,7 @@ pub mod default_storage_class;
 pub mod default_toleration_seconds;
 pub mod escalation;
 pub mod limit_ranger;
+pub mod matching;
 pub mod namespace_lifecycle;
 pub mod node_restriction;
 pub mod pod_security;
@@ -19,6 +20,7 @@ pub mod taint_nodes;
 pub mod volume_resize;
 
 use async_trait::async_trait;
+use schema::catalog::Catalog;
 use serde_json::Value;
 
 use crate::attributes::Attributes;
@@ -52,6 +54,8 @@ pub struct Review<'a> {
     pub old: Option<&'a Value>,
     /// Nothing will be stored: a plugin must have no effect of its own.
     pub dry_run: bool,
+    /// Every resource that is served now.
+    pub catalog: &'a Catalog,
     /// Other objects.
     pub lookup: &'a dyn Lookup,
     /// Texts for `Warning` headers.

@@ -56,6 +56,7 @@ impl Case {
             object: &mut self.object,
             old: self.old.as_ref(),
             dry_run: false,
+            catalog: schema::catalog::Catalog::builtin(),
             lookup: &self.objects,
             warnings: &mut warnings,
         };

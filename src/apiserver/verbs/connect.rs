@@ -51,6 +51,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
         object: &mut object,
         old: None,
         dry_run: false,
+        catalog: call.x.server.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
     };

@@ -97,6 +97,7 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
         object,
         old: None,
         dry_run,
+        catalog: server.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
     };

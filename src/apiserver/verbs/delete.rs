@@ -174,6 +174,7 @@ async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, op
         object: &mut nothing,
         old: Some(old),
         dry_run: options.dry_run,
+        catalog: call.x.server.catalog,
         lookup: lookup.as_ref(),
         warnings,
     };

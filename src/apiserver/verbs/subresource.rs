@@ -109,6 +109,7 @@ async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run:
         object,
         old: None,
         dry_run,
+        catalog: call.x.server.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
     };

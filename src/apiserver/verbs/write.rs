@@ -179,6 +179,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         object: new,
         old: Some(old),
         dry_run,
+        catalog: catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
     };
