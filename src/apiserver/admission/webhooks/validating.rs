@@ -1,0 +1,68 @@
+//! `ValidatingAdmissionWebhook`: all webhooks judge at once; the first refusal in their order is the answer.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+
+use super::hook::{Hook, Hooks};
+use super::question::{self, Failure};
+use super::Outside;
+use crate::admission::matching::{Matched, configures_admission};
+use crate::admission::{Operation, Plugin, Review};
+use crate::attributes::Attributes;
+use crate::status::Status;
+
+/// Upstream's plugin of that name.
+pub struct Validating {
+    hooks: Hooks,
+    outside: Outside,
+}
+
+impl Validating {
+    /// Asks through `outside`.
+    pub fn new(outside: Outside) -> Validating {
+        Validating { hooks: Hooks::new("validatingwebhookconfigurations"), outside }
+    }
+
+    async fn ask(&self, review: &Review<'_>, hook: &Hook, matched: &Matched) -> Result<(), Status> {
+        let shown = question::versioned(review, review.object, matched)?;
+        match question::ask(&self.outside, hook, review, matched, &shown).await? {
+            Ok((_, response)) => {
+                let mut warnings = Vec::new();
+                question::note(hook, &mut warnings, &response, &review.attributes.trail);
+                review.attributes.trail.warn(warnings);
+                Ok(())
+            }
+            Err(failure) => {
+                if matches!(&failure, Failure::Call(_)) && hook.ignores_failure {
+                    review.attributes.trail.note(&format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{}", hook.position), &hook.name);
+                }
+                failure.status(hook).map_or(Ok(()), Err)
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Plugin for Validating {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    fn handles(&self, _operation: Operation, a: &Attributes) -> bool {
+        !configures_admission(a)
+    }
+
+    async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
+        let hooks = self.hooks.current(review.lookup);
+        let mut wanted: Vec<(Arc<Hook>, Matched)> = Vec::new();
+        for hook in hooks.iter() {
+            if let Some(matched) = hook.wants(review).await? {
+                wanted.push((hook.clone(), matched));
+            }
+        }
+        let verdicts = join_all(wanted.iter().map(|(hook, matched)| self.ask(review, hook, matched))).await;
+        verdicts.into_iter().collect()
+    }
+}
