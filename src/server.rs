@@ -251,7 +251,7 @@ async fn api_server(
         clock: clock.clone(),
         rng: rng.clone(),
     };
-    Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector)).await?)
+    Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector, group)).await?)
 }
 
 /// The secret with which nodes join: given, found, or made; written as the full token where k3s users look for it.

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use crate::audit::Trail;
 use crate::user::UserInfo;
 
 /// One request, as upstream's `authorizer.Attributes`.
@@ -32,6 +35,10 @@ pub struct Attributes {
     pub label_selector: String,
     /// `fieldSelector` of the query, as sent.
     pub field_selector: String,
+    /// CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, as admission is shown them; `Null` for what only reads.
+    pub options: Arc<Value>,
+    /// Notes of this request, shared by all copies.
+    pub trail: Trail,
 }
 
 impl Attributes {

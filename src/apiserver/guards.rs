@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::rng::Rng;
+use base::task::Group;
 use base::time::Clock;
 use pki::bundle::Bundle;
 use pki::error::PkiError;
@@ -11,6 +12,7 @@ use pki::leaf::Ca;
 use pki::server::Pki;
 
 use crate::admission::standard::plugins;
+use crate::admission::webhooks::Outside;
 use crate::authn::basic::BasicUser;
 use crate::authn::chain::{self, Chain};
 use crate::authn::issue::Issuer;
@@ -19,6 +21,7 @@ use crate::authz::union;
 use crate::connect::Connector;
 use crate::lookup::Lookup;
 use crate::serve::Guards;
+use crate::webhook::client::Webhooks;
 use crate::{authn, authz};
 
 /// What guards are made from; [`Parts::new`] takes the keys out of a [`Pki`], so that what follows cannot fail.
@@ -51,7 +54,8 @@ impl Parts {
     }
 
     /// The guards over what the server stores.
-    pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>) -> Guards {
+    pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
+        let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
         let audiences = vec![self.issuer.clone(), "kedge".to_owned()];
         let config = chain::Config {
             clock: self.clock.clone(),
@@ -77,6 +81,7 @@ impl Parts {
             rng: self.rng.clone(),
         };
         let escalation = Escalation { rbac, authorizer: authorizer.clone() };
-        Guards { authenticator: chain, authorizer, plugins: plugins(escalation, self.rng), issuer: Arc::new(issuer), virtuals, connector }
+        let outside = Outside { webhooks, rng: self.rng };
+        Guards { authenticator: chain, authorizer, plugins: plugins(escalation, outside), issuer: Arc::new(issuer), virtuals, connector }
     }
 }

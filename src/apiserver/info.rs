@@ -1,6 +1,9 @@
 //! From method, path and query to [`Attributes`], as upstream's `RequestInfoFactory` reads them.
 
+use std::sync::Arc;
+
 use http::Method;
+use serde_json::{Value, json};
 
 use crate::attributes::Attributes;
 use crate::query::{self, Query};
@@ -56,7 +59,33 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
     a.label_selector = query.text("labelSelector").to_owned();
     a.field_selector = query.text("fieldSelector").to_owned();
     collection_verb(&mut a, query);
+    if let Some(kind) = match a.verb.as_str() {
+        "create" => Some("CreateOptions"),
+        "update" => Some("UpdateOptions"),
+        "patch" => Some("PatchOptions"),
+        _ => None,
+    } {
+        a.options = Arc::new(options(kind, query));
+    }
     a
+}
+
+/// The options of a write, from the query.
+fn options(kind: &str, query: &Query) -> Value {
+    let mut out = json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+    let dry: Vec<&str> = query.all("dryRun").filter(|v| !v.is_empty()).collect();
+    if !dry.is_empty() {
+        out["dryRun"] = json!(dry);
+    }
+    for field in ["fieldManager", "fieldValidation"] {
+        if let Some(text) = query.get(field).filter(|t| !t.is_empty()) {
+            out[field] = json!(text);
+        }
+    }
+    if kind == "PatchOptions" && query.get("force").is_some() {
+        out["force"] = json!(query.flag("force"));
+    }
+    out
 }
 
 /// Without a name a get is a list or a watch, and a delete empties the collection.

@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod attributes;
+pub mod audit;
 pub mod authn;
 pub mod authz;
 pub mod bootstrap;

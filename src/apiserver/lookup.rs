@@ -41,4 +41,6 @@ pub const PRELOADED: &[(&str, &str)] = &[
     ("", "nodes"),
     ("", "pods"),
     ("", "secrets"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];

@@ -169,7 +169,7 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, audit_id: HeaderValue
     let headers = response.headers_mut();
     headers.insert(AUDIT_ID, audit_id);
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    for text in &x.warnings {
+    for text in x.warnings.iter().cloned().chain(x.attributes.trail.take_warnings()) {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
             headers.append(WARNING, value);

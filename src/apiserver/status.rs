@@ -38,6 +38,8 @@ pub struct Body {
     pub retry_after: u32,
     /// Whether `details` is written even if it is empty.
     pub with_details: bool,
+    /// A whole status of somebody else's making, which is sent as it is.
+    pub foreign: Option<Value>,
 }
 
 /// A refusal or failure on its way to the client. Boxed: `Result<_, Status>` stays small.
@@ -264,8 +266,16 @@ impl Status {
         status
     }
 
+    /// A status that a webhook made.
+    pub fn foreign(code: u16, message: impl Into<String>, whole: Value) -> Status {
+        Status(Box::new(Body { code, message: message.into(), foreign: Some(whole), ..Body::default() }))
+    }
+
     /// The object for the wire.
     pub fn to_value(&self) -> Value {
+        if let Some(whole) = &self.foreign {
+            return whole.clone();
+        }
         let mut out = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Empty, Full, Limited, StreamBody};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 
 /// Any error a body can end with: a broken connection, or whatever the producer of a stream reports.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -57,12 +57,17 @@ where
 /// Reads the whole body, at most `limit` bytes.
 ///
 /// Errors: `TooLong`, `Broken`. Cancel safety: what was read is lost.
-pub async fn collect(body: Body, limit: usize) -> Result<Bytes, CollectError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(all) => Ok(all.to_bytes()),
-        Err(err) if err.is::<http_body_util::LengthLimitError>() => Err(CollectError::TooLong { limit }),
-        Err(err) => Err(CollectError::Broken(err)),
+pub async fn collect(mut body: Body, limit: usize) -> Result<Bytes, CollectError> {
+    let mut all = Vec::new();
+    // By hand: the compiler cannot prove http_body_util's Limited to be Send in its callers.
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
+        if all.len() + data.len() > limit {
+            return Err(CollectError::TooLong { limit });
+        }
+        all.extend_from_slice(&data);
     }
+    Ok(all.into())
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Connections that are kept for the next request: short questions to the same server pay one TLS handshake, not one each.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::task::Group;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::client::conn::http1::SendRequest;
 use tokio::time::Instant;
@@ -48,28 +48,25 @@ impl Kept {
     }
 
     /// Sends a request and reads the whole answer, of at most `limit` bytes. A kept connection that the server has
-    /// closed meanwhile is replaced by a new one from `open`.
-    pub async fn exchange<F>(
+    /// closed meanwhile is replaced by a new one from `open`,
+    /// which is not polled otherwise.
+    pub async fn exchange(
         &self,
         key: &str,
-        open: impl FnOnce() -> F,
+        open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>>,
         request: &Request<Bytes>,
         limit: usize,
-    ) -> Result<Response<Bytes>, ExchangeError>
-    where
-        F: Future<Output = Result<Box<dyn Stream>, DialError>>,
-    {
-        let again = || request.clone().map(body::full);
+    ) -> Result<Response<Bytes>, ExchangeError> {
         while let Some(mut sender) = self.take(key) {
             // A connection that broke before it was used tells nothing about the server.
             if sender.ready().await.is_ok()
-                && let Ok(answer) = sender.send_request(again()).await
+                && let Ok(answer) = sender.send_request(copy(request)).await
             {
                 return self.finish(key, sender, answer.map(body::from_http), limit).await;
             }
         }
-        let mut sender = dial::start(open().await?, key, &self.group).await?;
-        let answer = sender.send_request(again()).await.map_err(|source| DialError::Request { to: key.to_owned(), source })?;
+        let mut sender = dial::start(open.await?, key, &self.group).await?;
+        let answer = sender.send_request(copy(request)).await.map_err(|source| DialError::Request { to: key.to_owned(), source })?;
         self.finish(key, sender, answer.map(body::from_http), limit).await
     }
 
@@ -102,6 +99,10 @@ impl Kept {
     }
 }
 
+fn copy(request: &Request<Bytes>) -> Request<Body> {
+    request.clone().map(|bytes| body::full(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,11 +131,11 @@ mod tests {
         let mut opened = 0;
         let request = Request::builder().uri("/").header("host", "x").body(Bytes::from_static(b"q")).unwrap();
         for _ in 0..4 {
-            let open = || {
+            let open = async {
                 opened += 1;
-                std::future::ready(Ok(server(2, &group)))
+                Ok(server(2, &group))
             };
-            let answer = kept.exchange("x", open, &request, 10).await.unwrap();
+            let answer = kept.exchange("x", Box::pin(open), &request, 10).await.unwrap();
             assert_eq!(answer.body(), "ok");
             tokio::task::yield_now().await;
         }

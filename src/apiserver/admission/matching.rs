@@ -12,6 +12,9 @@ use super::{Operation, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;
 
+/// Where webhooks and policies are configured.
+pub const GROUP: &str = "admissionregistration.k8s.io";
+
 /// The version under which a request is shown to who asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matched {
@@ -264,7 +267,7 @@ pub fn configures_admission(a: &Attributes) -> bool {
         "mutatingadmissionpolicies",
         "mutatingadmissionpolicybindings",
     ];
-    a.group == "admissionregistration.k8s.io" && plurals.contains(&a.resource.as_str())
+    a.group == GROUP && plurals.contains(&a.resource.as_str())
 }
 
 #[cfg(test)]

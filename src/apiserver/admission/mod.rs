@@ -1,6 +1,8 @@
 //! Admission: changing and judging an object between authorization and the store. One file per plugin.
 
+pub mod again;
 pub mod certificates;
+pub mod conditions;
 pub mod default_ingress_class;
 pub mod default_storage_class;
 pub mod default_toleration_seconds;
@@ -18,6 +20,7 @@ pub mod standard;
 pub mod storage_in_use;
 pub mod taint_nodes;
 pub mod volume_resize;
+pub mod webhooks;
 
 use async_trait::async_trait;
 use schema::catalog::Catalog;
@@ -60,6 +63,8 @@ pub struct Review<'a> {
     pub lookup: &'a dyn Lookup,
     /// Texts for `Warning` headers.
     pub warnings: &'a mut Vec<String>,
+    /// Rounds of mutation.
+    pub again: again::Again,
 }
 
 impl Review<'_> {

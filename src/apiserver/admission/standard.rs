@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use base::rng::Rng;
-
 use super::Plugin;
 use super::certificates::{Approval, Signing, SubjectRestriction};
 use super::default_ingress_class::DefaultIngressClass;
@@ -21,15 +19,16 @@ use super::service_account::ServiceAccount;
 use super::storage_in_use::StorageObjectInUseProtection;
 use super::taint_nodes::TaintNodesByCondition;
 use super::volume_resize::PersistentVolumeClaimResize;
+use super::webhooks::{Mutating, Outside, Validating};
 use crate::authz::escalation::Escalation;
 
-/// Every plugin that is on by default upstream and needs no webhook, in upstream's order; quota is the last to say yes.
-pub fn plugins(escalation: Escalation, rng: Rng) -> Vec<Arc<dyn Plugin>> {
+/// Every plugin that is on by default upstream, in upstream's order; quota is the last to say yes.
+pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>> {
     let authorizer = escalation.authorizer.clone();
     vec![
         Arc::new(NamespaceLifecycle),
         Arc::new(LimitRanger),
-        Arc::new(ServiceAccount { rng }),
+        Arc::new(ServiceAccount { rng: outside.rng.clone() }),
         Arc::new(NodeRestriction),
         Arc::new(TaintNodesByCondition),
         Arc::new(PodSecurity),
@@ -44,6 +43,8 @@ pub fn plugins(escalation: Escalation, rng: Rng) -> Vec<Arc<dyn Plugin>> {
         Arc::new(SubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(RbacEscalation(escalation)),
+        Arc::new(Mutating::new(outside.clone())),
+        Arc::new(Validating::new(outside)),
         Arc::new(ResourceQuota),
     ]
 }

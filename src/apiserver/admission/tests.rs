@@ -59,6 +59,7 @@ impl Case {
             catalog: schema::catalog::Catalog::builtin(),
             lookup: &self.objects,
             warnings: &mut warnings,
+            again: Default::default(),
         };
         plugin.admit(&mut review).await.map_err(|status| status.message.clone())?;
         plugin.validate(&review).await.map_err(|status| status.message.clone())?;

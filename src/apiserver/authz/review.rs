@@ -106,9 +106,9 @@ pub fn attributes(spec: &Value, user: Arc<UserInfo>) -> Attributes {
         namespace: text(resource, "namespace"),
         name: text(resource, "name"),
         is_resource: true,
-        path: String::new(),
         label_selector: text(&resource["labelSelector"], "rawSelector"),
         field_selector: field_selector(&resource["fieldSelector"]),
+        ..Attributes::default()
     }
 }
 

@@ -54,6 +54,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
         catalog: call.x.server.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
+        again: Default::default(),
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await

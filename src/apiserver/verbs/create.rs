@@ -100,6 +100,7 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
         catalog: server.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
+        again: Default::default(),
     };
     write::admission(server, &mut review, true).await?;
     schema::strategy::prepare_for_create(call.stored, review.object);

@@ -60,6 +60,28 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     Ok(respond::value(StatusCode::OK, &body, call.output, &call.x.parts.headers))
 }
 
+impl Options {
+    /// As admission is shown them.
+    fn to_value(&self) -> Value {
+        let mut out = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
+        if let Some(grace) = self.grace {
+            out["gracePeriodSeconds"] = json!(grace);
+        }
+        if let Some(policy) = &self.policy {
+            out["propagationPolicy"] = json!(policy);
+        }
+        for (field, value) in [("uid", &self.uid), ("resourceVersion", &self.rv)] {
+            if let Some(value) = value {
+                out["preconditions"][field] = json!(value);
+            }
+        }
+        if self.dry_run {
+            out["dryRun"] = json!(["All"]);
+        }
+        out
+    }
+}
+
 /// Reads DeleteOptions from the body and the query.
 ///
 /// Errors: 400 for what cannot be read.
@@ -165,6 +187,7 @@ fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Res
 async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, options: &Options, warnings: &mut Vec<String>) -> Result<(), Status> {
     let mut attributes = write::attributes_for(&call.x.attributes, name, namespace);
     "delete".clone_into(&mut attributes.verb);
+    attributes.options = std::sync::Arc::new(options.to_value());
     let lookup = call.x.server.lookup();
     let mut nothing = Value::Null;
     let mut review = Review {
@@ -177,6 +200,7 @@ async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, op
         catalog: call.x.server.catalog,
         lookup: lookup.as_ref(),
         warnings,
+        again: Default::default(),
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await

@@ -7,7 +7,7 @@ use serde_json::Value;
 use store::{Compare, CompareOp, Op, Revision, Txn};
 
 use super::{Call, get};
-use crate::admission::{Operation, Review};
+use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::serve::ApiServer;
 use crate::status::Status;
@@ -53,16 +53,26 @@ pub type Make<'m> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 
 
 /// Runs admission: `admit` of every plugin, or `validate` of every plugin.
 pub async fn admission(server: &ApiServer, review: &mut Review<'_>, mutate: bool) -> Result<(), Status> {
-    for plugin in &server.guards.plugins {
-        if plugin.handles(review.operation, review.attributes) {
-            if mutate {
-                plugin.admit(review).await?;
-            } else {
-                plugin.validate(review).await?;
-            }
+    if !mutate {
+        for plugin in handling(server, review) {
+            plugin.validate(review).await?;
         }
+        return Ok(());
     }
-    Ok(())
+    loop {
+        for plugin in handling(server, review) {
+            plugin.admit(review).await?;
+        }
+        if !review.again.wanted() {
+            return Ok(());
+        }
+        review.again.begin_second();
+    }
+}
+
+fn handling<'s>(server: &'s ApiServer, review: &Review<'_>) -> Vec<&'s dyn Plugin> {
+    let plugins = server.guards.plugins.iter().map(AsRef::as_ref);
+    plugins.filter(|plugin| plugin.handles(review.operation, review.attributes)).collect()
 }
 
 /// The manager of written fields: `fieldManager`, else the first part of the user agent.
@@ -182,6 +192,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         catalog: catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
+        again: Default::default(),
     };
     admission(call.x.server, &mut review, true).await?;
     prepare(call, part, review.object, old);

@@ -9,6 +9,7 @@ use base::chain::Chain;
 use base::secret::Secret;
 use base::task::Group;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
 use pki::bundle::Bundle;
@@ -93,8 +94,10 @@ impl Webhooks {
     /// Posts JSON and reads the answer of a 2xx.
     pub async fn post(&self, to: &Endpoint, as_who: &Identity, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
         let answer = self.send(Method::POST, to, as_who, body, timeout).await?;
-        let code = answer.status();
-        if code.is_success() { Ok(answer.into_body()) } else { Err(CallError::Refused { code: code.as_u16(), text: refusal(code.as_u16(), answer.body()) }) }
+        match answer.status() {
+            code if code.is_success() => Ok(answer.into_body()),
+            code => Err(CallError::Refused { code: code.as_u16(), text: refusal(code.as_u16(), answer.body()) }),
+        }
     }
 
     /// Sends one request and reads the whole answer, whatever its code.
@@ -112,18 +115,19 @@ impl Webhooks {
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
-        let exchange = async {
-            let backend = self.resolve(&to.place).await.map_err(&unreached)?;
-            // Connections are shared by those who go to the same place with the same trust.
-            let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
-            let key = format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
-            let open = || self.open(to, as_who, &backend);
-            self.kept.exchange(&key, open, &request, ANSWER_BYTES_MAX).await.map_err(|err| unreached(why(&err)))
-        };
-        match tokio::time::timeout(timeout, exchange).await {
-            Ok(answer) => answer,
+        match tokio::time::timeout(timeout, self.exchange(to, as_who, &request)).await {
+            Ok(answer) => answer.map_err(unreached),
             Err(_) => Err(CallError::TimedOut { url: url.clone() }),
         }
+    }
+
+    async fn exchange(&self, to: &Endpoint, as_who: &Identity, request: &Request<Bytes>) -> Result<Response<Bytes>, String> {
+        let backend = self.resolve(&to.place).await?;
+        // Connections are shared by those who go to the same place with the same trust.
+        let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
+        let key = format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
+        let open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>> = Box::pin(self.open(to, as_who, &backend));
+        self.kept.exchange(&key, open, request, ANSWER_BYTES_MAX).await.map_err(|err| why(&err))
     }
 
     async fn open(&self, to: &Endpoint, as_who: &Identity, backend: &Backend) -> Result<Box<dyn Stream>, DialError> {

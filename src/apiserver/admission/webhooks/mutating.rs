@@ -28,8 +28,7 @@ impl Mutating {
             Ok(said) => said,
             Err(failure) => return failure.status(hook).map_or(Ok(()), Err),
         };
-        let attributes = review.attributes;
-        question::note(hook, review.warnings, &response, &attributes.trail);
+        question::note(hook, &response, &review.attributes.trail);
         if answer.patch.is_empty() {
             self.record(review, hook, false, &Value::Null);
             return Ok(());
@@ -117,9 +116,3 @@ impl Plugin for Mutating {
     }
 }
 
-impl Review<'_> {
-    /// Whether plugins have work left after the first round (see [`crate::admission::again`]).
-    pub fn wants_second_round(&self) -> bool {
-        self.operation != Operation::Delete && self.again.wanted()
-    }
-}

@@ -10,6 +10,7 @@ use super::hook::Hook;
 use super::Outside;
 use crate::admission::Review;
 use crate::admission::matching::{Matched, as_requested};
+use crate::audit::Trail;
 use crate::kinds;
 use crate::status::Status;
 use crate::webhook::client::Identity;
@@ -169,8 +170,8 @@ fn denied(name: &str, status: &Value) -> Status {
 }
 
 /// Warnings for the client and annotations for the audit log.
-pub fn note(hook: &Hook, review: &mut Vec<String>, response: &Value, trail: &crate::audit::Trail) {
-    review.extend(response["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)));
+pub fn note(hook: &Hook, response: &Value, trail: &Trail) {
+    trail.warn(response["warnings"].as_array().into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)));
     for (key, value) in response["auditAnnotations"].as_object().into_iter().flatten() {
         trail.note(&format!("{}/{key}", hook.name), value.as_str().unwrap_or_default());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::hook::{Hook, Hooks};
 use super::question::{self, Failure};
@@ -29,9 +29,7 @@ impl Validating {
         let shown = question::versioned(review, review.object, matched)?;
         match question::ask(&self.outside, hook, review, matched, &shown).await? {
             Ok((_, response)) => {
-                let mut warnings = Vec::new();
-                question::note(hook, &mut warnings, &response, &review.attributes.trail);
-                review.attributes.trail.warn(warnings);
+                question::note(hook, &response, &review.attributes.trail);
                 Ok(())
             }
             Err(failure) => {
@@ -62,7 +60,11 @@ impl Plugin for Validating {
                 wanted.push((hook.clone(), matched));
             }
         }
-        let verdicts = join_all(wanted.iter().map(|(hook, matched)| self.ask(review, hook, matched))).await;
-        verdicts.into_iter().collect()
+        // Boxed one by one: the compiler cannot see that a closure's borrowing futures may change threads.
+        let mut asked: Vec<BoxFuture<'_, Result<(), Status>>> = Vec::with_capacity(wanted.len());
+        for (hook, matched) in &wanted {
+            asked.push(Box::pin(self.ask(review, hook, matched)));
+        }
+        join_all(asked).await.into_iter().collect()
     }
 }

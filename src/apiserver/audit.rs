@@ -1,0 +1,5 @@
+//! The audit log: what happened, who did it, and what the server's guards had to say about it.
+
+pub mod trail;
+
+pub use trail::Trail;

@@ -1,0 +1,56 @@
+//! Notes that a request gathers on its way: audit annotations and late warnings. All copies of a request's attributes share them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The notes of one request.
+#[derive(Clone, Default)]
+pub struct Trail(Arc<Mutex<Notes>>);
+
+#[derive(Default)]
+struct Notes {
+    annotations: BTreeMap<String, String>,
+    warnings: Vec<String>,
+}
+
+impl fmt::Debug for Trail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trail")
+    }
+}
+
+/// Notes are no part of what is asked: requests are equal without them.
+impl PartialEq for Trail {
+    fn eq(&self, _other: &Trail) -> bool {
+        true
+    }
+}
+
+impl Eq for Trail {}
+
+impl Trail {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps an annotation for the audit log. The first value of a key stays, as upstream has it.
+    pub fn note(&self, key: &str, value: &str) {
+        self.notes().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    }
+
+    /// Keeps texts for `Warning` headers.
+    pub fn warn(&self, texts: impl IntoIterator<Item = String>) {
+        self.notes().warnings.extend(texts);
+    }
+
+    /// The annotations so far.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.notes().annotations.clone()
+    }
+
+    /// Takes the warnings out.
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.notes().warnings)
+    }
+}
