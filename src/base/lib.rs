@@ -4,6 +4,7 @@
 
 pub mod backoff;
 pub mod chain;
+pub mod cron;
 pub mod files;
 pub mod limits;
 pub mod rng;

@@ -93,9 +93,7 @@ impl Group {
 
     /// Runs work that blocks its thread (SQLite, file trees) outside the async threads.
     pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fatal> {
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|_| Fatal { task: "blocking work".to_owned(), how: "panicked" })
+        tokio::task::spawn_blocking(work).await.map_err(|_| Fatal { task: "blocking work".to_owned(), how: "panicked" })
     }
 
     /// Resolves when the group is told to stop. Tasks are aborted then; those that must tidy up listen with

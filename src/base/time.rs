@@ -39,6 +39,11 @@ impl Clock {
     }
 }
 
+/// The time zone of this machine, UTC if it has none.
+pub fn local_zone() -> jiff::tz::TimeZone {
+    jiff::tz::TimeZone::try_system().unwrap_or(jiff::tz::TimeZone::UTC)
+}
+
 /// `2026-11-21T04:12:00Z`: the wire form of `metav1.Time`, whole seconds in UTC.
 pub fn rfc3339_secs(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

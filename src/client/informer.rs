@@ -116,7 +116,10 @@ impl Informers {
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
         let config = if fields.is_empty() { watcher::Config::default() } else { watcher::Config::default().fields(fields) };
-        self.group.spawn(&format!("watch-{}", K::plural(&())), follow(Api::all(self.client.clone()), K::plural(&()).into_owned(), config, Arc::clone(&shared)));
+        self.group.spawn(
+            &format!("watch-{}", K::plural(&())),
+            follow(Api::all(self.client.clone()), K::plural(&()).into_owned(), config, Arc::clone(&shared)),
+        );
         Informer(shared)
     }
 }

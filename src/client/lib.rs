@@ -12,3 +12,5 @@ pub mod queue;
 pub mod events;
 
 pub mod leader;
+
+pub mod labels;

@@ -13,6 +13,8 @@ mod pods;
 
 mod expectations;
 
+mod history;
+
 mod deployment;
 
 mod replicaset;
@@ -34,3 +36,7 @@ mod garbage;
 mod job;
 
 mod daemonset;
+
+mod statefulset;
+
+mod cronjob;

@@ -1,7 +1,6 @@
 //! Who owns whom: controller references, and the claim of pods by selector.
 
-use std::collections::BTreeMap;
-
+use client::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt as _};
 
@@ -27,23 +26,6 @@ pub(crate) fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     controller_of(meta).is_some_and(|owner| owner.uid == uid)
 }
 
-/// Whether a selector picks these labels. An empty selector picks everything, as `LabelSelectorAsSelector` has it.
-pub(crate) fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
-    let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-    selector.match_labels.iter().flatten().all(|(key, value)| actual(key) == Some(value.as_str()))
-        && selector.match_expressions.iter().flatten().all(|r| {
-            let values = r.values.as_deref().unwrap_or_default();
-            let listed = actual(&r.key).is_some_and(|actual| values.iter().any(|v| v == actual));
-            match r.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => actual(&r.key).is_some(),
-                "DoesNotExist" => actual(&r.key).is_none(),
-                _ => false,
-            }
-        })
-}
-
 /// What the selector of a workload says about an object that might be its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -60,7 +42,7 @@ pub(crate) enum Claim {
 /// Decides about one object. An owner that is being deleted adopts nothing. Spec: upstream's `ControllerRefManager`.
 pub(crate) fn claim(owner: &ObjectMeta, selector: &LabelSelector, object: &ObjectMeta) -> Claim {
     let owner_uid = owner.uid.as_deref().unwrap_or_default();
-    let selected = selects(selector, object.labels.as_ref());
+    let selected = labels::selects(selector, object.labels.as_ref());
     match controller_of(object) {
         Some(controller) if controller.uid != owner_uid => Claim::Foreign,
         Some(_) if selected => Claim::Owned,

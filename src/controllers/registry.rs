@@ -6,7 +6,9 @@ use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
-use crate::{daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account};
+use crate::{
+    cronjob, daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account, statefulset,
+};
 
 /// What controllers must be told.
 #[derive(Clone, Debug)]
@@ -26,6 +28,8 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     namespace::start(&context);
     daemonset::start(&context);
     job::start(&context);
+    cronjob::start(&context);
+    statefulset::start(&context);
     garbage::start(&context);
     pod_gc::start(&context);
     node::start(&context, config.cluster_cidr);

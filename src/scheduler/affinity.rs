@@ -42,21 +42,7 @@ fn requirement_holds(requirement: &NodeSelectorRequirement, actual: Option<&str>
 
 /// Whether a label selector picks these labels; an absent selector picks nothing, an empty one everything.
 pub fn label_selector_matches(selector: Option<&LabelSelector>, labels: Option<&BTreeMap<String, String>>) -> bool {
-    let Some(selector) = selector else { return false };
-    let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-    let equal = selector.match_labels.iter().flatten().all(|(key, value)| actual(key) == Some(value.as_str()));
-    equal
-        && selector.match_expressions.iter().flatten().all(|r| {
-            let values = r.values.as_deref().unwrap_or_default();
-            let listed = actual(&r.key).is_some_and(|actual| values.iter().any(|v| v == actual));
-            match r.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => actual(&r.key).is_some(),
-                "DoesNotExist" => actual(&r.key).is_none(),
-                _ => false,
-            }
-        })
+    selector.is_some_and(|selector| client::labels::selects(selector, labels))
 }
 
 /// Whether one toleration tolerates one taint. Spec: `core/v1` Toleration.

@@ -83,7 +83,8 @@ fn root(schema: &Value, gvk: Gvk, crd: &str) -> TypeDef {
 fn object(schema: &Value, path: &str) -> TypeDef {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     // A JSON object's keys are sorted here, as the table wants its fields.
-    let fields = schema["properties"].as_object().into_iter().flatten().map(|(key, s)| field(key, s, required.contains(&key.as_str()), path));
+    let fields =
+        schema["properties"].as_object().into_iter().flatten().map(|(key, s)| field(key, s, required.contains(&key.as_str()), path));
     TypeDef {
         name: path.to_owned().into(),
         fields: fields.collect(),
@@ -128,7 +129,9 @@ fn shape(schema: &Value, path: &str) -> Shape {
         // Formats of text are validated but never rewritten: a custom object keeps its spelling.
         (Some("string"), _) => Shape::String,
         (Some("array"), _) => Shape::List(Box::new(shape(&schema["items"], path))),
-        (Some("object"), _) if schema["additionalProperties"].is_object() => Shape::Map(Box::new(shape(&schema["additionalProperties"], path))),
+        (Some("object"), _) if schema["additionalProperties"].is_object() => {
+            Shape::Map(Box::new(shape(&schema["additionalProperties"], path)))
+        }
         (Some("object"), _) if schema["additionalProperties"] == true => Shape::Any,
         (Some("object"), _) => Shape::Struct(TypeRef::of(object(schema, path))),
         _ => Shape::Any,
@@ -155,7 +158,8 @@ mod tests {
     fn a_custom_object_is_pruned_and_defaulted_by_its_schema() {
         let r = resources(&widgets()).remove(0);
         assert!(r.custom && r.namespaced && r.has_status() && r.short_names == ["w"]);
-        let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
+        let object =
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
         let mut got = conform(object, r.type_def(), FieldValidation::Warn).expect("conforms");
         assert_eq!(got.warnings, ["unknown field \"spec.odd\""]);
         crate::defaults::apply(Catalog::builtin(), &r, &mut got.value);

@@ -2,23 +2,23 @@
 //! default, validate, patch, apply, convert, print, discovery and OpenAPI. A CRD's schema compiles into the same form.
 //! In: bytes and `serde_json::Value`s. Out: the same, plus texts for people. It never knows time, sockets or storage.
 
-pub mod table;
-pub mod catalog;
-pub mod rows;
-pub mod custom;
-pub mod quantity;
-pub mod labels;
-pub mod fields;
-pub mod meta;
-pub mod read;
-pub mod decode;
-pub mod protobuf;
-pub mod defaults;
-pub mod strategy;
-pub mod convert;
-pub mod validate;
-pub mod patch;
 pub mod apply;
-pub mod print;
+pub mod catalog;
+pub mod convert;
+pub mod custom;
+pub mod decode;
+pub mod defaults;
 pub mod discovery;
+pub mod fields;
+pub mod labels;
+pub mod meta;
 pub mod openapi;
+pub mod patch;
+pub mod print;
+pub mod protobuf;
+pub mod quantity;
+pub mod read;
+pub mod rows;
+pub mod strategy;
+pub mod table;
+pub mod validate;

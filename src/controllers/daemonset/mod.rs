@@ -20,11 +20,10 @@ use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
+use crate::history::{self, History, State};
 use crate::owners::{self, Claim};
 
 const NAME: &str = "daemon-set-controller";
-/// Old templates that are kept for a rollback when the spec does not say.
-const HISTORY: i32 = 10;
 
 struct Controller {
     client: kube::Client,
@@ -120,35 +119,34 @@ impl Controller {
 
     /// The hash of the set's template; stores the template as a ControllerRevision and forgets the oldest ones.
     async fn current_revision(&self, set: &DaemonSet) -> Result<String, Error> {
-        let namespace = set.namespace().unwrap_or_default();
-        let uid = set.uid().unwrap_or_default();
-        let all = self.revisions.list_in(&namespace);
-        let mut owned: Vec<_> = all.into_iter().filter(|revision| owners::is_controlled_by(&revision.metadata, &uid)).collect();
-        owned.sort_by_key(|revision| revision.revision);
-        let hash = plan::template_hash(set);
-        let api: Api<ControllerRevision> = Api::namespaced(self.client.clone(), &namespace);
-        let next = owned.last().map_or(1, |revision| revision.revision + 1);
-        match owned.iter().position(|revision| revision.labels().get(plan::HASH_LABEL) == Some(&hash)) {
-            // A rollback: the old template is the newest again.
-            Some(at) if at + 1 < owned.len() => {
-                let patch = Patch::Merge(json!({ "revision": next }));
-                api.patch(&owned[at].name_any(), &PatchParams::default(), &patch).await?;
-            }
-            Some(_) => {}
-            None => match api.create(&PostParams::default(), &plan::revision(set, &hash, next)).await {
-                Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
-                other => drop(other?),
-            },
+        let Some(spec) = &set.spec else { return Ok(String::new()) };
+        let history = History { client: self.client.clone(), revisions: &self.revisions, owner: set, selector: &spec.selector };
+        let owned = history.claim().await?;
+        let collisions = set.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0);
+        let state = State { template: &spec.template, hash_label: plan::HASH_LABEL, collisions };
+        let (present, _) = history.present(&owned, &state).await?;
+        let hash = present.labels().get(plan::HASH_LABEL).cloned().unwrap_or_default();
+        let pods = self.pods.list_in(&set.namespace().unwrap_or_default());
+        // Somebody's copy of the present template is not another one: its pods are the present one's.
+        for copy in owned.iter().filter(|r| r.data == present.data && r.uid() != present.uid()) {
+            self.merge_revision(copy, &hash, &pods).await?;
         }
-        let limit = set.spec.as_ref().and_then(|s| s.revision_history_limit).unwrap_or(HISTORY);
-        let live: BTreeSet<String> = self.pods.list_in(&namespace).iter().filter_map(|pod| pod.labels().get(plan::HASH_LABEL).cloned()).collect();
-        let old = owned.iter().filter(|r| r.labels().get(plan::HASH_LABEL).is_some_and(|h| *h != hash && !live.contains(h)));
-        let old: Vec<_> = old.collect();
-        let surplus = old.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-        for revision in &old[..surplus] {
-            driver::gone_is_fine(api.delete(&revision.name_any(), &DeleteParams::default()).await)?;
-        }
+        let carried = history::carried(pods.iter().map(|pod| &**pod), plan::HASH_LABEL);
+        let live = |r: &ControllerRevision| r.labels().get(plan::HASH_LABEL).is_some_and(|h| *h == hash || carried.contains(h));
+        history.truncate(&owned, spec.revision_history_limit, live).await?;
         Ok(hash)
+    }
+
+    async fn merge_revision(&self, copy: &ControllerRevision, hash: &str, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        let namespace = copy.namespace().unwrap_or_default();
+        let (pods_api, api): (Api<Pod>, Api<ControllerRevision>) =
+            (Api::namespaced(self.client.clone(), &namespace), Api::namespaced(self.client.clone(), &namespace));
+        let old = copy.labels().get(plan::HASH_LABEL);
+        for pod in pods.iter().filter(|pod| old.is_some_and(|old| old != hash) && pod.labels().get(plan::HASH_LABEL) == old) {
+            let patch = Patch::Merge(json!({"metadata": {"uid": pod.uid(), "labels": {plan::HASH_LABEL: hash}}}));
+            driver::gone_is_fine(pods_api.patch(&pod.name_any(), &PatchParams::default(), &patch).await)?;
+        }
+        Ok(driver::gone_is_fine(api.delete(&copy.name_any(), &DeleteParams::default()).await)?)
     }
 
     async fn act(&self, set: &DaemonSet, key: &Key, plan: &plan::Plan, hash: &str) -> Result<(), Error> {

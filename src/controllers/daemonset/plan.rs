@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
+use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
-use serde_json::json;
 
 use crate::{owners, pods};
 
 pub(super) const HASH_LABEL: &str = "controller-revision-hash";
-const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// The next step of a DaemonSet.
 #[derive(Debug, Default)]
@@ -24,30 +22,6 @@ pub(super) struct Plan {
     pub(super) delete: Vec<(Arc<Pod>, Option<String>)>,
     pub(super) status: DaemonSetStatus,
     pub(super) look_again_secs: Option<u64>,
-}
-
-/// The value of [`HASH_LABEL`] for the set's present template.
-pub(super) fn template_hash(set: &DaemonSet) -> String {
-    let text = serde_json::to_vec(&set.spec.as_ref().map(|s| &s.template)).unwrap_or_default();
-    let sum = text.iter().fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
-    sum.to_string().bytes().map(|digit| char::from(ALPHABET[usize::from(digit) % ALPHABET.len()])).collect()
-}
-
-/// The stored form of the present template, which `kubectl rollout undo` applies as a patch.
-pub(super) fn revision(set: &DaemonSet, hash: &str, number: i64) -> ControllerRevision {
-    let spec = set.spec.clone().unwrap_or_default();
-    let mut template = json!(spec.template);
-    template["$patch"] = json!("replace");
-    let mut revision = ControllerRevision { revision: number, ..ControllerRevision::default() };
-    revision.data = serde_json::from_value(json!({"spec": {"template": template}})).ok();
-    revision.metadata.name = Some(format!("{}-{hash}", set.name_any()));
-    revision.metadata.namespace = set.namespace();
-    let mut labels = spec.template.metadata.and_then(|m| m.labels).unwrap_or_default();
-    labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
-    revision.metadata.labels = Some(labels);
-    revision.metadata.annotations = set.metadata.annotations.clone();
-    revision.metadata.owner_references = Some(vec![owners::reference_to(set)]);
-    revision
 }
 
 /// A pod of the set for one node: the scheduler binds it there and nowhere else.
@@ -172,6 +146,7 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
     let mut plan = Plan::default();
     let (mut desired, mut misscheduled) = (0, 0);
     let mut placed: Vec<Option<Arc<Pod>>> = Vec::new();
+    let mut slots: Vec<(String, Vec<Arc<Pod>>)> = Vec::new();
     for node in nodes {
         let (run, stay) = suits(&template, node);
         let mut here = on_node.remove(&node.name_any()).unwrap_or_default();
@@ -181,9 +156,17 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
         if run {
             placed.push(here.iter().find(|p| p.metadata.deletion_timestamp.is_none()).cloned());
         }
-        on_one_node(set, &node.name_any(), (run, stay), &here, &mut plan);
+        on_one_node(set, &node.name_any(), (run, stay), &here, (hash, now), &mut plan);
+        if run {
+            slots.push((node.name_any(), here));
+        }
     }
-    renew(set, desired, &placed, hash, now, &mut plan);
+    let surge = bound(set, Bound::Surge, desired);
+    if surge > 0 {
+        surge_renew(set, surge, &slots, hash, now, &mut plan);
+    } else {
+        renew(set, desired, &placed, hash, now, &mut plan);
+    }
     let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(placed.iter().flatten().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
     let available = count(&|pod| pods::is_available(pod, min_ready, now));
     let old = set.status.clone().unwrap_or_default();
@@ -207,7 +190,7 @@ fn is_updated(pod: &Pod, hash: &str) -> bool {
     pod.labels().get(HASH_LABEL).is_some_and(|label| label == hash)
 }
 
-fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[Arc<Pod>], plan: &mut Plan) {
+fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[Arc<Pod>], (hash, now): (&str, Timestamp), plan: &mut Plan) {
     let live: Vec<&Arc<Pod>> = here.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
     if !stay {
         plan.delete.extend(live.into_iter().map(|pod| (Arc::clone(pod), None)));
@@ -221,9 +204,64 @@ fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[A
         let key = format!("{}/{}", set.namespace().unwrap_or_default(), pod.name_any());
         plan.delete.push((Arc::clone(pod), Some(format!("Found failed daemon pod {key} on node {node}, will try to kill it"))));
     }
+    if bound(set, Bound::Surge, 1) > 0 {
+        let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
+        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = live.iter().copied().filter(|pod| !failed(pod)).partition(|pod| is_updated(pod, hash));
+        // One old and one new, as long as the old one serves and the new one does not yet.
+        let surplus = new.iter().skip(1).chain(old.iter().skip(1));
+        plan.delete.extend(surplus.map(|pod| (Arc::clone(pod), None)));
+        if let (Some(new), Some(old)) = (new.first(), old.first())
+            && (!pods::is_ready(old) || pods::is_available(new, min_ready, now))
+        {
+            plan.delete.push((Arc::clone(old), None));
+        }
+        return;
+    }
     // Two on one node: the older one stays.
     let running = live.iter().filter(|pod| !failed(pod)).skip(1);
     plan.delete.extend(running.map(|pod| (Arc::clone(pod), None)));
+}
+
+enum Bound {
+    Surge,
+    Unavailable,
+}
+
+/// A bound of the rolling update in pods; percentages round up.
+fn bound(set: &DaemonSet, which: Bound, desired: i32) -> i32 {
+    let rolling = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.rolling_update.as_ref());
+    let (value, default) = match which {
+        Bound::Surge => (rolling.and_then(|r| r.max_surge.clone()), 0),
+        Bound::Unavailable => (rolling.and_then(|r| r.max_unavailable.clone()), 1),
+    };
+    match value {
+        Some(IntOrString::Int(n)) => n,
+        Some(IntOrString::String(text)) => (desired * text.trim_end_matches('%').parse::<i32>().unwrap_or(0) + 99) / 100,
+        None => default,
+    }
+}
+
+/// With a surge, new pods start beside the old ones on at most `surge` nodes at once; the old one goes when the new one serves.
+fn surge_renew(set: &DaemonSet, surge: i32, slots: &[(String, Vec<Arc<Pod>>)], hash: &str, now: Timestamp, plan: &mut Plan) {
+    if set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
+        return;
+    }
+    let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
+    let (mut surging, mut free, mut candidates) = (0, Vec::new(), Vec::new());
+    for (node, here) in slots {
+        let ended = |pod: &Pod| matches!(pods::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some();
+        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = here.iter().filter(|pod| !ended(pod)).partition(|pod| is_updated(pod, hash));
+        match (new.first(), old.first()) {
+            (_, None) => {}
+            // Unavailable, so nothing is lost by a second one.
+            (None, Some(old)) if !pods::is_available(old, min_ready, now) => free.push(node.clone()),
+            (None, Some(_)) => candidates.push(node.clone()),
+            // The old one goes in `on_one_node` once the new one is available.
+            (Some(new), Some(_)) => surging += i32::from(!pods::is_available(new, min_ready, now)),
+        }
+    }
+    let room = usize::try_from(surge - surging).unwrap_or(0);
+    plan.create.extend(free.into_iter().chain(candidates.into_iter().take(room)));
 }
 
 /// A rolling update takes old pods away, at most `maxUnavailable` nodes being without an available pod; new ones follow by themselves.
@@ -233,16 +271,7 @@ fn renew(set: &DaemonSet, desired: i32, placed: &[Option<Arc<Pod>>], hash: &str,
         return;
     }
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
-    let bound = strategy.and_then(|s| s.rolling_update.as_ref()).and_then(|r| r.max_unavailable.clone());
-    let max_unavailable = match bound {
-        Some(IntOrString::Int(n)) => n,
-        Some(IntOrString::String(text)) => {
-            let percent: i32 = text.trim_end_matches('%').parse().unwrap_or(0);
-            (desired * percent + 99) / 100
-        }
-        None => 1,
-    }
-    .max(1);
+    let max_unavailable = bound(set, Bound::Unavailable, desired).max(1);
     let available = |pod: &Pod| pods::is_available(pod, min_ready, now);
     let going = |pod: &Arc<Pod>| plan.delete.iter().any(|(other, _)| Arc::ptr_eq(other, pod));
     let unavailable = placed.iter().filter(|slot| slot.as_ref().is_none_or(|pod| !available(pod))).count();

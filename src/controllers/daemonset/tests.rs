@@ -20,10 +20,13 @@ fn node(name: &str, taints: Value) -> Arc<Node> {
 
 fn pod(name: &str, node: &str, hash: &str) -> Arc<Pod> {
     let ready = json!([{"type": "Ready", "status": "True"}]);
-    Arc::new(serde_json::from_value(json!({
-        "metadata": {"name": name, "labels": {"controller-revision-hash": hash}},
-        "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running", "conditions": ready},
-    })).unwrap())
+    Arc::new(
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {"controller-revision-hash": hash}},
+            "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Running", "conditions": ready},
+        }))
+        .unwrap(),
+    )
 }
 
 #[test]
@@ -54,4 +57,18 @@ fn a_pod_is_bound_to_its_node_before_the_scheduler_sees_it() {
     let waiting = Arc::new(plan::pod(&spec, "a", "h"));
     let plan = plan::plan(&spec, &[node("a", json!([]))], &[waiting], "h", Timestamp::UNIX_EPOCH);
     assert!(plan.create.is_empty() && plan.delete.is_empty());
+}
+
+#[test]
+fn with_a_surge_the_new_pod_starts_beside_the_old_one() {
+    let nodes = [node("a", json!([])), node("b", json!([]))];
+    let mut spec = set(json!({"containers": []}));
+    let rolling = json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+    spec.spec.as_mut().unwrap().update_strategy = Some(serde_json::from_value(rolling).unwrap());
+    let old = plan::plan(&spec, &nodes, &[pod("1", "a", "old"), pod("2", "b", "old")], "new", Timestamp::UNIX_EPOCH);
+    assert_eq!((old.create, old.delete.len()), (vec!["a".to_owned()], 0));
+    let pods = [pod("1", "a", "old"), pod("2", "b", "old"), pod("3", "a", "new")];
+    let served = plan::plan(&spec, &nodes, &pods, "new", Timestamp::UNIX_EPOCH);
+    let gone: Vec<_> = served.delete.iter().map(|(pod, _)| kube::ResourceExt::name_any(&**pod)).collect();
+    assert_eq!((gone, served.create), (vec!["1".to_owned()], vec!["b".to_owned()]));
 }

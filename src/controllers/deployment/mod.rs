@@ -13,6 +13,7 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
+use client::labels;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use kube::ResourceExt as _;
@@ -57,9 +58,10 @@ fn concerned(set: &ReplicaSet, deployments: &Informer<Deployment>) -> Vec<Key> {
     if owners::controller_of(&set.metadata).is_some() {
         return driver::owner_key(set, "Deployment").into_iter().collect();
     }
-    let selecting = deployments.list_in(&set.namespace().unwrap_or_default()).into_iter().filter(|deployment| {
-        deployment.spec.as_ref().is_some_and(|spec| owners::selects(&spec.selector, set.metadata.labels.as_ref()))
-    });
+    let selecting = deployments
+        .list_in(&set.namespace().unwrap_or_default())
+        .into_iter()
+        .filter(|deployment| deployment.spec.as_ref().is_some_and(|spec| labels::selects(&spec.selector, set.metadata.labels.as_ref())));
     selecting.map(|deployment| Key::of(&*deployment)).collect()
 }
 
@@ -85,7 +87,8 @@ impl Reconcile for Controller {
 /// When the progress deadline has to be looked at.
 fn check_again(deployment: &Deployment, status: &DeploymentStatus, now: jiff::Timestamp) -> Next {
     let progressing = status.conditions.iter().flatten().find(|c| c.type_ == "Progressing");
-    let waiting = progressing.filter(|c| matches!(c.reason.as_deref(), Some("ReplicaSetUpdated" | "DeploymentResumed" | "NewReplicaSetCreated")));
+    let waiting =
+        progressing.filter(|c| matches!(c.reason.as_deref(), Some("ReplicaSetUpdated" | "DeploymentResumed" | "NewReplicaSetCreated")));
     let since = waiting.and_then(|c| c.last_update_time.as_ref()).map(|t| t.0);
     let left = since.and_then(|since| plan::deadline(deployment, since)).map(|deadline| deadline.duration_since(now).as_secs());
     left.map_or(Next::Wait, |left| Next::After(Duration::from_secs(u64::try_from(left).unwrap_or(0) + 1)))
@@ -114,7 +117,8 @@ impl Controller {
                     }
                 }
                 Claim::Release => {
-                    let drop_us = json!({"metadata": {"uid": set.uid(), "ownerReferences": [{"$patch": "delete", "uid": deployment.uid()}]}});
+                    let drop_us =
+                        json!({"metadata": {"uid": set.uid(), "ownerReferences": [{"$patch": "delete", "uid": deployment.uid()}]}});
                     driver::gone_is_fine(api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await)?;
                 }
                 Claim::Foreign => {}
@@ -129,7 +133,8 @@ impl Controller {
             Action::Create(set) => self.create(deployment, &api, &set).await,
             Action::Scale { set, to, annotations } => {
                 let from = numbers::wanted(&set);
-                let patch = json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}, "spec": {"replicas": to}});
+                let patch =
+                    json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}, "spec": {"replicas": to}});
                 api.patch(&set.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 if from != to {
                     let how = if to > from { "up" } else { "down" };
@@ -196,6 +201,8 @@ impl Controller {
         }
         let mut updated = deployment.clone();
         updated.status = Some(status);
-        Ok(driver::gone_is_fine(self.api::<Deployment>(deployment).replace_status(&deployment.name_any(), &PostParams::default(), &updated).await)?)
+        Ok(driver::gone_is_fine(
+            self.api::<Deployment>(deployment).replace_status(&deployment.name_any(), &PostParams::default(), &updated).await,
+        )?)
     }
 }

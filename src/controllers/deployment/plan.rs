@@ -87,7 +87,9 @@ pub(super) fn plan(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
 /// Whether the wanted size has changed since the active sets were last sized.
 fn is_scaling(deployment: &Deployment, sets: &Sets) -> bool {
     let replicas = numbers::replicas(deployment);
-    sets.all().filter(|set| wanted(set) > 0).any(|set| annotation(set, DESIRED).and_then(|d| d.parse().ok()).is_some_and(|d: i32| d != replicas))
+    sets.all()
+        .filter(|set| wanted(set) > 0)
+        .any(|set| annotation(set, DESIRED).and_then(|d| d.parse().ok()).is_some_and(|d: i32| d != replicas))
 }
 
 /// The annotations that `set` should have.
@@ -150,12 +152,8 @@ fn new_set(deployment: &Deployment, sets: &Sets, replicas: i32) -> Option<Replic
     set.metadata.labels = template.metadata.as_ref().and_then(|m| m.labels.clone());
     set.metadata.owner_references = Some(vec![owners::reference_to(deployment)]);
     set.metadata.annotations = Some(annotations(deployment, None, &new_revision(sets)));
-    set.spec = Some(ReplicaSetSpec {
-        replicas: Some(replicas),
-        min_ready_seconds: spec.min_ready_seconds,
-        selector,
-        template: Some(template),
-    });
+    set.spec =
+        Some(ReplicaSetSpec { replicas: Some(replicas), min_ready_seconds: spec.min_ready_seconds, selector, template: Some(template) });
     Some(set)
 }
 

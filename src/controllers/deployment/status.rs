@@ -89,10 +89,10 @@ fn progress(
         let resumed = ("Progressing", "Unknown", "DeploymentResumed", "Deployment is resumed".to_owned());
         return set(conditions, resumed, now);
     }
-    let subject = sets.new.as_ref().map_or_else(
-        || format!("Deployment {:?}", deployment.name_any()),
-        |set| format!("ReplicaSet {:?}", set.name_any()),
-    );
+    let subject = sets
+        .new
+        .as_ref()
+        .map_or_else(|| format!("Deployment {:?}", deployment.name_any()), |set| format!("ReplicaSet {:?}", set.name_any()));
     let reason = before.as_ref().and_then(|c| c.reason.as_deref());
     if plan::is_complete(deployment, sets) {
         let done = ("Progressing", "True", "NewReplicaSetAvailable", format!("{subject} has successfully progressed."));
@@ -127,7 +127,8 @@ fn moved(old: &DeploymentStatus, new: &DeploymentStatus) -> bool {
 }
 
 fn replica_failure(sets: &Sets, conditions: &mut Vec<DeploymentCondition>, now: Timestamp) {
-    let failure = sets.all().flat_map(|set| set.status.iter().flat_map(|s| s.conditions.iter().flatten())).find(|c| c.type_ == "ReplicaFailure");
+    let failure =
+        sets.all().flat_map(|set| set.status.iter().flat_map(|s| s.conditions.iter().flatten())).find(|c| c.type_ == "ReplicaFailure");
     match failure {
         Some(failure) => {
             let reason = if failure.reason.as_deref() == Some("FailedDelete") { "FailedDelete" } else { "FailedCreate" };

@@ -119,12 +119,12 @@ fn conditions_say_what_upstream_says() {
         let conditions = status::status(&wanted, &Sets::of(&wanted, sets), now).conditions.unwrap();
         conditions.into_iter().map(|c| format!("{}={} {}", c.type_, c.status, c.message.unwrap())).collect::<Vec<_>>()
     };
-    assert_eq!(told(&[set("b", "new", 1, 1, 1)]), [
-        "Available=True Deployment has minimum availability.",
-        "Progressing=True ReplicaSet \"b\" has successfully progressed.",
-    ]);
-    assert_eq!(told(&[set("b", "new", 1, 0, 1)]), [
-        "Available=False Deployment does not have minimum availability.",
-        "Progressing=True ReplicaSet \"b\" is progressing.",
-    ]);
+    assert_eq!(
+        told(&[set("b", "new", 1, 1, 1)]),
+        ["Available=True Deployment has minimum availability.", "Progressing=True ReplicaSet \"b\" has successfully progressed.",]
+    );
+    assert_eq!(
+        told(&[set("b", "new", 1, 0, 1)]),
+        ["Available=False Deployment does not have minimum availability.", "Progressing=True ReplicaSet \"b\" is progressing.",]
+    );
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::informer::{Change, Informer, Key};
+use client::labels;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,7 +15,6 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::owners;
 
 const NAME: &str = "endpointslice-controller";
 const OLD_NAME: &str = "endpoint-controller";
@@ -104,16 +104,10 @@ impl Reconcile for Controller {
         if spec.type_.as_deref() == Some("ExternalName") || service.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
-        let selector = k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
-            match_labels: Some(selector),
-            match_expressions: None,
-        };
-        let selected: Vec<Arc<Pod>> = self
-            .pods
-            .list_in(&key.namespace)
-            .into_iter()
-            .filter(|pod| owners::selects(&selector, pod.metadata.labels.as_ref()))
-            .collect();
+        let selector =
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector { match_labels: Some(selector), match_expressions: None };
+        let selected: Vec<Arc<Pod>> =
+            self.pods.list_in(&key.namespace).into_iter().filter(|pod| labels::selects(&selector, pod.metadata.labels.as_ref())).collect();
         self.write_slices(&service, &selected).await?;
         self.write_endpoints(&service, &selected).await?;
         Ok(Next::Wait)

@@ -166,7 +166,8 @@ fn plan_group(
     kept: &mut BTreeSet<String>,
     plan: &mut Plan,
 ) {
-    let usable = existing.iter().filter(|slice| slice.address_type == family && same_ports(slice, ports) && !kept.contains(&slice.name_any()));
+    let usable =
+        existing.iter().filter(|slice| slice.address_type == family && same_ports(slice, ports) && !kept.contains(&slice.name_any()));
     let mut slices: Vec<&Arc<EndpointSlice>> = usable.collect();
     slices.sort_by_key(|slice| slice.name_any());
     let mut left: BTreeMap<Vec<String>, Endpoint> = endpoints.into_iter().map(|e| (e.addresses.clone(), e)).collect();
@@ -291,7 +292,8 @@ mod tests {
     #[test]
     fn more_pods_than_a_slice_holds_get_another_slice() {
         let pods: Vec<_> = (0..150).map(|i| pod(&format!("p{i}"), &format!("10.0.{}.{}", i / 250, i % 250 + 1), "True", 8080)).collect();
-        let sizes: Vec<_> = plan(&service(), &pods, &BTreeMap::new(), &[]).create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
+        let sizes: Vec<_> =
+            plan(&service(), &pods, &BTreeMap::new(), &[]).create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
         assert_eq!(sizes, [100, 50]);
     }
 }

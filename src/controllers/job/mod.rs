@@ -1,6 +1,9 @@
 //! Jobs: pods that run to their end, as many as the spec asks for, counted once each.
 
+mod indexes;
 mod plan;
+mod policy;
+mod tally;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +14,7 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
+use client::labels;
 use client::queue::Queue;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,10 +24,15 @@ use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use crate::owners;
-use plan::{Plan, TRACKING};
+use crate::owners::{self, Claim};
+use plan::{Fresh, Plan, TRACKING};
 
 const NAME: &str = "job-controller";
+
+/// The condition with which a job has ended: `Complete` or `Failed`.
+pub(crate) fn finished_condition(job: &Job) -> Option<&'static str> {
+    plan::end_of(job)
+}
 
 struct Controller {
     client: kube::Client,
@@ -42,9 +51,9 @@ pub(crate) fn start(context: &Context) {
     let queue = Arc::new(Queue::default());
     let expectations = Arc::new(Expectations::default());
     context.feed_own(&jobs, &queue);
-    let seen = Arc::clone(&expectations);
+    let (all_jobs, seen) = (jobs.clone(), Arc::clone(&expectations));
     context.feed(&pods, &queue, move |change| {
-        let keys: Vec<Key> = driver::objects_of(change).iter().filter_map(|pod| driver::owner_key(&**pod, "Job")).collect();
+        let keys: Vec<Key> = driver::objects_of(change).iter().flat_map(|pod| concerned(pod, &all_jobs)).collect();
         if let Change::Deleted(pod) = change {
             keys.iter().for_each(|key| seen.gone(key, &pod.uid().unwrap_or_default()));
         }
@@ -65,18 +74,29 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
+/// The job that owns a pod; for a pod without owner, every job that selects it.
+fn concerned(pod: &Pod, jobs: &Informer<Job>) -> Vec<Key> {
+    if owners::controller_of(&pod.metadata).is_some() {
+        return driver::owner_key(pod, "Job").into_iter().collect();
+    }
+    let all = jobs.list_in(&pod.namespace().unwrap_or_default());
+    let selects = |job: &&Arc<Job>| {
+        let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        selector.is_some_and(|selector| labels::selects(selector, pod.metadata.labels.as_ref()))
+    };
+    all.iter().filter(selects).map(|job| Key::of(&**job)).collect()
+}
+
 #[async_trait::async_trait]
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
-        let Some(job) = self.jobs.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
+        let Some(job) = self.jobs.get(&key.namespace, &key.name) else { return self.orphans(key).await };
         // Somebody else's job (spec.managedBy, e.g. a queueing system) is not ours to touch.
         let managed_by = job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).unwrap_or(plan::MANAGED_BY_US);
         if managed_by != plan::MANAGED_BY_US {
             return Ok(Next::Wait);
         }
-        let uid = job.uid().unwrap_or_default();
-        let all = self.pods.list_in(&key.namespace);
-        let owned: Vec<Arc<Pod>> = all.into_iter().filter(|pod| owners::is_controlled_by(&pod.metadata, &uid)).collect();
+        let owned = self.claim(&job, key).await?;
         let now = self.clock.now();
         if plan::is_finished(&job) {
             self.let_go(&owned).await?;
@@ -92,7 +112,7 @@ impl Reconcile for Controller {
         let mut status = plan.status.clone();
         status.active = status.active.map(|n| n + i32::try_from(made).unwrap_or(0)).filter(|n| *n > 0);
         self.write_status(&job, status).await?;
-        self.let_go(&plan.counted).await?;
+        self.let_go(&plan.release).await?;
         for (severity, reason, text) in &plan.events {
             self.recorder.report(&*job, *severity, reason, text.clone());
         }
@@ -102,6 +122,40 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    /// The pods of the job, after adopting and releasing what its selector says.
+    async fn claim(&self, job: &Job, key: &Key) -> Result<Vec<Arc<Pod>>, Error> {
+        let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.as_ref()) else { return Ok(Vec::new()) };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let mut owned = Vec::new();
+        for pod in self.pods.list_in(&key.namespace) {
+            let patch = match owners::claim(&job.metadata, selector, &pod.metadata) {
+                Claim::Owned => {
+                    owned.push(pod);
+                    continue;
+                }
+                Claim::Foreign => continue,
+                Claim::Adopt => {
+                    json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(job)], "finalizers": [TRACKING]}})
+                }
+                Claim::Release => json!({"metadata": {
+                    "uid": pod.uid(),
+                    "ownerReferences": [{"$patch": "delete", "uid": job.uid()}],
+                    "$deleteFromPrimitiveList/finalizers": [TRACKING],
+                }}),
+            };
+            driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await)?;
+        }
+        Ok(owned)
+    }
+
+    /// Pods whose job is gone need no counting: they must not wait for it.
+    async fn orphans(&self, key: &Key) -> Result<Next, Error> {
+        let of_job = |pod: &Arc<Pod>| driver::owner_key(&**pod, "Job").as_ref() == Some(key);
+        let left: Vec<Arc<Pod>> = self.pods.list_in(&key.namespace).into_iter().filter(of_job).collect();
+        self.let_go(&left).await?;
+        Ok(Next::Wait)
+    }
+
     /// Takes the tracking finalizer off pods that have been counted or that need no counting.
     async fn let_go(&self, pods: &[Arc<Pod>]) -> Result<(), Error> {
         let mut results = Vec::new();
@@ -135,7 +189,7 @@ impl Controller {
         let (mut made, mut batch) = (0, 1);
         while made < plan.create.len() {
             let slice = &plan.create[made..plan.create.len().min(made + batch)];
-            let results = futures_util::future::join_all(slice.iter().map(|index| self.create(&api, job, key, *index))).await;
+            let results = futures_util::future::join_all(slice.iter().map(|fresh| self.create(&api, job, key, fresh))).await;
             let failed = results.iter().any(Result::is_err);
             made += results.iter().filter(|r| r.is_ok()).count();
             if failed {
@@ -146,8 +200,8 @@ impl Controller {
         (made, Ok(()))
     }
 
-    async fn create(&self, api: &Api<Pod>, job: &Job, key: &Key, index: Option<i32>) -> Result<(), kube::Error> {
-        match api.create(&PostParams::default(), &plan::pod(job, index)).await {
+    async fn create(&self, api: &Api<Pod>, job: &Job, key: &Key, fresh: &Fresh) -> Result<(), kube::Error> {
+        match api.create(&PostParams::default(), &plan::pod(job, fresh)).await {
             Ok(pod) => {
                 self.expectations.created(key, pod.uid().unwrap_or_default());
                 self.recorder.report(job, Severity::Normal, "SuccessfulCreate", format!("Created pod: {}", pod.name_any()));

@@ -1,6 +1,6 @@
 //! What a job needs next: pods to make, pods to give up, and the status that its pods amount to. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,25 +11,35 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod}
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::indexes::{FAILURES, IGNORED, INDEX, count_of, format_indexes, index_of};
+use super::policy::{self, Meaning};
+use super::tally::{self, Tally, ended_at, is_indexed};
 use crate::{owners, pods};
 
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const MANAGED_BY_US: &str = "kubernetes.io/job-controller";
-const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// After a failure the next pod waits 10 s, 20 s, 40 s, … up to ten minutes.
 const BACKOFF_FIRST_SECS: u64 = 10;
 const BACKOFF_MAX_SECS: u64 = 600;
 const BURST: usize = 500;
 
+/// A pod to make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fresh {
+    /// Its completion index if the job is indexed.
+    pub(super) index: Option<i32>,
+    /// Failures of its index so far, and ignored ones, if they are counted by index.
+    pub(super) failures: Option<(i32, i32)>,
+}
+
 /// The next step of a job.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// One entry per pod to make, with its completion index if the job is indexed.
-    pub(super) create: Vec<Option<i32>>,
+    pub(super) create: Vec<Fresh>,
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) status: JobStatus,
     /// Ended pods that `status` counts: they lose their finalizer once it is stored.
-    pub(super) counted: Vec<Arc<Pod>>,
+    pub(super) release: Vec<Arc<Pod>>,
     pub(super) events: Vec<(Severity, &'static str, String)>,
     pub(super) look_again: Option<Duration>,
 }
@@ -38,9 +48,14 @@ fn has_condition(job: &Job, kind: &str) -> bool {
     job.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == kind && c.status == "True")
 }
 
+/// How the job has ended, if it has: `Complete` or `Failed`.
+pub(super) fn end_of(job: &Job) -> Option<&'static str> {
+    ["Complete", "Failed"].into_iter().find(|kind| has_condition(job, kind))
+}
+
 /// Whether the job has come to its end, well or not.
 pub(super) fn is_finished(job: &Job) -> bool {
-    has_condition(job, "Complete") || has_condition(job, "Failed")
+    end_of(job).is_some()
 }
 
 /// When it did.
@@ -50,42 +65,9 @@ pub(super) fn finished_at(job: &Job) -> Option<Timestamp> {
     end.last_transition_time.as_ref().map(|t| t.0)
 }
 
-/// The completion index of a pod of an indexed job.
-pub(super) fn index_of(pod: &Pod) -> Option<i32> {
-    pod.annotations().get(INDEX)?.parse().ok()
-}
-
-/// `1,3-5`: the form in which status lists indexes.
-pub(super) fn format_indexes(indexes: &BTreeSet<i32>) -> String {
-    let mut runs: Vec<(i32, i32)> = Vec::new();
-    for &index in indexes {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == index => *last = index,
-            _ => runs.push((index, index)),
-        }
-    }
-    let text = |(first, last): &(i32, i32)| match last - first {
-        0 => first.to_string(),
-        1 => format!("{first},{last}"),
-        _ => format!("{first}-{last}"),
-    };
-    runs.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
-/// The reverse of [`format_indexes`]; what is no number is skipped.
-pub(super) fn parse_indexes(text: &str) -> BTreeSet<i32> {
-    let mut indexes = BTreeSet::new();
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
-            indexes.extend(first..=last);
-        }
-    }
-    indexes
-}
-
 /// A pod of the job, for one index if the job is indexed.
-pub(super) fn pod(job: &Job, index: Option<i32>) -> Pod {
+pub(super) fn pod(job: &Job, fresh: &Fresh) -> Pod {
+    let index = fresh.index;
     let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let name = job.name_any();
     let prefix = index.map_or_else(|| name.clone(), |index| format!("{name}-{index}"));
@@ -94,6 +76,13 @@ pub(super) fn pod(job: &Job, index: Option<i32>) -> Pod {
     let Some(index) = index else { return pod };
     pod.metadata.annotations.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
     pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
+    if let Some((failures, ignored)) = fresh.failures {
+        let notes = pod.metadata.annotations.get_or_insert_default();
+        notes.insert(FAILURES.to_owned(), failures.to_string());
+        if ignored > 0 {
+            notes.insert(IGNORED.to_owned(), ignored.to_string());
+        }
+    }
     let Some(spec) = pod.spec.as_mut() else { return pod };
     spec.hostname.get_or_insert_with(|| format!("{name}-{index}"));
     let field = ObjectFieldSelector { field_path: format!("metadata.labels['{INDEX}']"), api_version: None };
@@ -108,91 +97,45 @@ pub(super) fn pod(job: &Job, index: Option<i32>) -> Pod {
     pod
 }
 
-/// How the pods of a job stand, together with what its status has counted before.
-struct Tally {
-    active: Vec<Arc<Pod>>,
-    succeeded: i32,
-    failed: i32,
-    completed: BTreeSet<i32>,
-    failures: Vec<Arc<Pod>>,
-    terminating: i32,
-    counted: Vec<Arc<Pod>>,
-}
-
-fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
-    let old = job.status.clone().unwrap_or_default();
-    let uncounted = old.uncounted_terminated_pods.unwrap_or_default();
-    let mut known: BTreeSet<String> = uncounted.succeeded.into_iter().flatten().collect();
-    known.extend(uncounted.failed.into_iter().flatten());
-    let indexed = is_indexed(job);
-    let mut t = Tally {
-        active: Vec::new(),
-        succeeded: old.succeeded.unwrap_or(0),
-        failed: old.failed.unwrap_or(0),
-        completed: parse_indexes(old.completed_indexes.as_deref().unwrap_or_default()),
-        failures: owned.iter().filter(|pod| pods::phase(pod) == "Failed").cloned().collect(),
-        terminating: 0,
-        counted: Vec::new(),
-    };
-    for pod in owned {
-        let tracked = pod.finalizers().iter().any(|f| f == TRACKING);
-        let counts = tracked && !known.contains(&pod.uid().unwrap_or_default());
-        let terminating = pod.metadata.deletion_timestamp.is_some();
-        match pods::phase(pod) {
-            "Succeeded" if counts => {
-                // Two pods of one index count once.
-                let new = !indexed || index_of(pod).is_some_and(|index| t.completed.insert(index));
-                t.succeeded += i32::from(new);
-                t.counted.push(Arc::clone(pod));
-            }
-            // A pod that is being deleted before its end has failed, in upstream's count.
-            phase if counts && (phase == "Failed" || terminating && phase != "Succeeded") => {
-                t.failed += 1;
-                t.counted.push(Arc::clone(pod));
-            }
-            phase if tracked && (matches!(phase, "Succeeded" | "Failed") || terminating) => t.counted.push(Arc::clone(pod)),
-            "Succeeded" | "Failed" => {}
-            _ if !terminating => t.active.push(Arc::clone(pod)),
-            _ => t.terminating += 1,
-        }
-    }
-    t
-}
-
-fn is_indexed(job: &Job) -> bool {
-    job.spec.as_ref().and_then(|s| s.completion_mode.as_deref()) == Some("Indexed")
-}
-
 /// Decides the next step of a job that has not ended.
 pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], now: Timestamp) -> Plan {
     let spec = job.spec.clone().unwrap_or_default();
-    let mut tally = tally(job, owned);
+    let mut tally = tally::tally(job, owned);
     let suspended = spec.suspend == Some(true);
-    let mut plan = Plan { status: status(job, &tally, now, suspended), counted: tally.counted.clone(), ..Plan::default() };
+    let mut plan = Plan { status: status(job, &tally, now, suspended), ..Plan::default() };
     let end = verdict(job, &tally, &plan.status, now);
-    if let Some((kind, reason, message)) = end {
-        let deleted = std::mem::take(&mut tally.active);
-        plan.delete = deleted;
-        plan.status.active = None;
-        plan.status.ready = Some(0);
-        end_with(&mut plan, kind, reason, message, now);
+    if let Some(end) = end {
+        finish(job, &end, &mut tally, &mut plan, now);
         return plan;
     }
+    plan.release = tally.counted.iter().filter(|pod| !tally.held.contains(&pod.uid().unwrap_or_default())).cloned().collect();
     suspend(job, &mut plan, suspended, now);
     if suspended || job.metadata.deletion_timestamp.is_some() {
         if suspended {
+            plan.status.terminating = Some(plan.status.terminating.unwrap_or(0) + count(tally.active.len()));
             plan.delete = std::mem::take(&mut tally.active);
-            plan.status.active = None;
+            (plan.status.active, plan.status.ready) = (None, Some(0));
         }
         return plan;
     }
     balance(job, &tally, &mut plan, now);
     if let (Some(limit), Some(start)) = (spec.active_deadline_seconds, &plan.status.start_time) {
         let left = limit - now.duration_since(start.0).as_secs();
-        let deadline = Duration::from_secs(u64::try_from(left.max(1)).unwrap_or(1));
-        plan.look_again = Some(plan.look_again.map_or(deadline, |other| other.min(deadline)));
+        look_again(&mut plan, Duration::from_secs(u64::try_from(left.max(1)).unwrap_or(1)));
     }
     plan
+}
+
+fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+fn positive(n: i32) -> Option<i32> {
+    (n > 0).then_some(n)
+}
+
+fn look_again(plan: &mut Plan, after: Duration) {
+    plan.look_again = Some(plan.look_again.map_or(after, |other| other.min(after)));
 }
 
 /// Pods that the counts include but that have their finalizer still: seen again (a late cache, a crash), they are not counted again.
@@ -203,40 +146,91 @@ fn still_tracked(counted: &[Arc<Pod>]) -> UncountedTerminatedPods {
 }
 
 fn status(job: &Job, tally: &Tally, now: Timestamp, suspended: bool) -> JobStatus {
-    let positive = |n: i32| (n > 0).then_some(n);
     let old = job.status.clone().unwrap_or_default();
-    let count = |pods: usize| i32::try_from(pods).unwrap_or(i32::MAX);
     let ready = tally.active.iter().filter(|pod| pods::is_ready(pod)).count();
+    let listed = |indexes: &BTreeSet<i32>| Some(format_indexes(indexes)).filter(|text| !text.is_empty());
     JobStatus {
         active: positive(count(tally.active.len())),
         ready: Some(count(ready)),
         succeeded: positive(tally.succeeded),
         failed: positive(tally.failed),
         terminating: Some(tally.terminating),
-        completed_indexes: is_indexed(job).then(|| format_indexes(&tally.completed)).filter(|text| !text.is_empty()),
+        completed_indexes: is_indexed(job).then(|| listed(&tally.completed)).flatten(),
+        failed_indexes: tally::limit_per_index(job).and_then(|_| listed(&tally.failed_indexes)),
         start_time: old.start_time.clone().filter(|_| !suspended).or_else(|| (!suspended).then_some(Time(now))),
         uncounted_terminated_pods: Some(still_tracked(&tally.counted)),
         ..old
     }
 }
 
-/// Whether the job ends now: the condition's type, reason and message.
-fn verdict(job: &Job, tally: &Tally, status: &JobStatus, now: Timestamp) -> Option<(&'static str, &'static str, String)> {
+/// How a job ends.
+struct End {
+    /// `Complete` or `Failed`.
+    kind: &'static str,
+    reason: String,
+    message: String,
+}
+
+fn end(kind: &'static str, reason: &str, message: impl Into<String>) -> Option<End> {
+    Some(End { kind, reason: reason.to_owned(), message: message.into() })
+}
+
+/// Whether the job ends now, or was found to end before. Spec: upstream's `syncJob`.
+fn verdict(job: &Job, tally: &Tally, status: &JobStatus, now: Timestamp) -> Option<End> {
     let spec = job.spec.as_ref()?;
-    if tally.failed > spec.backoff_limit.unwrap_or(6) {
-        return Some(("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit".to_owned()));
+    for (target, kind) in [("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")] {
+        let known = job.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == target && c.status == "True");
+        if let Some(known) = known {
+            return end(kind, known.reason.as_deref().unwrap_or_default(), known.message.clone().unwrap_or_default());
+        }
+    }
+    if let Some(why) = &tally.job_failed {
+        return end("Failed", "PodFailurePolicy", why.clone());
+    }
+    if tally.failed > spec.backoff_limit.unwrap_or(6) || restarts_exceed(job, tally) {
+        return end("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit");
     }
     if let (Some(limit), Some(start)) = (spec.active_deadline_seconds, &status.start_time)
         && now.duration_since(start.0).as_secs() >= limit
     {
-        return Some(("Failed", "DeadlineExceeded", "Job was active longer than specified deadline".to_owned()));
+        return end("Failed", "DeadlineExceeded", "Job was active longer than specified deadline");
+    }
+    if tally::limit_per_index(job).is_some() {
+        let failed = count(tally.failed_indexes.len());
+        if spec.max_failed_indexes.is_some_and(|max| failed > max) {
+            return end("Failed", "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes");
+        }
+        if failed > 0 && failed + tally.succeeded >= tally::completions(job) {
+            return end("Failed", "FailedIndexes", "Job has failed indexes");
+        }
+    }
+    if let Some(rule) = policy::success_rule(job, &tally.completed).filter(|_| is_indexed(job)) {
+        return end("Complete", "SuccessPolicy", format!("Matched rules at index {rule}"));
     }
     let complete = match spec.completions {
         // A work queue: one success says that the queue is empty, the others may finish.
-        None => tally.succeeded > 0 && tally.active.is_empty(),
-        Some(wanted) => tally.succeeded >= wanted,
+        None => tally.succeeded > 0 && tally.active.is_empty() && tally.terminating == 0,
+        Some(wanted) => tally.succeeded >= wanted && tally.active.is_empty(),
     };
-    complete.then(|| ("Complete", "CompletionsReached", "Reached expected number of succeeded pods".to_owned()))
+    complete.then(|| end("Complete", "CompletionsReached", "Reached expected number of succeeded pods")).flatten()
+}
+
+/// Containers that restart in place count against the limit too.
+fn restarts_exceed(job: &Job, tally: &Tally) -> bool {
+    let Some(spec) = &job.spec else { return false };
+    if spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) != Some("OnFailure") {
+        return false;
+    }
+    let of = |pod: &Arc<Pod>| -> i32 {
+        let status = pod.status.iter();
+        let all = status.flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
+        all.map(|c| c.restart_count).sum()
+    };
+    let restarts: i32 = tally.active.iter().map(of).sum();
+    match spec.backoff_limit.unwrap_or(6) {
+        0 => restarts > 0,
+        limit => restarts >= limit,
+    }
 }
 
 fn condition(kind: &str, status: &str, reason: &str, message: String, now: Timestamp) -> JobCondition {
@@ -250,23 +244,37 @@ fn condition(kind: &str, status: &str, reason: &str, message: String, now: Times
     }
 }
 
-fn end_with(plan: &mut Plan, kind: &'static str, reason: &'static str, message: String, now: Timestamp) {
-    // Upstream's order: SuccessCriteriaMet or FailureTarget first, the terminal condition with the last pod gone.
-    let target = if kind == "Complete" { "SuccessCriteriaMet" } else { "FailureTarget" };
-    let conditions = plan.status.conditions.get_or_insert_default();
-    if !conditions.iter().any(|c| c.type_ == target) {
-        conditions.push(condition(target, "True", reason, message.clone(), now));
+/// First `SuccessCriteriaMet` or `FailureTarget`; the terminal condition comes with the end of the last pod.
+fn finish(job: &Job, end: &End, tally: &mut Tally, plan: &mut Plan, now: Timestamp) {
+    plan.release.clone_from(&tally.counted);
+    plan.delete = std::mem::take(&mut tally.active);
+    if end.kind == "Failed" {
+        // What a failed job stops has failed with it.
+        plan.status.failed = positive(tally.failed + count(plan.delete.len()));
     }
-    if !plan.delete.is_empty() || !plan.counted.is_empty() {
+    (plan.status.active, plan.status.ready) = (None, Some(0));
+    plan.status.terminating = Some(tally.terminating + count(plan.delete.len()));
+    let target = if end.kind == "Complete" { "SuccessCriteriaMet" } else { "FailureTarget" };
+    let conditions = plan.status.conditions.get_or_insert_default();
+    if !conditions.iter().any(|c| c.type_ == target && c.status == "True") {
+        conditions.retain(|c| c.type_ != target);
+        conditions.push(condition(target, "True", &end.reason, end.message.clone(), now));
+    }
+    if !plan.delete.is_empty() || !plan.release.is_empty() || tally.terminating > 0 || end_of(job).is_some() {
         return;
     }
-    conditions.push(condition(kind, "True", reason, message.clone(), now));
-    if kind == "Complete" {
+    conditions.push(condition(end.kind, "True", &end.reason, end.message.clone(), now));
+    if end.kind == "Complete" {
         plan.status.completion_time = Some(Time(now));
         plan.events.push((Severity::Normal, "Completed", "Job completed".to_owned()));
     } else {
-        plan.events.push((Severity::Warning, reason, message));
+        plan.events.push((Severity::Warning, known_reason(&end.reason), end.message.clone()));
     }
+}
+
+fn known_reason(reason: &str) -> &'static str {
+    const ALL: [&str; 5] = ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
+    ALL.into_iter().find(|known| *known == reason).unwrap_or("Failed")
 }
 
 fn suspend(job: &Job, plan: &mut Plan, suspended: bool, now: Timestamp) {
@@ -287,54 +295,94 @@ fn suspend(job: &Job, plan: &mut Plan, suspended: bool, now: Timestamp) {
 fn balance(job: &Job, tally: &Tally, plan: &mut Plan, now: Timestamp) {
     let Some(spec) = &job.spec else { return };
     let parallelism = spec.parallelism.unwrap_or(1).max(0);
-    let active = i32::try_from(tally.active.len()).unwrap_or(i32::MAX);
+    let active = count(tally.active.len());
+    let open = count(tally.failed_indexes.len());
     let wanted = match spec.completions {
         // After the first success of a work queue no new pods start.
         None if tally.succeeded > 0 => active.min(parallelism),
         None => parallelism,
-        Some(completions) => parallelism.min(completions - tally.succeeded).max(0),
+        Some(completions) => parallelism.min(completions - tally.succeeded - open).max(0),
     };
-    if active > wanted {
-        let mut surplus = tally.active.clone();
-        surplus.sort_by_cached_key(|pod| pods::deletion_rank(pod, 0));
-        surplus.truncate(usize::try_from(active - wanted).unwrap_or(0));
+    let surplus = surplus(job, tally, wanted);
+    if !surplus.is_empty() {
         plan.delete = surplus;
         return;
     }
-    let missing = usize::try_from(wanted - active).unwrap_or(0).min(BURST);
+    let replaced_later = if tally::only_replaces_failed(job) { tally.terminating } else { 0 };
+    let missing = usize::try_from(wanted - active - replaced_later).unwrap_or(0).min(BURST);
     if missing == 0 {
         return;
     }
-    if let Some(wait) = backoff(job, tally, now) {
-        plan.look_again = Some(wait);
-        return;
+    if tally::limit_per_index(job).is_some() {
+        return by_index(job, tally, missing, plan, now);
+    }
+    if let Some(wait) = backoff(tally, now) {
+        return look_again(plan, wait);
     }
     plan.create = if is_indexed(job) {
-        let running: BTreeSet<i32> = tally.active.iter().filter_map(|pod| index_of(pod)).collect();
-        let open = (0..spec.completions.unwrap_or(0)).filter(|index| !running.contains(index) && !tally.completed.contains(index));
-        open.take(missing).map(Some).collect()
+        let index = |index| Fresh { index: Some(index), failures: None };
+        open_indexes(job, tally).take(missing).map(index).collect()
     } else {
-        vec![None; missing]
+        vec![Fresh::default(); missing]
     };
 }
 
+fn open_indexes<'a>(job: &Job, tally: &'a Tally) -> impl Iterator<Item = i32> + 'a {
+    let running: BTreeSet<i32> = tally.active.iter().filter_map(|pod| index_of(pod)).collect();
+    let closed = move |index: &i32| running.contains(index) || tally.completed.contains(index) || tally.failed_indexes.contains(index);
+    (0..tally::completions(job)).filter(move |index| !closed(index))
+}
+
+/// Every index waits for itself after its failures.
+fn by_index(job: &Job, tally: &Tally, missing: usize, plan: &mut Plan, now: Timestamp) {
+    let last = tally::last_failures(&tally.failures);
+    for index in open_indexes(job, tally) {
+        if plan.create.len() == missing {
+            break;
+        }
+        let Some(pod) = last.get(&index) else {
+            plan.create.push(Fresh { index: Some(index), failures: Some((0, 0)) });
+            continue;
+        };
+        let (mut failures, mut ignored) = (count_of(pod, FAILURES), count_of(pod, IGNORED));
+        match policy::meaning(job, pod) {
+            Meaning::Ignored => ignored += 1,
+            _ => failures += 1,
+        }
+        match ended_at(pod).and_then(|ended| wait_after(ended, failures, now)) {
+            Some(wait) => look_again(plan, wait),
+            None => plan.create.push(Fresh { index: Some(index), failures: Some((failures, ignored)) }),
+        }
+    }
+}
+
+/// Pods too many: of an index that needs none, two of one index, and more than `wanted`.
+fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
+    let (mut gone, mut rest): (Vec<Arc<Pod>>, Vec<Arc<Pod>>) = (Vec::new(), tally.active.clone());
+    if is_indexed(job) {
+        rest.sort_by_cached_key(|pod| std::cmp::Reverse(pods::is_ready(pod)));
+        let (mut seen, end) = (BTreeSet::new(), tally::completions(job));
+        let needed = |index: i32| index < end && !tally.completed.contains(&index) && !tally.failed_indexes.contains(&index);
+        (rest, gone) = rest.into_iter().partition(|pod| index_of(pod).is_some_and(|index| needed(index) && seen.insert(index)));
+    }
+    let more = rest.len().saturating_sub(usize::try_from(wanted).unwrap_or(0));
+    // In an indexed job the highest indexes go.
+    let index_last_first = |pod: &Pod| std::cmp::Reverse(if is_indexed(job) { index_of(pod) } else { None });
+    rest.sort_by_cached_key(|pod| (index_last_first(pod), pods::deletion_rank(pod, 0)));
+    gone.extend(rest.into_iter().take(more));
+    gone
+}
+
 /// How long the next pod must wait after failures; the newest failure's end is where the wait begins.
-fn backoff(job: &Job, tally: &Tally, now: Timestamp) -> Option<Duration> {
-    let last = tally.failures.iter().filter_map(|pod| ended_at(pod)).max();
-    let annotated = job.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "SuccessCriteriaMet");
-    let last = last.filter(|_| !annotated)?;
-    let shift = u32::try_from(tally.failed.saturating_sub(1)).unwrap_or(0).min(10);
+fn backoff(tally: &Tally, now: Timestamp) -> Option<Duration> {
+    let last = tally.failures.iter().filter_map(|pod| ended_at(pod)).max()?;
+    wait_after(last, tally.failed, now)
+}
+
+/// What is left of the wait after the `failures`-th failure.
+fn wait_after(last: Timestamp, failures: i32, now: Timestamp) -> Option<Duration> {
+    let shift = u32::try_from(failures.checked_sub(1).filter(|n| *n >= 0)?).unwrap_or(0).min(10);
     let wait = (BACKOFF_FIRST_SECS << shift).min(BACKOFF_MAX_SECS);
     let passed = u64::try_from(now.duration_since(last).as_secs()).unwrap_or(0);
     (passed < wait).then(|| Duration::from_secs(wait - passed))
-}
-
-fn ended_at(pod: &Pod) -> Option<Timestamp> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let ends: BTreeMap<Timestamp, ()> = statuses
-        .iter()
-        .filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref())
-        .map(|t| (t.0, ()))
-        .collect();
-    ends.keys().next_back().copied()
 }

@@ -48,8 +48,12 @@ pub(super) fn conditions(found: &Findings, old: &[NamespaceCondition], now: &Tim
             last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(now.clone())),
         }
     };
-    let failures = (!found.failures.is_empty())
-        .then(|| ("ContentDeletionFailed", format!("Failed to delete all resource types, {} remaining: {}", found.failures.len(), found.failures.join(", "))));
+    let failures = (!found.failures.is_empty()).then(|| {
+        (
+            "ContentDeletionFailed",
+            format!("Failed to delete all resource types, {} remaining: {}", found.failures.len(), found.failures.join(", ")),
+        )
+    });
     let remaining = (!found.remaining.is_empty()).then(|| {
         let text = join(&found.remaining, &|name, n| format!("{name} has {n} resource instances"));
         ("SomeResourcesRemain", format!("Some resources are remaining: {text}"))
@@ -61,8 +65,16 @@ pub(super) fn conditions(found: &Findings, old: &[NamespaceCondition], now: &Tim
     let discovery = found.discovery.clone().map(|err| ("DiscoveryFailed", format!("Discovery failed for some groups, 1 failing: {err}")));
     vec![
         condition("NamespaceDeletionDiscoveryFailure", discovery, ("ResourcesDiscovered", "All resources successfully discovered")),
-        condition("NamespaceDeletionGroupVersionParsingFailure", None, ("ParsedGroupVersions", "All legacy kube types successfully parsed")),
-        condition("NamespaceDeletionContentFailure", failures, ("ContentDeleted", "All content successfully deleted, may be waiting on finalization")),
+        condition(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            None,
+            ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        ),
+        condition(
+            "NamespaceDeletionContentFailure",
+            failures,
+            ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+        ),
         condition("NamespaceContentRemaining", remaining, ("ContentRemoved", "All content successfully removed")),
         condition("NamespaceFinalizersRemaining", finalizers, ("ContentHasNoFinalizers", "All content-preserving finalizers finished")),
     ]

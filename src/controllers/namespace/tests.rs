@@ -12,10 +12,13 @@ fn what_is_left_is_named_with_upstreams_words() {
     found.finalizers.insert("example.com/hold".to_owned(), 1);
     let conditions = plan::conditions(&found, &[], &Time(jiff::Timestamp::UNIX_EPOCH));
     let texts: Vec<&str> = conditions.iter().filter(|c| c.status == "True").filter_map(|c| c.message.as_deref()).collect();
-    assert_eq!(texts, [
-        "Some resources are remaining: pods. has 2 resource instances",
-        "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
-    ]);
+    assert_eq!(
+        texts,
+        [
+            "Some resources are remaining: pods. has 2 resource instances",
+            "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances",
+        ]
+    );
     assert!(!found.is_empty());
 }
 

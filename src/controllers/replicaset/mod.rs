@@ -1,8 +1,9 @@
-//! ReplicaSets: as many pods as the spec says, made from its template.
+//! ReplicaSets and ReplicationControllers: as many pods as the spec says, made from its template.
 
 mod plan;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +12,10 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
+use client::labels;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -23,23 +25,28 @@ use crate::expectations::Expectations;
 use crate::owners::{self, Claim};
 use crate::pods;
 use plan::Action;
+use workload::Workload;
 
-const NAME: &str = "replicaset-controller";
 /// The first batch of creations; doubled while all go well, so that a refusal (a quota, say) is met by one request, not by hundreds.
 const FIRST_BATCH: usize = 1;
 
-struct Controller {
+struct Controller<K: Workload> {
     client: kube::Client,
     recorder: Recorder,
-    sets: Informer<ReplicaSet>,
+    sets: Informer<K>,
     pods: Informer<Pod>,
     expectations: Arc<Expectations>,
     clock: Clock,
 }
 
-/// Starts the controller.
+/// Starts both controllers.
 pub(crate) fn start(context: &Context) {
-    let (sets, pods) = (context.informers.get::<ReplicaSet>(), context.informers.get::<Pod>());
+    start_one::<ReplicaSet>(context);
+    start_one::<ReplicationController>(context);
+}
+
+fn start_one<K: Workload>(context: &Context) {
+    let (sets, pods) = (context.informers.get::<K>(), context.informers.get::<Pod>());
     let queue = Arc::new(Queue::default());
     let expectations = Arc::new(Expectations::default());
     context.feed_own(&sets, &queue);
@@ -52,36 +59,38 @@ pub(crate) fn start(context: &Context) {
         keys
     });
     let controller = Controller {
-        client: context.client(NAME),
-        recorder: context.recorder(NAME),
+        client: context.client(K::CONTROLLER),
+        recorder: context.recorder(K::CONTROLLER),
         sets: sets.clone(),
         pods: pods.clone(),
         expectations,
         clock: Clock::system(),
     };
-    context.start(NAME, &queue, controller, async move {
+    context.start(K::CONTROLLER, &queue, controller, async move {
         sets.synced().await;
         pods.synced().await;
     });
 }
 
 /// The set that owns a pod; for a pod without owner, every set that selects it.
-fn concerned(pod: &Pod, sets: &Informer<ReplicaSet>) -> Vec<Key> {
+fn concerned<K: Workload>(pod: &Pod, sets: &Informer<K>) -> Vec<Key> {
     if owners::controller_of(&pod.metadata).is_some() {
-        return driver::owner_key(pod, "ReplicaSet").into_iter().collect();
+        return driver::owner_key(pod, &K::kind(&())).into_iter().collect();
     }
     let namespace = pod.namespace().unwrap_or_default();
-    let selecting = sets.list_in(&namespace).into_iter().filter(|set| {
-        set.spec.as_ref().is_some_and(|spec| owners::selects(&spec.selector, pod.metadata.labels.as_ref()))
-    });
+    let selecting = sets
+        .list_in(&namespace)
+        .into_iter()
+        .filter(|set| K::as_set(set).spec.as_ref().is_some_and(|spec| labels::selects(&spec.selector, pod.metadata.labels.as_ref())));
     selecting.map(|set| Key::of(&*set)).collect()
 }
 
 #[async_trait::async_trait]
-impl Reconcile for Controller {
+impl<K: Workload> Reconcile for Controller<K> {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
-        let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let owned = self.claim(&set).await?;
+        let Some(object) = self.sets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
+        let set = K::as_set(&object);
+        let owned = self.claim(&object, &set).await?;
         let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
         let (present, leaving) = (uids(&|_| true), uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let mut outcome = Ok(());
@@ -89,34 +98,34 @@ impl Reconcile for Controller {
             let active: Vec<Arc<Pod>> = owned.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
             outcome = match plan::plan(&set, &active) {
                 Action::None => Ok(()),
-                Action::Create(n) => self.create(&set, key, n).await.map_err(|err| ("FailedCreate", err)),
-                Action::Delete(surplus) => self.delete(&set, key, &surplus).await.map_err(|err| ("FailedDelete", err)),
+                Action::Create(n) => self.create(&object, &set, key, n).await.map_err(|err| ("FailedCreate", err)),
+                Action::Delete(surplus) => self.delete(&object, key, &surplus).await.map_err(|err| ("FailedDelete", err)),
             };
         }
         let now = self.clock.now();
         let text = outcome.as_ref().err().map(|(reason, err)| (*reason, base::chain::Chain(err).to_string()));
         let failure = text.as_ref().map(|(reason, text)| (*reason, text.as_str()));
-        self.write_status(&set, plan::status(&set, &owned, failure, now)).await?;
+        self.write_status(&object, &set, plan::status(&set, &owned, failure, now)).await?;
         outcome.map_err(|(_, err)| err)?;
         Ok(plan::next_available_secs(&set, &owned, now).map_or(Next::Wait, |secs| Next::After(Duration::from_secs(secs))))
     }
 }
 
-impl Controller {
-    fn pods_of(&self, set: &ReplicaSet) -> Api<Pod> {
+impl<K: Workload> Controller<K> {
+    fn pods_of(&self, set: &K) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default())
     }
 
     /// The pods of the set, after adopting and releasing what its selector says.
-    async fn claim(&self, set: &ReplicaSet) -> Result<Vec<Arc<Pod>>, Error> {
+    async fn claim(&self, object: &K, set: &ReplicaSet) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(spec) = &set.spec else { return Ok(Vec::new()) };
-        let api = self.pods_of(set);
+        let api = self.pods_of(object);
         let mut owned = Vec::new();
         for pod in self.pods.list_in(&set.namespace().unwrap_or_default()) {
             match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
                 Claim::Owned => owned.push(pod),
                 Claim::Adopt if pods::is_active(&pod) => {
-                    let patch = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(set)]}});
+                    let patch = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(object)]}});
                     match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
                         Ok(adopted) => owned.push(Arc::new(adopted)),
                         Err(err) => driver::gone_is_fine::<()>(Err(err))?,
@@ -133,16 +142,16 @@ impl Controller {
     }
 
     /// Makes `n` pods in growing batches and stops at the first batch with a failure.
-    async fn create(&self, set: &ReplicaSet, key: &Key, n: usize) -> Result<(), Error> {
+    async fn create(&self, object: &K, set: &ReplicaSet, key: &Key, n: usize) -> Result<(), Error> {
         let Some(template) = set.spec.as_ref().and_then(|s| s.template.as_ref()) else {
             return Err(Error::Object("spec.template is missing".to_owned()));
         };
-        let pod = pods::from_template(template, &set.name_any(), &key.namespace, owners::reference_to(set));
-        let api = self.pods_of(set);
+        let pod = pods::from_template(template, &set.name_any(), &key.namespace, owners::reference_to(object));
+        let api = self.pods_of(object);
         let (mut made, mut batch) = (0, FIRST_BATCH);
         while made < n {
             let size = batch.min(n - made);
-            let results = futures_util::future::join_all((0..size).map(|_| self.create_one(&api, set, key, &pod))).await;
+            let results = futures_util::future::join_all((0..size).map(|_| self.create_one(&api, object, key, &pod))).await;
             driver::all_of(results)?;
             made += size;
             batch *= 2;
@@ -150,7 +159,7 @@ impl Controller {
         Ok(())
     }
 
-    async fn create_one(&self, api: &Api<Pod>, set: &ReplicaSet, key: &Key, pod: &Pod) -> Result<(), kube::Error> {
+    async fn create_one(&self, api: &Api<Pod>, set: &K, key: &Key, pod: &Pod) -> Result<(), kube::Error> {
         match api.create(&PostParams::default(), pod).await {
             Ok(created) => {
                 self.expectations.created(key, created.uid().unwrap_or_default());
@@ -165,13 +174,13 @@ impl Controller {
         }
     }
 
-    async fn delete(&self, set: &ReplicaSet, key: &Key, surplus: &[Arc<Pod>]) -> Result<(), Error> {
+    async fn delete(&self, set: &K, key: &Key, surplus: &[Arc<Pod>]) -> Result<(), Error> {
         let api = self.pods_of(set);
         let results = futures_util::future::join_all(surplus.iter().map(|pod| self.delete_one(&api, set, key, pod))).await;
         driver::all_of(results).map(drop)
     }
 
-    async fn delete_one(&self, api: &Api<Pod>, set: &ReplicaSet, key: &Key, pod: &Pod) -> Result<(), kube::Error> {
+    async fn delete_one(&self, api: &Api<Pod>, set: &K, key: &Key, pod: &Pod) -> Result<(), kube::Error> {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
         let result = api.delete(&name, &DeleteParams { preconditions: Some(same), ..DeleteParams::default() }).await;
@@ -189,13 +198,12 @@ impl Controller {
         }
     }
 
-    async fn write_status(&self, set: &ReplicaSet, status: ReplicaSetStatus) -> Result<(), Error> {
+    async fn write_status(&self, object: &K, set: &ReplicaSet, status: ReplicaSetStatus) -> Result<(), Error> {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
-        let mut updated = set.clone();
-        updated.status = Some(status);
-        Ok(driver::gone_is_fine(api.replace_status(&set.name_any(), &PostParams::default(), &updated).await)?)
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        let updated = object.with_status(status);
+        Ok(driver::gone_is_fine(api.replace_status(&object.name_any(), &PostParams::default(), &updated).await)?)
     }
 }

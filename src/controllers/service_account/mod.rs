@@ -102,9 +102,7 @@ fn start_root_ca(context: &Context, bundle_pem: String) {
     let namespaces = context.informers.get::<Namespace>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&namespaces, &queue);
-    context.feed(&maps, &queue, |change| {
-        objects_of(change).iter().map(|map| Key::new("", &map.namespace().unwrap_or_default())).collect()
-    });
+    context.feed(&maps, &queue, |change| objects_of(change).iter().map(|map| Key::new("", &map.namespace().unwrap_or_default())).collect());
     let client = context.client("root-ca-cert-publisher");
     let controller = RootCa { client, namespaces: namespaces.clone(), maps: maps.clone(), bundle_pem };
     context.start("root-ca-cert-publisher", &queue, controller, async move {

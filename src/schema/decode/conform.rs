@@ -136,7 +136,8 @@ impl Walk {
             (Value::Number(n), Shape::Int32 | Shape::Int64) => format!("number {n}"),
             _ => go_kind(value).to_owned(),
         };
-        let text = format!("json: cannot unmarshal {what} into Go struct field {}.{} of type {}", owner.go_name(), self.go_path(), go_type(shape));
+        let text =
+            format!("json: cannot unmarshal {what} into Go struct field {}.{} of type {}", owner.go_name(), self.go_path(), go_type(shape));
         DecodeError::Type(text)
     }
 }

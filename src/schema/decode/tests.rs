@@ -14,7 +14,10 @@ fn deployment(text: &str, validation: FieldValidation) -> Result<super::Decoded,
 fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
     let text = r#"{"spec":{"replicas":1,"replicas":2,"foo":1,"template":{"spec":{"containers":[{"name":"a","bar":1}]}}}}"#;
     let err = deployment(text, FieldValidation::Strict).expect_err("strict");
-    assert_eq!(err.to_string(), r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.template.spec.containers[0].bar", unknown field "spec.foo""#);
+    assert_eq!(
+        err.to_string(),
+        r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.template.spec.containers[0].bar", unknown field "spec.foo""#
+    );
     let ok = deployment(text, FieldValidation::Warn).expect("warn");
     assert_eq!((ok.warnings.len(), &ok.value["spec"]["replicas"]), (3, &json!(2)));
     assert!(deployment(text, FieldValidation::Ignore).expect("ignore").warnings.is_empty());

@@ -86,7 +86,9 @@ fn hook(group: &str, kind: &str) -> Option<fn(&mut Object)> {
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => cluster::validating_webhooks,
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => cluster::mutating_webhooks,
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy") => cluster::admission_policy,
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding") => cluster::admission_binding,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding") => {
+            cluster::admission_binding
+        }
         ("apiextensions.k8s.io", "CustomResourceDefinition") => cluster::definition,
         ("apiregistration.k8s.io", "APIService") => cluster::api_service,
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => cluster::flow_schema,

@@ -139,7 +139,9 @@ fn shape(schema: &Value, all: &BTreeMap<String, Value>) -> String {
             "Time" => "t".into(),
             "MicroTime" => "u".into(),
             "IntOrString" => "I".into(),
-            "RawExtension" | "FieldsV1" | "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => "*".into(),
+            "RawExtension" | "FieldsV1" | "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => {
+                "*".into()
+            }
             _ if all.contains_key(name) => format!("#{name}"),
             _ => "*".into(),
         };
@@ -178,7 +180,14 @@ fn write_type(out: &mut String, name: &str, schema: &Value, all: &BTreeMap<Strin
     Ok(())
 }
 
-fn write_field(out: &mut String, at: (&str, &str, &BTreeSet<String>), s: &Value, required: bool, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
+fn write_field(
+    out: &mut String,
+    at: (&str, &str, &BTreeSet<String>),
+    s: &Value,
+    required: bool,
+    all: &BTreeMap<String, Value>,
+    facts: &Facts,
+) -> Result<(), Fail> {
     let (name, field, inside) = at;
     let tag = tags(name, &plain(field), inside, &facts.messages).unwrap_or_else(|| "0".into());
     let shape = shape(s, all);
@@ -270,12 +279,22 @@ fn write_group_version(out: &mut String, list: &Value, type_of: &BTreeMap<String
         let t = type_of.get(&key).ok_or_else(|| format!("no type for {key}"))?;
         let verbs = strings(&row["verbs"]).join(",");
         let scope = if row["namespaced"] == true { "N" } else { "C" };
-        write!(out, "R\t{group}\t{version}\t{kind}\t{plural}\t{}\t{}\t{}", row["singularName"].as_str().unwrap_or_default(), strings(&row["shortNames"]).join(","), strings(&row["categories"]).join(","))?;
+        write!(
+            out,
+            "R\t{group}\t{version}\t{kind}\t{plural}\t{}\t{}\t{}",
+            row["singularName"].as_str().unwrap_or_default(),
+            strings(&row["shortNames"]).join(","),
+            strings(&row["categories"]).join(",")
+        )?;
         write!(out, "\t{scope}\t{verbs}\t{}\t{t}", row["storageVersionHash"].as_str().unwrap_or_default())?;
         for sub in &rows {
             if let Some(s) = name(sub).strip_prefix(&format!("{plural}/")) {
                 let part = |k: &str, or: &str| sub[k].as_str().unwrap_or(or).to_owned();
-                let (g, v) = if sub.get("version").is_some() { (part("group", ""), part("version", "")) } else { (group.to_owned(), version.to_owned()) };
+                let (g, v) = if sub.get("version").is_some() {
+                    (part("group", ""), part("version", ""))
+                } else {
+                    (group.to_owned(), version.to_owned())
+                };
                 write!(out, "\t{s}:{g}/{v}/{}:{}", part("kind", ""), strings(&sub["verbs"]).join(","))?;
             }
         }

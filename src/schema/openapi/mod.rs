@@ -10,9 +10,9 @@ use crate::table::api_version;
 mod descriptions;
 mod paths;
 mod schemas;
-pub mod v2_protobuf;
 #[cfg(test)]
 mod tests;
+pub mod v2_protobuf;
 
 /// Which of the two dialects is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,8 @@ pub fn v3(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
     if rows.is_empty() {
         return None;
     }
-    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme =
+        json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "unversioned"},
@@ -93,7 +94,8 @@ pub fn v2(catalog: &Catalog, version: &str) -> Value {
         }
     }
     let rows: Vec<_> = catalog.resources().iter().collect();
-    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme =
+        json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": version},

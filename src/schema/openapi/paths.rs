@@ -39,9 +39,11 @@ type Parameters = Vec<(&'static str, &'static str)>;
 
 /// All paths of one group version.
 pub(super) fn of_version(dialect: Dialect, group: &str, version: &str, rows: &[&Resource]) -> Map<String, Value> {
-    let writer = Writer { dialect, root: format!("/{}", super::path_of(group, version)), tag: tag(group, version), camel: camel(group, version) };
+    let writer =
+        Writer { dialect, root: format!("/{}", super::path_of(group, version)), tag: tag(group, version), camel: camel(group, version) };
     let mut out = Map::new();
-    let operation = Operation { id: format!("get{}APIResources", writer.camel), sentence: "get available resources".into(), ..Operation::default() };
+    let operation =
+        Operation { id: format!("get{}APIResources", writer.camel), sentence: "get available resources".into(), ..Operation::default() };
     out.insert(format!("{}/", writer.root), json!({"get": writer.operation(operation, &format!("{META}.APIResourceList"))}));
     for r in rows {
         writer.resource(&mut out, r);
@@ -148,10 +150,18 @@ impl Writer {
             let of = format!("{} of the specified {}", s.name, r.kind);
             let (method, operation) = match verb.as_ref() {
                 "get" if connects => ("get", connect(kind, connected("Get"), format!("connect GET requests to {} of {}", s.name, r.kind))),
-                "create" if connects => ("post", connect(kind, connected("Post"), format!("connect POST requests to {} of {}", s.name, r.kind))),
-                "update" if connects => ("put", connect(kind, connected("Put"), format!("connect PUT requests to {} of {}", s.name, r.kind))),
-                "patch" if connects => ("patch", connect(kind, connected("Patch"), format!("connect PATCH requests to {} of {}", s.name, r.kind))),
-                "delete" if connects => ("delete", connect(kind, connected("Delete"), format!("connect DELETE requests to {} of {}", s.name, r.kind))),
+                "create" if connects => {
+                    ("post", connect(kind, connected("Post"), format!("connect POST requests to {} of {}", s.name, r.kind)))
+                }
+                "update" if connects => {
+                    ("put", connect(kind, connected("Put"), format!("connect PUT requests to {} of {}", s.name, r.kind)))
+                }
+                "patch" if connects => {
+                    ("patch", connect(kind, connected("Patch"), format!("connect PATCH requests to {} of {}", s.name, r.kind)))
+                }
+                "delete" if connects => {
+                    ("delete", connect(kind, connected("Delete"), format!("connect DELETE requests to {} of {}", s.name, r.kind)))
+                }
                 "get" => ("get", read(kind, id("read"), format!("read {of}"))),
                 "create" => ("post", write(kind, id("create"), "post", format!("create {of}"), &t)),
                 "update" => ("put", write(kind, id("replace"), "put", format!("replace {of}"), &t)),
@@ -169,7 +179,12 @@ impl Writer {
             all.push(self.parameter("name", "string", "path", Some(format!("name of the {kind}"))));
         }
         if namespaced {
-            all.push(self.parameter("namespace", "string", "path", Some("object name and auth scope, such as for teams and projects".into())));
+            all.push(self.parameter(
+                "namespace",
+                "string",
+                "path",
+                Some("object name and auth scope, such as for teams and projects".into()),
+            ));
         }
         all.push(self.parameter("pretty", "string", "query", None));
         Value::Array(all)
@@ -272,17 +287,44 @@ fn write(kind: Gvk, id: String, action: &'static str, sentence: String, body: &s
 
 fn patch(kind: Gvk, id: String, sentence: String) -> Operation {
     let query = WRITE.into_iter().chain([FORCE]).collect();
-    Operation { id, sentence, action: "patch", kind: Some(kind), query, body: Some(format!("{META}.Patch")), patch: true, codes: vec!["201"], ..Operation::default() }
+    Operation {
+        id,
+        sentence,
+        action: "patch",
+        kind: Some(kind),
+        query,
+        body: Some(format!("{META}.Patch")),
+        patch: true,
+        codes: vec!["201"],
+        ..Operation::default()
+    }
 }
 
 fn delete_one(r: &Resource, id: String) -> Operation {
     let body = Some(format!("{META}.DeleteOptions"));
-    Operation { id, sentence: format!("delete a {}", r.kind), action: "delete", kind: Some(r.gvk()), query: DELETE.to_vec(), body, codes: vec!["202"], ..Operation::default() }
+    Operation {
+        id,
+        sentence: format!("delete a {}", r.kind),
+        action: "delete",
+        kind: Some(r.gvk()),
+        query: DELETE.to_vec(),
+        body,
+        codes: vec!["202"],
+        ..Operation::default()
+    }
 }
 
 fn delete_all(r: &Resource, id: String) -> Operation {
     let selection = LIST.into_iter().filter(|(name, _)| !matches!(*name, "allowWatchBookmarks" | "watch"));
     let query = selection.chain(DELETE).collect();
     let body = Some(format!("{META}.DeleteOptions"));
-    Operation { id, sentence: format!("delete collection of {}", r.kind), action: "deletecollection", kind: Some(r.gvk()), query, body, ..Operation::default() }
+    Operation {
+        id,
+        sentence: format!("delete collection of {}", r.kind),
+        action: "deletecollection",
+        kind: Some(r.gvk()),
+        query,
+        body,
+        ..Operation::default()
+    }
 }

@@ -18,7 +18,9 @@ fn upstream(file: &str) -> Option<Value> {
 fn facts(property: &Value, dialect: Dialect) -> Value {
     let mut p = property.clone();
     let loose = p["x-kubernetes-preserve-unknown-fields"] == true
-        || p.to_string().contains(".JSON") || p.to_string().contains("RawExtension") || p["type"] == "object" && p.get("additionalProperties").is_none();
+        || p.to_string().contains(".JSON")
+        || p.to_string().contains("RawExtension")
+        || p["type"] == "object" && p.get("additionalProperties").is_none();
     if loose || p["items"]["x-kubernetes-preserve-unknown-fields"] == true {
         return Value::Null;
     }
@@ -80,12 +82,17 @@ fn v3_schemas_state_upstreams_facts() {
     let mut differing = Vec::new();
     for g in Catalog::builtin().groups() {
         for v in &g.versions {
-            let file = if g.name.is_empty() { "v3/api__v1_openapi.json".to_owned() } else { format!("v3/apis__{}__{v}_openapi.json", g.name) };
+            let file =
+                if g.name.is_empty() { "v3/api__v1_openapi.json".to_owned() } else { format!("v3/apis__{}__{v}_openapi.json", g.name) };
             let Some(want) = upstream(&file) else { return };
             let got = v3(Catalog::builtin(), &g.name, v).expect("served");
             compare(&want["components"]["schemas"], &got["components"]["schemas"], Dialect::V3, &mut differing);
-            for (path, methods) in want["paths"].as_object().into_iter().flatten().filter(|(p, _)| !p.contains("/watch/") && !p.ends_with("{path}")) {
-                for (method, operation) in methods.as_object().into_iter().flatten().filter(|(m, _)| !matches!(m.as_str(), "parameters" | "head" | "options")) {
+            for (path, methods) in
+                want["paths"].as_object().into_iter().flatten().filter(|(p, _)| !p.contains("/watch/") && !p.ends_with("{path}"))
+            {
+                for (method, operation) in
+                    methods.as_object().into_iter().flatten().filter(|(m, _)| !matches!(m.as_str(), "parameters" | "head" | "options"))
+                {
                     let ours = &got["paths"][path][method];
                     for key in ["operationId", "x-kubernetes-action", "x-kubernetes-group-version-kind", "tags"] {
                         if operation.get(key) != ours.get(key) {

@@ -77,7 +77,9 @@ pub(super) fn merge_maps(
         }
         Some(Value::String(d)) if d == "delete" => return Ok(Map::new()),
         Some(Value::String(d)) if d == "merge" => {}
-        Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(&Value::Object(patch.clone()))))),
+        Some(other) => {
+            return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(&Value::Object(patch.clone())))));
+        }
     }
     if let Some(retain) = patch.get(RETAIN_KEYS) {
         retain_keys(&mut original, patch, retain)?;
@@ -203,9 +205,9 @@ fn merge_lists(
     }
     for item in &patch {
         let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
-        let id = item
-            .get(key)
-            .ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(&Value::Object(item.clone())))))?;
+        let id = item.get(key).ok_or_else(|| {
+            rejected(format!("map: {} does not contain declared merge key: {key}", go_text(&Value::Object(item.clone()))))
+        })?;
         match merged.iter().position(|m| m.get(key) == Some(id)) {
             Some(at) => {
                 let old = merged[at].as_object().cloned().unwrap_or_default();
@@ -225,7 +227,8 @@ fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Resu
         match item.get(DIRECTIVE) {
             None => rest.push(item.clone()),
             Some(Value::String(d)) if d == "delete" => {
-                let id = item.get(key).ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item))))?;
+                let id =
+                    item.get(key).ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item))))?;
                 original.retain(|o| o.get(key) != Some(id));
             }
             Some(Value::String(d)) if d == "replace" => replaced = true,

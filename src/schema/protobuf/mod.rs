@@ -14,9 +14,9 @@ use crate::table::{Empty, Field, Shape, TypeDef};
 mod decode;
 mod encode;
 mod schemas;
-mod wire;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use wire::{Reader, Wire};
 

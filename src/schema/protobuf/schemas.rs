@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::decode::Walk;
-use super::wire::{Reader, Wire, bytes, delimited, text, varint};
-use super::encode::message;
 use super::ProtobufError;
+use super::decode::Walk;
+use super::encode::message;
+use super::wire::{Reader, Wire, bytes, delimited, text, varint};
 use crate::decode::FieldValidation;
 use crate::table::{Field, TypeDef};
 
@@ -76,7 +76,9 @@ pub(super) fn decode(walk: &mut Walk, bytes: &[u8], union: Union, of: &TypeDef) 
     while let Some((tag, wire)) = reader.field()? {
         match (union, tag, wire) {
             (Union::Additional, 1, Wire::Varint(n)) => allows = n != 0,
-            (Union::Additional, 2, Wire::Bytes(b)) | (Union::Items | Union::Dependencies, 1, Wire::Bytes(b)) => schema = Some(plain(walk, b, of)?),
+            (Union::Additional, 2, Wire::Bytes(b)) | (Union::Items | Union::Dependencies, 1, Wire::Bytes(b)) => {
+                schema = Some(plain(walk, b, of)?)
+            }
             (Union::Items, 2, Wire::Bytes(b)) => list.push(plain(walk, b, of)?),
             (Union::Dependencies, 2, Wire::Bytes(b)) => list.push(text(b)?.into()),
             _ => {}

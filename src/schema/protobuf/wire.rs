@@ -51,7 +51,8 @@ impl<'a> Reader<'a> {
             0 => Wire::Varint(self.varint()?),
             1 => Wire::Fixed64(self.fixed64()?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Broken("proto: negative length found during unmarshaling"))?;
+                let length = usize::try_from(self.varint()?)
+                    .map_err(|_| ProtobufError::Broken("proto: negative length found during unmarshaling"))?;
                 let (head, rest) = self.0.split_at_checked(length).ok_or(ProtobufError::Broken("unexpected EOF"))?;
                 self.0 = rest;
                 Wire::Bytes(head)
@@ -98,7 +99,11 @@ pub(super) fn bytes(out: &mut Vec<u8>, tag: u32, b: &[u8]) {
 }
 
 /// A message whose length is known only once `write` has written it: its bytes then move to make room.
-pub(super) fn delimited(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8>) -> Result<(), ProtobufError>) -> Result<(), ProtobufError> {
+pub(super) fn delimited(
+    out: &mut Vec<u8>,
+    tag: u32,
+    write: impl FnOnce(&mut Vec<u8>) -> Result<(), ProtobufError>,
+) -> Result<(), ProtobufError> {
     put(out, u64::from(tag) << 3 | 2);
     let at = out.len();
     write(out)?;

@@ -40,7 +40,10 @@ fn a_status_write_keeps_the_spec() {
 fn a_namespace_is_born_with_its_finalizer_and_label() {
     let mut ns = json!({"metadata": {"name": "x"}});
     prepare_for_create(row("", "namespaces"), &mut ns);
-    assert_eq!(ns, json!({"metadata": {"name": "x", "labels": {"kubernetes.io/metadata.name": "x"}}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}));
+    assert_eq!(
+        ns,
+        json!({"metadata": {"name": "x", "labels": {"kubernetes.io/metadata.name": "x"}}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
+    );
 }
 
 #[test]

@@ -234,35 +234,23 @@ pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Five fields of numbers, names, ranges and steps, or one of the `@` words.
 fn schedule_error(text: &str) -> Option<String> {
     if text.contains("TZ") {
         return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
     }
-    const WORDS: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
-    if text.starts_with('@') {
-        let every = text.strip_prefix("@every ").is_some_and(|d| !d.is_empty());
-        return (!WORDS.contains(&text) && !every).then(|| format!("unrecognized descriptor: {text}"));
+    base::cron::Schedule::parse(text).err()
+}
+
+fn time_zone(spec: &Value, errors: &mut Errors) {
+    let Some(zone) = spec.get("timeZone").and_then(Value::as_str) else { return };
+    let invalid = |text: &str| FieldError::invalid("spec.timeZone", zone, text);
+    if zone.is_empty() {
+        errors.push(invalid("timeZone must be nil or non-empty string"));
+    } else if zone.eq_ignore_ascii_case("local") {
+        errors.push(invalid("timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"));
+    } else if !base::cron::is_zone(zone) {
+        errors.push(invalid(&format!("unknown time zone {zone}")));
     }
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    if fields.len() != 5 {
-        return Some(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
-    }
-    let bounds = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 7)];
-    for (field, (low, high)) in fields.iter().zip(bounds) {
-        for number in field.split([',', '-']).filter_map(|part| part.split('/').next()?.parse::<i64>().ok()) {
-            if number < low {
-                return Some(format!("beginning of range ({number}) below minimum ({low}): {field}"));
-            }
-            if number > high {
-                return Some(format!("end of range ({number}) above maximum ({high}): {field}"));
-            }
-        }
-        if !field.bytes().all(|b| b.is_ascii_alphanumeric() || b"*/,-?".contains(&b)) {
-            return Some(format!("failed to parse int from {field}: strconv.Atoi: parsing {field:?}: invalid syntax"));
-        }
-    }
-    None
 }
 
 pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
@@ -273,6 +261,7 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     } else if let Some(message) = schedule_error(schedule) {
         errors.push(FieldError::invalid("spec.schedule", schedule, message));
     }
+    time_zone(spec, errors);
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         not_negative(spec, "spec", field, errors);
     }

@@ -1,0 +1,154 @@
+//! How the pods of a job stand, together with what its status has counted before. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+
+use super::indexes::{self, FAILURES, index_of};
+use super::plan::TRACKING;
+use super::policy::{self, Meaning};
+use crate::pods;
+
+/// The sums.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) active: Vec<Arc<Pod>>,
+    pub(super) succeeded: i32,
+    pub(super) failed: i32,
+    pub(super) completed: BTreeSet<i32>,
+    pub(super) failed_indexes: BTreeSet<i32>,
+    /// All failed pods that are still there.
+    pub(super) failures: Vec<Arc<Pod>>,
+    pub(super) terminating: i32,
+    /// Ended pods that the sums include and that have their finalizer still.
+    pub(super) counted: Vec<Arc<Pod>>,
+    /// Of these, those that must stay until their index has a new pod: they know how often it has failed.
+    pub(super) held: BTreeSet<String>,
+    /// A rule says that the job has failed.
+    pub(super) job_failed: Option<String>,
+}
+
+pub(super) fn is_indexed(job: &Job) -> bool {
+    job.spec.as_ref().and_then(|s| s.completion_mode.as_deref()) == Some("Indexed")
+}
+
+/// The number of completions, where indexes end.
+pub(super) fn completions(job: &Job) -> i32 {
+    job.spec.as_ref().and_then(|s| s.completions).unwrap_or(0)
+}
+
+pub(super) fn limit_per_index(job: &Job) -> Option<i32> {
+    job.spec.as_ref().and_then(|s| s.backoff_limit_per_index)
+}
+
+/// Whether a pod is replaced only when it has ended, and not when it begins to end.
+pub(super) fn only_replaces_failed(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.is_some_and(|s| s.pod_replacement_policy.as_deref() == Some("Failed") || s.pod_failure_policy.is_some())
+}
+
+/// Whether a pod is counted as failed. Spec: upstream's `isPodFailed`.
+fn is_failed(job: &Job, pod: &Pod) -> bool {
+    let phase = pods::phase(pod);
+    let leaving = pod.metadata.deletion_timestamp.is_some() && phase != "Succeeded";
+    phase == "Failed" || leaving && !only_replaces_failed(job)
+}
+
+pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
+    let old = job.status.clone().unwrap_or_default();
+    let uncounted = old.uncounted_terminated_pods.unwrap_or_default();
+    let mut known: BTreeSet<String> = uncounted.succeeded.into_iter().flatten().collect();
+    known.extend(uncounted.failed.into_iter().flatten());
+    let (indexed, end) = (is_indexed(job), completions(job));
+    let listed = |text: Option<String>| indexes::parse_indexes(&text.unwrap_or_default(), end);
+    let mut t = Tally {
+        succeeded: old.succeeded.unwrap_or(0),
+        failed: old.failed.unwrap_or(0),
+        completed: listed(old.completed_indexes),
+        failed_indexes: listed(old.failed_indexes),
+        failures: owned.iter().filter(|pod| pods::phase(pod) == "Failed").cloned().collect(),
+        ..Tally::default()
+    };
+    for pod in owned {
+        let tracked = pod.finalizers().iter().any(|f| f == TRACKING);
+        let new = tracked && !known.contains(&pod.uid().unwrap_or_default());
+        let terminating = pod.metadata.deletion_timestamp.is_some();
+        let counts_for_job = !indexed || index_of(pod).is_some_and(|index| index < end);
+        let ended = matches!(pods::phase(pod), "Succeeded" | "Failed");
+        if tracked && pods::phase(pod) == "Succeeded" {
+            if new && counts_for_job {
+                // Two pods of one index count once.
+                t.succeeded += i32::from(!indexed || index_of(pod).is_some_and(|index| t.completed.insert(index)));
+            }
+            t.counted.push(Arc::clone(pod));
+        } else if tracked && is_failed(job, pod) {
+            count_failure(job, pod, new && counts_for_job, &mut t);
+            t.counted.push(Arc::clone(pod));
+        }
+        match (ended, terminating) {
+            (true, _) => {}
+            (false, true) => t.terminating += 1,
+            (false, false) => t.active.push(Arc::clone(pod)),
+        }
+    }
+    if indexed {
+        t.succeeded = i32::try_from(t.completed.len()).unwrap_or(i32::MAX);
+        t.failed_indexes.retain(|index| !t.completed.contains(index));
+    }
+    hold(job, &mut t);
+    t
+}
+
+fn count_failure(job: &Job, pod: &Pod, new: bool, t: &mut Tally) {
+    let meaning = policy::meaning(job, pod);
+    if new && meaning != Meaning::Ignored {
+        t.failed += 1;
+    }
+    match &meaning {
+        Meaning::FailsJob(why) => t.job_failed = t.job_failed.take().or_else(|| Some(why.clone())),
+        Meaning::Ignored => return,
+        Meaning::Counts | Meaning::FailsIndex => {}
+    }
+    if let (Some(limit), Some(index)) = (limit_per_index(job), index_of(pod))
+        && (meaning == Meaning::FailsIndex || indexes::count_of(pod, FAILURES) >= limit)
+        && index < completions(job)
+    {
+        t.failed_indexes.insert(index);
+    }
+}
+
+/// The newest failed pod of each index of `counted`; the failures of an index stand on its pods.
+pub(super) fn last_failures(failures: &[Arc<Pod>]) -> BTreeMap<i32, Arc<Pod>> {
+    let mut last: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
+    let rank = |pod: &Pod| (indexes::count_of(pod, FAILURES) + indexes::count_of(pod, indexes::IGNORED), ended_at(pod));
+    for pod in failures {
+        let Some(index) = index_of(pod) else { continue };
+        if last.get(&index).is_none_or(|other| rank(other) < rank(pod)) {
+            last.insert(index, Arc::clone(pod));
+        }
+    }
+    last
+}
+
+fn hold(job: &Job, t: &mut Tally) {
+    if limit_per_index(job).is_none() {
+        return;
+    }
+    let running: BTreeSet<i32> = t.active.iter().filter_map(|pod| index_of(pod)).collect();
+    let failed: Vec<Arc<Pod>> = t.counted.iter().filter(|pod| pods::phase(pod) != "Succeeded").cloned().collect();
+    for (index, pod) in last_failures(&failed) {
+        if !running.contains(&index) && !t.completed.contains(&index) && !t.failed_indexes.contains(&index) {
+            t.held.insert(pod.uid().unwrap_or_default());
+        }
+    }
+}
+
+/// When the last container of a pod ended.
+pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()).map(|t| t.0).max()
+}
