@@ -181,7 +181,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let server_dir = data_dir.join("server");
     files::create_private_dir(&server_dir)?;
     let db = server_dir.join("db");
-    let config = store::Config { dir: db.clone(), member: 1, rng: rng.clone() };
+    let config = store::Config { dir: db.clone(), birth: store::member::Birth::First, network: None, rng: rng.clone() };
     let store = store::store::Store::open(config, storage).await.map_err(|source| ServerError::Store { path: db, source })?;
     let pki = Pki::load_or_create(
         &server_dir.join("tls"),

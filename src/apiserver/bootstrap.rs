@@ -59,7 +59,7 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
     server.reconcile(authentication).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
     // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
-    server.cache.wait_for_now().await;
+    server.cache.wait_for_now().await.map_err(unreadable)?;
     // Roles gather from roles that gather: admin from edit, edit from view. A few rounds, and nothing is left to do.
     for _ in 0..TRIES {
         let plan = aggregate::plan(server.cache.as_ref());
@@ -67,9 +67,13 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
             break;
         }
         carry_out(server, plan).await;
-        server.cache.wait_for_now().await;
+        server.cache.wait_for_now().await.map_err(unreadable)?;
     }
     Ok(())
+}
+
+fn unreadable(err: store::error::Error) -> BuildError {
+    BuildError::Bootstrap { what: "the roles".to_owned(), why: err.to_string() }
 }
 
 /// Writes what a plan wants; a failure is logged, for the next start or change tries again.
@@ -132,12 +136,12 @@ impl ApiServer {
         }
         write::stamp(self, &mut object);
         schema::defaults::apply(self.catalog, resource, &mut object);
-        if hooks::of(&resource.group, &resource.plural).addresses {
-            let _turn = self.allocating.lock().await;
+        let turn = if hooks::of(&resource.group, &resource.plural).addresses { Some(self.turn().await?) } else { None };
+        if turn.is_some() {
             services::on_create(self, &mut object)?;
         }
         kinds::verdict(resource, &name, schema::validate::create(resource, &object))?;
-        Ok(write::put(self, resource, &namespace, &name, &mut object, 0).await?.is_some())
+        Ok(write::put_in_turn(self, resource, &namespace, &name, &mut object, 0, turn.as_ref()).await?.is_some())
     }
 
     /// Makes the stored object have the labels and everything but metadata and status of `want`; creates it if it is

@@ -25,7 +25,7 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
     let Some(budgets) = kinds::stored("policy", "poddisruptionbudgets") else { return Ok(()) };
     let kind = server.cache.ready(&budgets.group, &budgets.plural).await?;
     for _ in 0..TRIES {
-        server.cache.wait_for_now().await;
+        server.cache.wait_for_now().await?;
         let covering: Vec<_> = kind.snapshot(Some(namespace)).items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
         let budget = match covering.as_slice() {
             [] => return Ok(()),

@@ -30,6 +30,7 @@ pub mod query;
 pub mod respond;
 pub mod serve;
 pub mod services;
+pub mod turn;
 pub mod status;
 pub mod stream;
 pub mod user;

@@ -323,6 +323,7 @@ impl From<store::error::Error> for Status {
             Error::Compacted { .. } => Status::expired("The resourceVersion for the provided list is too old."),
             Error::Future { asked, current } => Status::future(asked.0, current.0),
             Error::NotLeader { .. } | Error::SlowWatcher | Error::Closed => Status::unavailable(err.to_string()),
+            Error::TimedOut => Status::new(504, "Timeout", err.to_string()),
             Error::TooLarge { max, .. } => Status::too_large(max),
             other => Status::internal(base::chain::Chain(&other)),
         }

@@ -101,6 +101,33 @@ pub enum Error {
         /// What the system said.
         why: String,
     },
+    /// No leader and no majority agreed in time. The write may still happen.
+    #[error("the store's members did not agree in time")]
+    TimedOut,
+    /// There is no such member.
+    #[error("the store has no member {id:x}")]
+    MemberNotFound {
+        /// The member asked for.
+        id: u64,
+    },
+    /// A learner cannot vote yet.
+    #[error("member {id:x} is not up to date yet")]
+    NotCaughtUp {
+        /// The member.
+        id: u64,
+    },
+    /// A store cannot lose its only voter.
+    #[error("the only voting member cannot leave")]
+    LastMember,
+    /// Nobody answers there.
+    #[error("no member answers at {address}")]
+    MemberUnreachable {
+        /// Where.
+        address: String,
+    },
+    /// This store was opened for itself alone.
+    #[error("this store was opened without a network for members")]
+    NoNetwork,
     /// The store is stopping or has failed.
     #[error("the store is closed")]
     Closed,
@@ -114,6 +141,6 @@ impl Error {
 
     /// Whether the same request may succeed a little later.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::NotLeader { .. } | Error::NoSpace { .. } | Error::SlowWatcher)
+        matches!(self, Error::NotLeader { .. } | Error::TimedOut | Error::NoSpace { .. } | Error::SlowWatcher)
     }
 }

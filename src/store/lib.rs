@@ -14,11 +14,17 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub mod error;
+pub mod lease;
+pub mod member;
 pub mod mvcc;
 pub mod raft;
 pub mod store;
 pub mod watch;
 
+#[cfg(test)]
+mod members_tests;
+#[cfg(test)]
+mod net;
 #[cfg(test)]
 mod tests;
 
@@ -285,6 +291,12 @@ pub trait Storage: Send + Sync + 'static {
     /// Errors: `Compacted` if the floor is at or above `at` already, `Future` if `at` is not yet.
     async fn compact(&self, at: Revision) -> Result<(), Error>;
 
+    /// Waits until everything that was acknowledged anywhere before the call is applied here, and says where the store stands
+    /// then: a read of this member's state from there on is linearizable.
+    ///
+    /// Errors: `TimedOut` if no leader and majority are found in time.
+    async fn read_index(&self) -> Result<Revision, Error>;
+
     /// The newest revision applied here.
     fn current_revision(&self) -> Revision;
 }
@@ -307,8 +319,10 @@ pub fn prefix_end(prefix: &[u8]) -> Bytes {
 pub struct Config {
     /// The directory of the database, e.g. `<data-dir>/server/db`; made with mode 0700 if missing.
     pub dir: std::path::PathBuf,
-    /// This member's number in the Raft group; never 0.
-    pub member: u64,
-    /// Draws the cluster id of a new store.
+    /// What an empty directory becomes.
+    pub birth: member::Birth,
+    /// How members reach each other; `None` is a store that stays alone.
+    pub network: Option<member::Network>,
+    /// Draws the numbers of a new store.
     pub rng: base::rng::Rng,
 }

@@ -1,76 +1,194 @@
 //! The embedded store: opening it, and the [`Storage`] face over Raft and the versions.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::files::create_private_dir;
 use base::task::Group;
-use openraft::{BasicNode, Raft, SnapshotPolicy};
-use tokio::sync::{mpsc, oneshot};
-use tracing::{error, info};
+use openraft::{LogIdOptionExt as _, Raft, SnapshotPolicy};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{error, info, warn};
 
 use crate::error::Error;
+use crate::lease::{self, Lessor};
+use crate::member::{Birth, Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
 use crate::mvcc::database::{self, DirLock};
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
 use crate::mvcc::past::Past;
 use crate::mvcc::read::Reader;
-use crate::mvcc::writer::{JOBS, Job, Writer, check_command};
+use crate::mvcc::writer::{JOBS, Job, Shared, Writer, check_command};
 use crate::raft::TypeConfig;
 use crate::raft::batch::{self, Proposal};
 use crate::raft::command::Command;
+use crate::raft::grow;
+use crate::raft::image::ImageSource;
 use crate::raft::log::{Log, Recent};
 use crate::raft::machine::Machine;
-use crate::raft::network::Alone;
+use crate::raft::network::Ways;
+use crate::raft::node::{Gate, Node};
+use crate::raft::peers::Peers;
+use crate::raft::pending::Pending;
+use crate::raft::rpc::MemberStatus;
+use crate::raft::serve::Inbox;
 use crate::watch::WatchStream;
 use crate::{Config, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
 
+/// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card needs it long.
+const HEARTBEAT_MILLIS: u64 = 500;
+/// A leader is believed to live for the longer of the two after its last sign; then each waits for a time between them.
+const ELECTION_MILLIS: (u64, u64) = (1500, 2000);
+/// How often the leader looks whether it still hears a majority.
+const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
+/// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a moment.
+const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
+/// Handing over and the last writes, when the store closes.
+const FAREWELL: Duration = Duration::from_secs(4);
+
 /// The embedded store: a member of a Raft group over one SQLite file.
-#[derive(Debug)]
 pub struct Store {
-    cluster_id: u64,
-    index: Arc<RwLock<Index>>,
-    leases: Arc<Mutex<Leases>>,
-    hub: Arc<Hub>,
+    dir: PathBuf,
+    shared: Shared,
     reader: Arc<Reader>,
+    images: ImageSource,
+    node: Arc<Node>,
+    lessor: Lessor,
+    leadership: watch::Receiver<Leadership>,
     proposals: mpsc::Sender<Proposal>,
 }
 
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("dir", &self.dir).field("member", &self.node.id).finish_non_exhaustive()
+    }
+}
+
 impl Store {
-    /// Opens the store in `config.dir`, makes it if there is none, and leads when it returns.
+    /// Opens the store in `config.dir`, makes it if there is none.
     ///
-    /// It closes when `group` stops: writes in flight are answered, the database is left as one file.
+    /// A member that is alone leads when this returns. One of several may still wait for a leader: see [`Store::ready`].
+    /// One that is new and [`Birth::Joining`] waits to be added with [`Store::add_learner`] on another member.
+    /// It closes when `group` stops: a leader hands over, writes in flight are answered, the database is left as one file.
     /// Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`, `Io`.
     pub async fn open(config: Config, group: &Group) -> Result<Arc<Store>, Error> {
-        let (index, leases, hub) = (Arc::<RwLock<Index>>::default(), Arc::<Mutex<Leases>>::default(), Arc::<Hub>::default());
         let path = database::path_in(&config.dir);
-        let (opening, member) = ((index.clone(), leases.clone(), hub.clone(), path.clone(), config.clone()), config.member);
-        let (lock, cluster_id, writer) = Group::blocking(move || open_files(opening)).await.map_err(|_| Error::Closed)??;
+        let opening = config.clone();
+        let Opened { lock, member, writer, shared } = Group::blocking(move || open_files(&opening)).await.map_err(|_| Error::Closed)??;
         let (jobs, job_queue) = mpsc::channel(JOBS);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run(job_queue))
             .map_err(Error::io("cannot start the writer thread"))?;
         let log = Log { jobs: jobs.clone(), recent: Recent::default() };
-        let raft = start_raft(member, log, path.clone()).await?;
+        let reader = Arc::new(Reader::new(path, shared.index.clone(), shared.hub.clone()));
+        let images = ImageSource { reader: reader.clone(), member, dir: config.dir.clone() };
+        // A member that never applied anything is in no cluster yet, whatever number its file drew.
+        let (cluster_id, index_of) = (shared.cluster_id.clone(), shared.hub.clone());
+        let cluster = move || (index_of.revision() > 1).then(|| cluster_id.load(Ordering::Acquire));
+        // Of its own, as calls go on while the store closes: a leader hands over.
+        let (calls, _reports) = Group::root("store-calls");
+        let peers = Arc::new(Peers::new(member, Arc::new(cluster), config.network.clone(), &calls));
+        let ways = Ways { peers: peers.clone(), images: images.clone() };
+        let raft = start_raft(member, config.birth, log.clone(), ways).await?;
+        let node = Node {
+            id: member,
+            raft,
+            log,
+            pending: shared.pending.clone(),
+            peers,
+            alone: shared.alone.clone(),
+            gate: Gate::default(),
+            shaping: tokio::sync::Mutex::default(),
+        };
+        let node = Arc::new(node);
+        if lead_if_alone(&node).await? {
+            info!(rev = shared.hub.revision(), "store opened");
+        } else {
+            info!(rev = shared.hub.revision(), member, "store opened, one of several");
+        }
         let (proposals, queue) = batch::queue();
-        group.spawn("store-batch", batch::run(raft.clone(), queue));
-        let reader = Arc::new(Reader::new(path, index.clone(), hub.clone()));
-        let (token, closing_reader) = (group.token(), reader.clone());
+        let (tell, leadership) = watch::channel(node.leadership());
+        let lessor = Lessor::new(shared.leases_changed.clone());
+        let store = Arc::new(Store { dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
+        store.clone().start_tasks(queue, tell, group);
+        let closing = store.clone();
+        let token = group.token();
         group.spawn_graceful("store-close", async move {
             token.cancelled().await;
-            close(raft, jobs, thread, &closing_reader, lock).await;
+            closing.close(jobs, thread, lock).await;
+            calls.shutdown().await;
         });
-        info!(rev = hub.revision(), "store opened");
-        Ok(Arc::new(Store { cluster_id, index, leases, hub, reader, proposals }))
+        Ok(store)
     }
 
-    /// The number of the cluster, drawn when the store was made.
+    fn start_tasks(self: Arc<Self>, queue: mpsc::Receiver<Proposal>, tell: watch::Sender<Leadership>, group: &Group) {
+        group.spawn("store-batch", batch::run(self.node.clone(), queue));
+        group.spawn("store-members", grow::tend(self.node.clone()));
+        group.spawn("store-leases", lease::keep_time(self.clone()));
+        group.spawn("store-leadership", follow_leadership(self.node.clone(), tell));
+        let node = self.node.clone();
+        group.spawn("store-announce", async move {
+            grow::announce(node).await;
+            std::future::pending().await
+        });
+    }
+
+    /// This member's number.
+    pub fn member_id(&self) -> u64 {
+        self.node.id
+    }
+
+    /// The number of the cluster, drawn when the store was made; a member that joins takes it over with its first snapshot.
     pub fn cluster_id(&self) -> u64 {
-        self.cluster_id
+        self.shared.cluster_id.load(Ordering::Acquire)
+    }
+
+    /// Waits until this member is in a group with a leader and has applied what was acknowledged before the call.
+    ///
+    /// Errors: `Closed`. It waits for as long as it takes: the caller has the time-out.
+    pub async fn ready(&self) -> Result<(), Error> {
+        loop {
+            match self.node.catch_up().await {
+                Err(Error::Closed) => return Err(Error::Closed),
+                Ok(()) if self.node.raft.data_metrics().borrow().last_applied.is_some() => return Ok(()),
+                Ok(()) | Err(_) => tokio::time::sleep(LEADERSHIP_LOOK).await,
+            }
+        }
+    }
+
+    /// Who leads. `is_me` turns false as soon as this member cannot be sure any more, before another one can lead.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// The members, as the leader sees them if it can be asked.
+    pub async fn members(&self) -> Result<Vec<Member>, Error> {
+        self.node.members().await
+    }
+
+    /// Hands the leadership to the voter that lacks least, without a pause in which nobody leads. Nothing if this member does not lead.
+    ///
+    /// Errors: `LastMember` if there is no other voter that answers, `TimedOut`.
+    pub async fn transfer_leadership(&self) -> Result<(), Error> {
+        self.node.hand_over().await
+    }
+
+    /// Answers the other members. To be served over HTTP/2 behind TLS that demands a certificate of the peers' authority, in a
+    /// group that stops after the store's: while it closes, the others still talk to it.
+    pub fn peer_handler(self: &Arc<Self>) -> Arc<dyn wire::Handler> {
+        Arc::new(Inbox { store: Arc::clone(self) })
+    }
+
+    /// Copies the whole store as it stands into one file, which is deleted when the path is dropped.
+    ///
+    /// Errors: `NoSpace`, `Io`.
+    pub async fn copy(&self) -> Result<tempfile::TempPath, Error> {
+        self.images.copy().await.map(|(path, _)| path)
     }
 
     /// The oldest revision that can be read.
@@ -78,25 +196,10 @@ impl Store {
         Revision(self.reader.floor())
     }
 
-    /// Makes a lease of `ttl_secs`. The caller keeps the time and revokes it.
-    pub async fn lease_grant(&self, id: u64, ttl_secs: u64) -> Result<TxnReply, Error> {
-        self.propose(Command::LeaseGrant { id, ttl_secs }).await
-    }
-
-    /// Ends a lease and deletes its keys, all at one revision.
-    pub async fn lease_revoke(&self, id: u64) -> Result<TxnReply, Error> {
-        self.propose(Command::LeaseRevoke { id }).await
-    }
-
-    /// The leases that live: id and time to live in seconds.
-    pub fn leases(&self) -> Vec<(u64, u64)> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(id, lease)| (*id, lease.ttl_secs)).collect()
-    }
-
     /// A fingerprint of all keys and their revisions as of now, to compare members at one revision.
     pub fn hash(&self) -> (u64, Revision) {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        let revision = self.hub.revision();
+        let index = self.shared.index.read().unwrap_or_else(PoisonError::into_inner);
+        let revision = self.shared.hub.revision();
         // FNV-1a: the same on every machine and in every version.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for (key, version) in index.range(&[], &[0], revision) {
@@ -107,67 +210,172 @@ impl Store {
         (hash, Revision(revision))
     }
 
-    async fn propose(&self, command: Command) -> Result<TxnReply, Error> {
+    /// What this member says of itself.
+    pub fn status(&self) -> MemberStatus {
+        let (hash, revision) = self.hash();
+        let (leader, term) = self.node.leader();
+        let applied = self.node.raft.data_metrics().borrow().last_applied.index().unwrap_or(0);
+        let size = |name: &str| std::fs::metadata(self.dir.join(name)).map_or(0, |meta| meta.len());
+        MemberStatus { revision: revision.0, applied, term, leader, db_bytes: size("state.db") + size("state.db-wal"), hash }
+    }
+
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn lessor(&self) -> &Lessor {
+        &self.lessor
+    }
+
+    pub(crate) fn lease_table(&self) -> &Mutex<Leases> {
+        &self.shared.leases
+    }
+
+    pub(crate) async fn change(&self, change: Change) -> Result<(), Error> {
+        self.node.change(change).await
+    }
+
+    pub(crate) async fn propose(&self, command: Command) -> Result<TxnReply, Error> {
         check_command(&command)?;
         let (waiter, answer) = oneshot::channel();
         self.proposals.send(Proposal { command, waiter }).await.map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
+
+    async fn close(&self, jobs: mpsc::Sender<Job>, thread: std::thread::JoinHandle<()>, lock: DirLock) {
+        if !self.shared.alone.load(Ordering::Acquire) && self.node.leader().0 == Some(self.node.id) {
+            match tokio::time::timeout(FAREWELL, self.node.hand_over()).await {
+                Ok(Ok(()) | Err(Error::LastMember)) => {}
+                Ok(Err(err)) => warn!(err = %Chain(&err), "leadership not handed over, the others elect"),
+                Err(_) => warn!("leadership not handed over in time, the others elect"),
+            }
+        }
+        if self.node.raft.shutdown().await.is_err() {
+            error!("raft ended by a panic");
+        }
+        self.reader.close();
+        // A closed queue means the thread has ended already.
+        let _ended = jobs.send(Job::Stop).await;
+        if !matches!(Group::blocking(move || thread.join()).await, Ok(Ok(()))) {
+            error!("the store's writer ended by a panic");
+        }
+        drop(lock);
+    }
 }
 
-type Opening = (Arc<RwLock<Index>>, Arc<Mutex<Leases>>, Arc<Hub>, PathBuf, Config);
+struct Opened {
+    lock: DirLock,
+    member: u64,
+    writer: Writer,
+    shared: Shared,
+}
 
-fn open_files((index, leases, hub, path, config): Opening) -> Result<(DirLock, u64, Writer), Error> {
+fn open_files(config: &Config) -> Result<Opened, Error> {
     create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
+    remove_copies(&config.dir);
+    let path = database::path_in(&config.dir);
     let conn = database::open_writer(&path, &config.rng)?;
-    let cluster_id = database::meta(&conn, &path, "cluster_id")?
-        .ok_or_else(|| Error::Corrupt { path: path.clone(), why: "no cluster id".to_owned() })?;
-    Ok((lock, cluster_id, Writer::new(conn, path, config.member, index, leases, hub)?))
+    let member = database::member(&conn, &path, config.birth, &config.rng)?;
+    let mut boot = [0; 8];
+    config.rng.fill(&mut boot);
+    let shared = Shared {
+        index: Arc::<RwLock<Index>>::default(),
+        leases: Arc::<Mutex<Leases>>::default(),
+        hub: Arc::<Hub>::default(),
+        pending: Arc::new(Pending::new(member, u64::from_be_bytes(boot))),
+        alone: Arc::<AtomicBool>::default(),
+        leases_changed: Arc::default(),
+        cluster_id: Arc::<AtomicU64>::default(),
+    };
+    let writer = Writer::new(conn, path, member, shared.clone())?;
+    Ok(Opened { lock, member, writer, shared })
 }
 
-async fn start_raft(member: u64, log: Log, path: PathBuf) -> Result<Raft<TypeConfig>, Error> {
+/// Copies that were under way when the last process ended.
+fn remove_copies(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("copy-")) {
+        if let Err(err) = std::fs::remove_file(entry.path()) {
+            warn!(path = %entry.path().display(), err = %err, "cannot remove an old copy of the store");
+        }
+    }
+}
+
+async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
     let config = openraft::Config {
         cluster_name: "kedge".to_owned(),
-        // Alone there is nobody to hear a heartbeat or to win an election: no ticks, so that an idle store sleeps.
+        // Only with others: `grow::tend` turns it on.
         enable_tick: false,
-        // openraft's clock wakes up at this interval even so. Members that join bring their own intervals.
-        heartbeat_interval: 60_000,
-        election_timeout_min: 120_000,
-        election_timeout_max: 180_000,
-        snapshot_policy: SnapshotPolicy::Never,
+        heartbeat_interval: HEARTBEAT_MILLIS,
+        election_timeout_min: ELECTION_MILLIS.0,
+        election_timeout_max: ELECTION_MILLIS.1,
+        install_snapshot_timeout: HEARTBEAT_MILLIS * 10,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(PURGE_ENTRIES.0),
+        max_in_snapshot_log_to_keep: PURGE_ENTRIES.1,
+        replication_lag_threshold: PURGE_ENTRIES.0 * 2,
         ..openraft::Config::default()
     };
     let config = Arc::new(config.validate().map_err(Error::io("cannot start raft"))?);
-    let machine = Machine { log: log.clone(), path };
-    let raft = Raft::new(member, config, Alone, log, machine).await.map_err(Error::io("cannot start raft"))?;
-    if !raft.is_initialized().await.map_err(|_| Error::Closed)? {
-        let members = std::collections::BTreeMap::from([(member, BasicNode::default())]);
+    let machine = Machine { log: log.clone() };
+    let own = ways.peers.network().map(|network| crate::member::Peer { addr: network.address.clone(), name: network.name.clone() });
+    let raft = Raft::new(member, config, ways, log, machine).await.map_err(Error::io("cannot start raft"))?;
+    if birth == Birth::First && !raft.is_initialized().await.map_err(|_| Error::Closed)? {
+        let members = std::collections::BTreeMap::from([(member, own.unwrap_or_default())]);
         raft.initialize(members).await.map_err(Error::io("cannot start raft"))?;
-    } else if raft.current_leader().await != Some(member) {
-        raft.trigger().elect().await.map_err(Error::io("cannot start raft"))?;
     }
-    raft.wait(None).current_leader(member, "alone, this member leads").await.map_err(Error::io("cannot start raft"))?;
     Ok(raft)
 }
 
-async fn close(raft: Raft<TypeConfig>, jobs: mpsc::Sender<Job>, thread: std::thread::JoinHandle<()>, reader: &Reader, lock: DirLock) {
-    if raft.shutdown().await.is_err() {
-        error!("raft ended by a panic");
+/// Says whether this member is the only one; then it leads when this returns.
+async fn lead_if_alone(node: &Node) -> Result<bool, Error> {
+    let only = {
+        let metrics = node.raft.server_metrics();
+        let metrics = metrics.borrow();
+        let membership = metrics.membership_config.membership();
+        membership.nodes().count() == 1 && membership.get_node(&node.id).is_some()
+    };
+    if !only {
+        return Ok(false);
     }
-    reader.close();
-    // A closed queue means the thread has ended already.
-    let _ended = jobs.send(Job::Stop).await;
-    if !matches!(Group::blocking(move || thread.join()).await, Ok(Ok(()))) {
-        error!("the store's writer ended by a panic");
+    if node.raft.current_leader().await != Some(node.id) {
+        node.raft.trigger().elect().await.map_err(Error::io("cannot start raft"))?;
     }
-    drop(lock);
+    node.raft.wait(None).current_leader(node.id, "alone, this member leads").await.map_err(Error::io("cannot start raft"))?;
+    // The first entry of its term is applied: so is everything before it.
+    let term = node.leader().1;
+    node.applied_term_after(term.saturating_sub(1)).await?;
+    Ok(true)
+}
+
+/// Keeps the watch channel of [`Store::leadership`] true.
+async fn follow_leadership(node: Arc<Node>, tell: watch::Sender<Leadership>) {
+    let mut server = node.raft.server_metrics();
+    loop {
+        let now = node.leadership();
+        tell.send_if_modified(|before| std::mem::replace(before, now) != now);
+        server.borrow_and_update();
+        // A leader with others is looked at again and again: that it hears nobody any more is no event.
+        let alone = node.alone.load(Ordering::Acquire);
+        let leads = now.leader == Some(node.id);
+        let changed =
+            if leads && !alone { tokio::time::timeout(LEADERSHIP_LOOK, server.changed()).await } else { Ok(server.changed().await) };
+        if matches!(changed, Ok(Err(_))) {
+            return;
+        }
+    }
 }
 
 #[async_trait]
 impl Storage for Store {
     async fn range(&self, request: RangeRequest) -> Result<RangeReply, Error> {
-        // A leader that is alone has applied everything that was ever acknowledged.
+        if !request.serializable {
+            self.node.catch_up().await?;
+        }
         self.reader.range(request).await
     }
 
@@ -177,7 +385,7 @@ impl Storage for Store {
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
         let start = request.start;
-        let (stream, current) = self.hub.register(request.clone())?;
+        let (stream, current) = self.shared.hub.register(request.clone())?;
         let floor = self.floor();
         if start.0 > 0 && start < floor {
             return Err(Error::Compacted { asked: start, floor });
@@ -189,7 +397,7 @@ impl Storage for Store {
     }
 
     async fn progress(&self) -> Result<(), Error> {
-        self.hub.progress();
+        self.shared.hub.progress();
         Ok(())
     }
 
@@ -197,7 +405,12 @@ impl Storage for Store {
         self.propose(Command::Compact { at }).await.map(drop)
     }
 
+    async fn read_index(&self) -> Result<Revision, Error> {
+        self.node.catch_up().await?;
+        Ok(self.current_revision())
+    }
+
     fn current_revision(&self) -> Revision {
-        Revision(self.hub.revision())
+        Revision(self.shared.hub.revision())
     }
 }

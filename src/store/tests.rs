@@ -17,7 +17,7 @@ use crate::{
 
 async fn open(dir: &Path) -> (Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
-    let config = Config { dir: dir.to_owned(), member: 1, rng: Rng::from_seed(1) };
+    let config = Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
     (Store::open(config, &group).await.unwrap(), group)
 }
 
@@ -279,7 +279,7 @@ async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
 async fn a_second_opening_and_a_newer_schema_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, group) = open(dir.path()).await;
-    let config = Config { dir: dir.path().to_owned(), member: 1, rng: Rng::from_seed(1) };
+    let config = Config { dir: dir.path().to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
     let Err(Error::InUse { pid, .. }) = Store::open(config.clone(), &group).await else { panic!("opened twice") };
     assert_eq!(pid, std::process::id().to_string());
     group.shutdown().await;

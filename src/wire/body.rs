@@ -58,16 +58,24 @@ where
 ///
 /// Errors: `TooLong`, `Broken`. Cancel safety: what was read is lost.
 pub async fn collect(mut body: Body, limit: usize) -> Result<Bytes, CollectError> {
-    let mut all = Vec::new();
     // By hand: the compiler cannot prove http_body_util's Limited to be Send in its callers.
+    let (mut first, mut all) = (Bytes::new(), Vec::new());
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
-        if all.len() + data.len() > limit {
+        let Ok(bytes) = frame.map_err(CollectError::Broken)?.into_data() else { continue };
+        if first.len() + all.len() + bytes.len() > limit {
             return Err(CollectError::TooLong { limit });
         }
-        all.extend_from_slice(&data);
+        // A body in one piece, as most are, is not copied.
+        if first.is_empty() && all.is_empty() {
+            first = bytes;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        all.extend_from_slice(&bytes);
     }
-    Ok(all.into())
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,4 +108,49 @@ pub(crate) async fn start(stream: Box<dyn Stream>, to: &str, group: &Group) -> R
         }
     });
     Ok(sender)
+}
+
+/// Pings on an HTTP/2 connection that carries requests, so that a silent network ends it.
+const HTTP2_PING: Duration = Duration::from_secs(5);
+
+/// An HTTP/2 connection that carries many requests at once. Clones share it; it ends when they are gone or when it breaks.
+#[derive(Clone)]
+pub struct Http2 {
+    to: Arc<str>,
+    sender: hyper::client::conn::http2::SendRequest<Body>,
+}
+
+impl Http2 {
+    /// Begins on `stream`; the connection lives in `group`. `to` names the other end in errors.
+    pub async fn begin(stream: Box<dyn Stream>, to: &str, group: &Group) -> Result<Http2, DialError> {
+        let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+        builder.timer(hyper_util::rt::TokioTimer::new()).keep_alive_interval(HTTP2_PING).keep_alive_timeout(HTTP2_PING);
+        let connected = tokio::time::timeout(CONNECT_TIMEOUT, builder.handshake(TokioIo::new(stream))).await;
+        let timed_out = |_| DialError::Connect { to: to.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, "timed out") };
+        let (sender, conn) = connected.map_err(timed_out)?.map_err(|source| DialError::Request { to: to.to_owned(), source })?;
+        let to: Arc<str> = to.into();
+        let other_end = Arc::clone(&to);
+        group.spawn_short("http2-connection", async move {
+            if let Err(err) = conn.await {
+                debug!(to = %other_end, err = %Chain(&err), "http/2 connection ended");
+            }
+        });
+        Ok(Http2 { to, sender })
+    }
+
+    /// Whether it has ended.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Sends a request and gives the answer, its body still to come.
+    ///
+    /// Cancel safety: a dropped request is reset.
+    pub fn send(&self, req: http::Request<Body>) -> Pin<Box<dyn Future<Output = Result<http::Response<Body>, DialError>> + Send>> {
+        let (mut sender, to) = (self.sender.clone(), Arc::clone(&self.to));
+        Box::pin(async move {
+            let failed = |source| DialError::Request { to: to.to_string(), source };
+            Ok(sender.send_request(req).await.map_err(failed)?.map(body::from_http))
+        })
+    }
 }

@@ -110,7 +110,7 @@ impl tower::Service<http::Request<tonic::body::Body>> for Kv {
 /// The role `bench store-server DIR`: our store behind KV/Put until it is told to stop.
 pub(crate) async fn serve(dir: PathBuf) -> Result<()> {
     let (group, _reports) = Group::root("store");
-    let store = Store::open(Config { dir, member: 1, rng: Rng::from_os() }, &group).await?;
+    let store = Store::open(Config { dir, birth: store::member::Birth::First, network: None, rng: Rng::from_os() }, &group).await?;
     let addr = SocketAddr::from(([127, 0, 0, 1], STORE_PORT));
     Server::builder().tcp_nodelay(true).add_service(Kv(store)).serve(addr).await?;
     Ok(())

@@ -176,9 +176,12 @@ impl Cache {
         matches!(tokio::time::timeout(WAIT_FOR_REVISION, seen.wait_for(|at| *at >= revision)).await, Ok(Ok(_)))
     }
 
-    /// Waits until everything that had been written before the call is visible.
-    pub async fn wait_for_now(&self) {
-        self.wait_for(self.storage.current_revision().0).await;
+    /// Waits until everything that had been written before the call, through whichever server, is visible.
+    ///
+    /// Errors: `TimedOut` if the store finds no leader and majority in time.
+    pub async fn wait_for_now(&self) -> Result<(), store::error::Error> {
+        let now = self.storage.read_index().await?;
+        if self.wait_for(now.0).await { Ok(()) } else { Err(store::error::Error::TimedOut) }
     }
 
     /// How many objects each filled resource holds, by its qualified name.

@@ -52,7 +52,7 @@ fn check_namespace(call: &Call<'_, '_>, object: &mut Value) -> Result<(), Status
 }
 
 /// Names, completes, judges and stores a new object of the storage version. `tracked` as in [`write::update`].
-pub async fn store(call: &mut Call<'_, '_>, mut object: Value, tracked: Option<&str>, dry_run: bool) -> Result<Value, Status> {
+pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>, dry_run: bool) -> Result<Value, Status> {
     if !meta::resource_version(&object).is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
@@ -63,7 +63,8 @@ pub async fn store(call: &mut Call<'_, '_>, mut object: Value, tracked: Option<&
         return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
-    for _ in 0..if generated { NAME_TRIES } else { 1 } {
+    let (mut n_taken, mut n_moved) = (0, 0);
+    loop {
         let mut candidate = object.clone();
         if generated {
             let stem: String = prefix.chars().take(GENERATED_PREFIX_MAX).collect();
@@ -72,18 +73,27 @@ pub async fn store(call: &mut Call<'_, '_>, mut object: Value, tracked: Option<&
         }
         let name = meta::name(&candidate).to_owned();
         match attempt(call, &mut candidate, &name, tracked, dry_run).await? {
-            true => return Ok(candidate),
-            false => object = { let mut o = object; meta::set_name(&mut o, if generated { "" } else { &name }); o },
-        }
-        if !generated {
-            return Err(Status::already_exists(&group, &plural, &name));
+            Attempt::Stored => return Ok(candidate),
+            Attempt::Moved if n_moved < NAME_TRIES => n_moved += 1,
+            Attempt::Moved => return Err(Status::modified(&group, &plural, &name)),
+            Attempt::Taken if !generated => return Err(Status::already_exists(&group, &plural, &name)),
+            Attempt::Taken if n_taken < NAME_TRIES => n_taken += 1,
+            Attempt::Taken => return Err(Status::generate_name_conflict(&group, &plural, &prefix)),
         }
     }
-    Err(Status::generate_name_conflict(&group, &plural, &prefix))
 }
 
-/// One try with one name; false if it is taken.
-async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracked: Option<&str>, dry_run: bool) -> Result<bool, Status> {
+/// What came of one try with one name.
+enum Attempt {
+    Stored,
+    /// The name is taken.
+    Taken,
+    /// Another server gave out addresses meanwhile.
+    Moved,
+}
+
+/// One try with one name.
+async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracked: Option<&str>, dry_run: bool) -> Result<Attempt, Status> {
     let server = call.x.server;
     write::stamp(server, object);
     schema::defaults::apply(server.catalog, call.stored, object);
@@ -105,8 +115,8 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
     write::admission(server, &mut review, true).await?;
     schema::strategy::prepare_for_create(call.stored, review.object);
     // Held until the addresses are stored: nobody else may be given the same.
-    let _turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
-        let turn = server.allocating.lock().await;
+    let turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
+        let turn = server.turn().await?;
         services::on_create(server, review.object)?;
         Some(turn)
     } else {
@@ -119,9 +129,13 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
         write::track(call, manager, None, object);
     }
     if dry_run {
-        return Ok(get::read(server, call.stored, call.namespace(), name).await?.is_none());
+        let free = get::read(server, call.stored, call.namespace(), name).await?.is_none();
+        return Ok(if free { Attempt::Stored } else { Attempt::Taken });
     }
-    let Some(rv) = write::put(server, call.stored, call.namespace(), name, object, 0).await? else { return Ok(false) };
+    let Some(rv) = write::put_in_turn(server, call.stored, call.namespace(), name, object, 0, turn.as_ref()).await? else {
+        let moved = turn.is_some() && get::read(server, call.stored, call.namespace(), name).await?.is_none();
+        return Ok(if moved { Attempt::Moved } else { Attempt::Taken });
+    };
     meta::set_resource_version(object, &rv.to_string());
-    Ok(true)
+    Ok(Attempt::Stored)
 }

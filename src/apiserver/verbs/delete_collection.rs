@@ -17,7 +17,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
     let cache = &call.x.server.cache;
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
-    cache.wait_for_now().await;
+    cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).items;
     items.retain(|e| filter.matches(e));
     let rv = cache.seen();

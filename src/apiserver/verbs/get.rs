@@ -28,7 +28,7 @@ pub async fn read(server: &ApiServer, stored: &Resource, namespace: &str, name: 
     let kind = server.cache.kind(&stored.group, &stored.plural);
     let local = keys::local(namespace, name);
     if kind.is_ready() {
-        server.cache.wait_for_now().await;
+        server.cache.wait_for_now().await?;
         return Ok(kind.get(&local));
     }
     let key = format!("{}{local}", kind.prefix);

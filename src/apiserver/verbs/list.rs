@@ -140,7 +140,7 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     let cache = &call.x.server.cache;
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     match moment {
-        Moment::Now => cache.wait_for_now().await,
+        Moment::Now => cache.wait_for_now().await?,
         Moment::Any => {}
         Moment::NotOlder(n) | Moment::Exact(n) => {
             if !cache.wait_for(*n).await {

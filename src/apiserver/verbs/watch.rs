@@ -47,7 +47,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let cache = Arc::clone(&call.x.server.cache);
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     if rv.is_none() {
-        cache.wait_for_now().await;
+        cache.wait_for_now().await?;
     } else if let Some(n) = rv.filter(|n| *n > cache.seen())
         && !cache.wait_for(n).await
     {

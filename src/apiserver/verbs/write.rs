@@ -11,6 +11,7 @@ use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::serve::ApiServer;
 use crate::status::Status;
+use crate::turn::Turn;
 use crate::{hooks, keys, kinds, services};
 
 /// How often a lost race is run again when the client did not pin a version.
@@ -129,7 +130,7 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
         let mut new = make(Some(&old))?;
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
-        let _turn = if gives { Some(call.x.server.allocating.lock().await) } else { None };
+        let turn = if gives { Some(call.x.server.turn().await?) } else { None };
         let pinned = pinned(call.resource, name, &new, &old)?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
@@ -141,7 +142,7 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
             }
         } else if dry_run || unchanged(&new, &old) {
             return Ok(Written::Updated(if dry_run { new } else { old }));
-        } else if let Some(at) = put(call.x.server, call.stored, call.namespace(), name, &mut new, rv).await? {
+        } else if let Some(at) = put_in_turn(call.x.server, call.stored, call.namespace(), name, &mut new, rv, turn.as_ref()).await? {
             meta::set_resource_version(&mut new, &at.to_string());
             return Ok(Written::Updated(new));
         }
@@ -281,16 +282,35 @@ fn encoded(object: &mut Value) -> Result<Bytes, Status> {
     serde_json::to_vec(object).map(Bytes::from).map_err(Status::internal)
 }
 
-fn unchanged_since(key: &Bytes, rv: u64) -> Compare {
+/// The condition that a key was last changed at `rv` (0: is not there).
+pub fn unchanged_since(key: &Bytes, rv: u64) -> Compare {
     Compare::ModRevision { key: key.clone(), op: CompareOp::Equal, revision: Revision(rv) }
 }
 
 /// Stores the object if its key still is at `rv` (0: is not there). `None`: somebody was faster.
 pub async fn put(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, object: &mut Value, rv: u64) -> Result<Option<u64>, Status> {
+    put_in_turn(server, stored, namespace, name, object, rv, None).await
+}
+
+/// The same; `None` also if another server gave out addresses since the turn began.
+pub async fn put_in_turn(
+    server: &ApiServer,
+    stored: &Resource,
+    namespace: &str,
+    name: &str,
+    object: &mut Value,
+    rv: u64,
+    turn: Option<&Turn<'_>>,
+) -> Result<Option<u64>, Status> {
     let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
     let value = encoded(object)?;
-    let put = Op::Put { key: key.clone(), value, lease: 0, prev_kv: false };
-    run(server, Txn { compare: vec![unchanged_since(&key, rv)], success: vec![put], failure: Vec::new() }).await
+    let mut txn = Txn { compare: vec![unchanged_since(&key, rv)], ..Txn::default() };
+    txn.success.push(Op::Put { key, value, lease: 0, prev_kv: false });
+    if let Some(turn) = turn {
+        txn.compare.push(turn.still_ours());
+        txn.success.push(turn.taken());
+    }
+    run(server, txn).await
 }
 
 /// Deletes the object if its key still is at `rv`. `None`: somebody was faster.

@@ -89,7 +89,8 @@ fn check_branches(txn: &Txn) -> Result<(), Error> {
     Ok(())
 }
 
-fn bytes_of(txn: &Txn) -> usize {
+/// Bytes of keys and values that a transaction carries.
+pub fn bytes_of(txn: &Txn) -> usize {
     let op = |op: &Op| match op {
         Op::Put { key, value, .. } => key.len() + value.len(),
         Op::Delete { key, range_end, .. } => key.len() + range_end.len(),

@@ -87,6 +87,15 @@ impl Hub {
         self.send(&mut watchers, |_| Some(mark.clone()));
     }
 
+    /// Lets everybody go for this reason; who comes later is served.
+    pub fn let_go(&self, why: &Error) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        for watcher in std::mem::take(&mut watchers.all).into_values() {
+            *watcher.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+        }
+        self.wanting_prev.store(0, Ordering::Relaxed);
+    }
+
     /// Lets everybody go.
     pub fn close(&self) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -48,7 +48,7 @@ impl Past {
 }
 
 /// Batches of whole revisions from `next` on, and the first revision not looked at.
-fn page(conn: &Connection, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
+pub fn page(conn: &Connection, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
     let mut statement =
         conn.prepare_cached("SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut rows = statement.query(params![next << POSITION_BITS, (until + 1) << POSITION_BITS])?;

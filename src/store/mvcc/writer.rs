@@ -1,25 +1,29 @@
 //! The one thread that writes. Jobs come in order; each batch of entries is one SQLite transaction and one fsync.
 
-use std::ops::Bound;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use base::chain::Chain;
 use bytes::Bytes;
 use openraft::storage::{LogFlushed, LogState};
-use openraft::{BasicNode, CommittedLeaderId, Entry, EntryPayload, LogId, RaftLogId as _, StoredMembership, Vote};
+use openraft::{Entry, EntryPayload, LogId, RaftLogId as _, SnapshotMeta, StoredMembership, Vote};
+use rusqlite::backup::Backup;
 use rusqlite::{Connection, OptionalExtension as _, params};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error, warn};
 
 use crate::error::Error;
+use crate::member::Peer;
 use crate::mvcc::apply::{Lease, Leases, Pass, check};
-use crate::mvcc::database::{self, Loaded, meta, set_meta};
+use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
+use crate::mvcc::past;
 use crate::raft::TypeConfig;
-use crate::raft::command::{Command, Outcome, Tickets};
+use crate::raft::command::{Command, Origin, Outcome};
+use crate::raft::pending::Pending;
+use crate::raft::rpc::{decode, encode};
 
 /// Jobs that wait for the thread; openraft sends one at a time, the state machine another.
 pub const JOBS: usize = 16;
@@ -31,7 +35,7 @@ const SLICE_EVERY_JOBS: usize = 16;
 type Answer<T> = oneshot::Sender<Result<T, Error>>;
 
 /// Last applied entry and the membership then.
-pub type AppliedState = (Option<LogId<u64>>, StoredMembership<u64, BasicNode>);
+pub type AppliedState = (Option<LogId<u64>>, StoredMembership<u64, Peer>);
 
 /// Work for the thread.
 pub enum Job {
@@ -39,8 +43,8 @@ pub enum Job {
     Append { entries: Vec<Entry<TypeConfig>>, callback: LogFlushed<TypeConfig> },
     /// Applies committed entries; those applied already are passed over.
     Apply { entries: Vec<Entry<TypeConfig>>, reply: Answer<()> },
-    /// Reads entries from the log.
-    Entries { from: Bound<u64>, to: Bound<u64>, reply: Answer<Vec<Entry<TypeConfig>>> },
+    /// Reads the entries `from..to` from the log, fewer if they have more than `bytes_max` bytes.
+    Entries { from: u64, to: u64, bytes_max: usize, reply: Answer<Vec<Entry<TypeConfig>>> },
     /// Drops entries from `since` on.
     Truncate { since: u64, reply: Answer<()> },
     /// Drops entries up to `upto`.
@@ -53,68 +57,110 @@ pub enum Job {
     SaveVote { vote: Vote<u64>, reply: Answer<()> },
     /// The vote.
     ReadVote { reply: Answer<Option<Vote<u64>>> },
+    /// Keeps log rows from now on although this member is alone, as others are about to come. Answers with what is applied.
+    KeepLog { reply: Answer<Option<LogId<u64>>> },
+    /// Puts a received database in the place of this one.
+    Install { meta: SnapshotMeta<u64, Peer>, file: tempfile::TempPath, reply: Answer<()> },
     /// Ends the thread.
     Stop,
 }
 
-/// What is applied, as `meta` keeps it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Applied {
-    log: Option<LogId<u64>>,
-    membership: StoredMembership<u64, BasicNode>,
+/// What the thread shares with the rest of the store.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The versions.
+    pub index: Arc<RwLock<Index>>,
+    /// The leases.
+    pub leases: Arc<Mutex<Leases>>,
+    /// The watchers.
+    pub hub: Arc<Hub>,
+    /// The callers that wait.
+    pub pending: Arc<Pending>,
+    /// Whether this member is the only one and applies at once.
+    pub alone: Arc<AtomicBool>,
+    /// Woken when leases come or go.
+    pub leases_changed: Arc<tokio::sync::Notify>,
+    /// The cluster's number; a snapshot brings another to a member that joins.
+    pub cluster_id: Arc<AtomicU64>,
 }
 
 /// The thread's state.
 pub struct Writer {
     conn: Connection,
     path: PathBuf,
+    member: u64,
     index: Arc<RwLock<Index>>,
     leases: Arc<Mutex<Leases>>,
     hub: Arc<Hub>,
+    shared: Shared,
     applied: Applied,
-    /// Of the newest appended membership: whether this member is the only one.
+    /// The last entry that openraft knows to be applied; alone, `applied` may be ahead of it.
+    acknowledged: Option<LogId<u64>>,
+    /// Whether this member is the only one, nothing waits in the log, and nobody is about to come.
     alone: bool,
+    /// Others are about to come.
+    keep_log: bool,
+    /// The last entry with a row in `raft_log`.
+    last_row: Option<LogId<u64>>,
     /// Compaction at work: the floor, and the last key looked at.
     compacting: Option<(u64, Option<Bytes>)>,
 }
 
 impl Writer {
     /// Takes over an open database.
-    pub fn new(
-        conn: Connection,
-        path: PathBuf,
-        member: u64,
-        index: Arc<RwLock<Index>>,
-        leases: Arc<Mutex<Leases>>,
-        hub: Arc<Hub>,
-    ) -> Result<Writer, Error> {
-        let Loaded { index: loaded, revision, log } = database::load(&conn, &path)?;
-        let mut applied: Applied = meta(&conn, &path, "applied")?.unwrap_or_default();
-        if let Some((index, term)) = log {
-            // Entries that made rows do not touch `meta`: the newest of the two counts.
-            let id = LogId::new(CommittedLeaderId::new(term, member), index);
-            if applied.log.is_none_or(|log| log.index < index) {
-                applied.log = Some(id);
-            }
-        }
-        *leases.lock().unwrap_or_else(PoisonError::into_inner) = read_leases(&conn, &loaded, &path)?;
-        let compacting = (loaded.floor > 0).then_some((loaded.floor, None));
-        *index.write().unwrap_or_else(PoisonError::into_inner) = loaded;
-        hub.start_at(revision);
-        let mut writer = Writer { conn, path, index, leases, hub, alone: false, applied, compacting };
-        writer.alone = writer.is_alone(&writer.applied.membership);
+    pub fn new(conn: Connection, path: PathBuf, member: u64, shared: Shared) -> Result<Writer, Error> {
+        let mut writer = Writer {
+            applied: Applied::default(),
+            acknowledged: None,
+            member,
+            index: shared.index.clone(),
+            leases: shared.leases.clone(),
+            hub: shared.hub.clone(),
+            alone: false,
+            keep_log: false,
+            last_row: None,
+            compacting: None,
+            conn,
+            path,
+            shared,
+        };
+        let revision = writer.load()?;
+        writer.hub.start_at(revision);
         Ok(writer)
     }
 
-    fn is_alone(&self, membership: &StoredMembership<u64, BasicNode>) -> bool {
-        membership.nodes().count() == 1
+    /// Reads what the database holds. Answers with the newest revision in it.
+    fn load(&mut self) -> Result<u64, Error> {
+        let Loaded { index: loaded, revision } = database::load(&self.conn, &self.path)?;
+        self.applied = database::applied(&self.conn, &self.path, self.member)?;
+        self.acknowledged = self.applied.log;
+        self.last_row = self.read_last_row()?;
+        *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = read_leases(&self.conn, &loaded, &self.path)?;
+        self.compacting = (loaded.floor > 0).then_some((loaded.floor, None));
+        *self.index.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        let cluster_id = meta(&self.conn, &self.path, "cluster_id")?;
+        let cluster_id = cluster_id.ok_or_else(|| Error::Corrupt { path: self.path.clone(), why: "no cluster id".to_owned() })?;
+        self.shared.cluster_id.store(cluster_id, Ordering::Release);
+        self.judge_alone();
+        Ok(revision)
+    }
+
+    /// Alone: the only member as of the applied entries, with nothing in the log behind them.
+    fn judge_alone(&mut self) {
+        let only = self.applied.membership.nodes().count() == 1 && self.applied.membership.nodes().all(|(id, _)| *id == self.member);
+        self.alone = only && !self.keep_log && self.last_row <= self.applied.log;
+        self.shared.alone.store(only && self.last_row <= self.applied.log, Ordering::Release);
     }
 
     /// Works until told to stop, or until something fails that cannot be taken back.
     pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut since_slice = 0;
+        let (mut since_slice, mut put_back) = (0, None);
         loop {
-            let job = if self.compacting.is_some() && since_slice < SLICE_EVERY_JOBS { jobs.try_recv().ok() } else { None };
+            let job = match put_back.take() {
+                Some(job) => Some(job),
+                None if self.compacting.is_some() && since_slice < SLICE_EVERY_JOBS => jobs.try_recv().ok(),
+                None => None,
+            };
             let job = match job {
                 Some(job) => job,
                 None if self.compacting.is_some() => {
@@ -128,10 +174,11 @@ impl Writer {
                 },
             };
             since_slice += 1;
-            if matches!(job, Job::Stop) {
-                break;
+            match job {
+                Job::Stop => break,
+                Job::Append { entries, callback } => put_back = self.append_all(entries, callback, &mut jobs),
+                job => self.job(job),
             }
-            self.job(job);
         }
         self.hub.close();
         // Leaves one file behind that any sqlite3 opens, and a short start.
@@ -145,13 +192,19 @@ impl Writer {
         let say = |doing| move |err| database::sqlite(&path, doing, err);
         // A receiver that is gone is a Raft that stopped.
         match job {
-            Job::Append { entries, callback } => self.append(entries, callback),
+            // Taken by `run`.
+            Job::Append { entries, callback } => self.append(entries, vec![callback]),
             Job::Apply { entries, reply } => drop(reply.send(self.apply_committed(entries))),
-            Job::Entries { from, to, reply } => drop(reply.send(self.entries(from, to))),
-            Job::Truncate { since, reply } => drop(reply.send(self.truncate(since).map_err(say("cannot truncate the log")))),
-            Job::Purge { upto, reply } => drop(reply.send(self.purge(upto).map_err(say("cannot purge the log")))),
+            Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.entries(from, to, bytes_max))),
+            Job::Truncate { since, reply } => drop(reply.send(self.truncate(since))),
+            Job::Purge { upto, reply } => drop(reply.send(self.purge(upto))),
             Job::LogState { reply } => drop(reply.send(self.log_state())),
-            Job::Applied { reply } => drop(reply.send(Ok((self.applied.log, self.applied.membership.clone())))),
+            Job::Applied { reply } => drop(reply.send(Ok((self.acknowledged, self.applied.membership.clone())))),
+            Job::KeepLog { reply } => {
+                (self.keep_log, self.alone) = (true, false);
+                drop(reply.send(Ok(self.applied.log)));
+            }
+            Job::Install { meta, file, reply } => drop(reply.send(self.install(&meta, &file))),
             Job::SaveVote { vote, reply } => {
                 drop(reply.send(set_meta(&self.conn, "vote", &vote).map_err(say("cannot save the vote"))));
             }
@@ -160,11 +213,32 @@ impl Writer {
         }
     }
 
-    fn append(&mut self, entries: Vec<Entry<TypeConfig>>, callback: LogFlushed<TypeConfig>) {
-        for entry in &entries {
-            if let EntryPayload::Membership(membership) = &entry.payload {
-                self.alone = self.is_alone(&StoredMembership::new(Some(*entry.get_log_id()), membership.clone()));
+    /// Appends, together with what else waits to be appended: one fsync for all of it. Gives back a job of another kind that it met.
+    fn append_all(
+        &mut self,
+        mut entries: Vec<Entry<TypeConfig>>,
+        callback: LogFlushed<TypeConfig>,
+        jobs: &mut mpsc::Receiver<Job>,
+    ) -> Option<Job> {
+        let mut callbacks = vec![callback];
+        let put_back = loop {
+            match jobs.try_recv() {
+                Ok(Job::Append { entries: more, callback }) => {
+                    entries.extend(more);
+                    callbacks.push(callback);
+                }
+                Ok(other) => break Some(other),
+                Err(_) => break None,
             }
+        };
+        self.append(entries, callbacks);
+        put_back
+    }
+
+    fn append(&mut self, entries: Vec<Entry<TypeConfig>>, callbacks: Vec<LogFlushed<TypeConfig>>) {
+        // From the moment a membership with others is in the log, entries need their agreement.
+        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_))) && self.applied.membership.nodes().count() > 0 {
+            self.alone = false;
         }
         let next = self.applied.log.map_or(0, |log| log.index + 1);
         let follows = entries.first().is_some_and(|e| e.get_log_id().index == next);
@@ -173,33 +247,44 @@ impl Writer {
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
         }
-        callback.log_io_completed(result.map_err(|err| std::io::Error::other(err.to_string())));
+        for callback in callbacks {
+            callback.log_io_completed(result.as_ref().map(|()| ()).map_err(|err| std::io::Error::other(err.to_string())));
+        }
     }
 
     fn append_to_log(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+        let Some(first) = entries.first().map(|e| e.get_log_id().index) else { return Ok(()) };
+        let mut rows = Vec::with_capacity(entries.len());
+        for entry in entries {
+            rows.push((entry.get_log_id().index, encode(entry)?));
+        }
+        let joined = self.last_row.is_some_and(|last| first <= last.index + 1);
         let write = || -> rusqlite::Result<()> {
-            self.conn.execute_batch("BEGIN IMMEDIATE")?;
-            let n_rows: u64 = self.conn.query_row("SELECT count(*) FROM (SELECT 1 FROM raft_log LIMIT 1)", [], |r| r.get(0))?;
-            if n_rows == 0 {
-                // Everything before was applied without a row.
+            self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+            if !joined {
+                // Everything before was applied without a row, and older rows are of a time before that.
+                self.conn.execute("DELETE FROM raft_log", [])?;
                 set_meta(&self.conn, "purged", &self.applied.log)?;
                 set_meta(&self.conn, "applied", &self.applied)?;
             }
             let mut insert = self.conn.prepare_cached("INSERT OR REPLACE INTO raft_log VALUES (?, ?)")?;
-            for entry in entries {
-                let text = serde_json::to_string(entry).map_err(|err| rusqlite::Error::ToSqlConversionFailure(Box::new(err)))?;
-                insert.execute(params![entry.get_log_id().index, text])?;
+            for (index, row) in &rows {
+                insert.execute(params![index, row])?;
             }
-            self.conn.execute_batch("COMMIT")
+            self.conn.prepare_cached("COMMIT")?.execute([]).map(drop)
         };
-        write().map_err(|err| {
+        let written = write();
+        if let Err(err) = written {
             self.roll_back();
-            database::sqlite(&self.path, "cannot append to the log", err)
-        })
+            return Err(database::sqlite(&self.path, "cannot append to the log", err));
+        }
+        self.last_row = entries.last().map(|e| *e.get_log_id());
+        Ok(())
     }
 
     fn apply_committed(&mut self, entries: Vec<Entry<TypeConfig>>) -> Result<(), Error> {
         let next = self.applied.log.map_or(0, |log| log.index + 1);
+        self.acknowledged = entries.last().map(|e| *e.get_log_id()).max(self.acknowledged);
         let fresh: Vec<_> = entries.into_iter().filter(|e| e.get_log_id().index >= next).collect();
         if fresh.is_empty() {
             return Ok(());
@@ -209,6 +294,10 @@ impl Writer {
         relax("NORMAL")?;
         let result = self.apply(&fresh);
         self.conn.pragma_update(None, "synchronous", "FULL").map_err(Error::io("cannot apply"))?;
+        if fresh.iter().any(|e| matches!(e.payload, EntryPayload::Membership(_))) {
+            self.keep_log = false;
+        }
+        self.judge_alone();
         result
     }
 
@@ -218,8 +307,11 @@ impl Writer {
         match self.apply_and_commit(entries) {
             Ok((answers, told, revision)) => {
                 self.hub.publish(&told, revision);
-                for (tickets, outcomes) in answers {
-                    tickets.answer(outcomes);
+                if entries.iter().any(touches_leases) {
+                    self.shared.leases_changed.notify_one();
+                }
+                for (origin, outcomes) in answers {
+                    self.shared.pending.answer(&origin, outcomes);
                 }
                 Ok(())
             }
@@ -232,11 +324,11 @@ impl Writer {
                     // changed nothing. Other members could not know, so this holds for a Raft of one only.
                     warn!(err = %Chain(&err), "write refused");
                     self.applied.log = entries.last().map(|e| *e.get_log_id());
-                    fail(entries, &err);
+                    self.fail(entries, &err);
                     return Ok(());
                 }
                 self.applied = before;
-                fail(entries, &err);
+                self.fail(entries, &err);
                 Err(err)
             }
         }
@@ -246,7 +338,7 @@ impl Writer {
     fn apply_and_commit(
         &mut self,
         entries: &[Entry<TypeConfig>],
-    ) -> rusqlite::Result<(Vec<(Tickets, Vec<Outcome>)>, Vec<crate::EventBatch>, u64)> {
+    ) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Vec<crate::EventBatch>, u64)> {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pass = Pass {
             conn: &self.conn,
@@ -271,6 +363,8 @@ impl Writer {
                     self.applied.membership = StoredMembership::new(Some(log), membership.clone());
                     keep_applied = true;
                 }
+                // Made for another term: its member has proposed it again, or will.
+                EntryPayload::Normal(batch) if batch.origin.term != log.leader_id.term => keep_applied = true,
                 EntryPayload::Normal(batch) => {
                     let mut outcomes = Vec::with_capacity(batch.commands.len());
                     for command in batch.commands.iter() {
@@ -280,7 +374,7 @@ impl Writer {
                         }
                         outcomes.push(outcome);
                     }
-                    answers.push((batch.tickets.clone(), outcomes));
+                    answers.push((batch.origin, outcomes));
                 }
             }
         }
@@ -317,57 +411,144 @@ impl Writer {
         }
     }
 
-    fn entries(&self, from: Bound<u64>, to: Bound<u64>) -> Result<Vec<Entry<TypeConfig>>, Error> {
-        let from = match from {
-            Bound::Included(i) => i,
-            Bound::Excluded(i) => i + 1,
-            Bound::Unbounded => 0,
-        };
-        let to = match to {
-            Bound::Included(i) => i + 1,
-            Bound::Excluded(i) => i,
-            Bound::Unbounded => u64::MAX >> 1,
-        };
-        let read = || -> rusqlite::Result<Vec<String>> {
-            let mut s = self.conn.prepare_cached("SELECT entry FROM raft_log WHERE log_index >= ? AND log_index < ? ORDER BY log_index")?;
-            s.query_map([from, to], |row| row.get(0))?.collect()
-        };
-        let texts = read().map_err(|err| database::sqlite(&self.path, "cannot read the log", err))?;
-        texts.iter().map(|text| self.parse(text)).collect()
+    fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, Error> {
+        let failed = |err| database::sqlite(&self.path, "cannot read the log", err);
+        let mut statement = self
+            .conn
+            .prepare_cached("SELECT entry FROM raft_log WHERE log_index >= ? AND log_index < ? ORDER BY log_index")
+            .map_err(failed)?;
+        let mut rows = statement.query([from, to]).map_err(failed)?;
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next().map_err(failed)?
+            && bytes < bytes_max
+        {
+            let row: Vec<u8> = row.get(0).map_err(failed)?;
+            bytes += row.len();
+            entries.push(self.parse(&row)?);
+        }
+        Ok(entries)
     }
 
-    fn parse(&self, text: &str) -> Result<Entry<TypeConfig>, Error> {
-        serde_json::from_str(text).map_err(|err| Error::Corrupt { path: self.path.clone(), why: format!("raft_log: {err}") })
+    fn parse(&self, row: &[u8]) -> Result<Entry<TypeConfig>, Error> {
+        decode(row).map_err(|err| Error::Corrupt { path: self.path.clone(), why: format!("raft_log: {err}") })
     }
 
-    fn truncate(&self, since: u64) -> rusqlite::Result<()> {
-        self.conn.execute("DELETE FROM raft_log WHERE log_index >= ?", [since]).map(drop)
+    fn read_last_row(&self) -> Result<Option<LogId<u64>>, Error> {
+        let last: Option<Vec<u8>> = self
+            .conn
+            .query_row("SELECT entry FROM raft_log ORDER BY log_index DESC LIMIT 1", [], |row| row.get(0))
+            .optional()
+            .map_err(|err| database::sqlite(&self.path, "cannot read the log", err))?;
+        last.map(|row| self.parse(&row).map(|e| *e.get_log_id())).transpose()
     }
 
-    fn purge(&self, upto: LogId<u64>) -> rusqlite::Result<()> {
-        self.conn.execute_batch("BEGIN IMMEDIATE")?;
-        let done = set_meta(&self.conn, "purged", &Some(upto))
-            .and_then(|()| self.conn.execute("DELETE FROM raft_log WHERE log_index <= ?", [upto.index]))
-            .and_then(|_| self.conn.execute_batch("COMMIT"));
-        if done.is_err() {
-            self.conn.execute_batch("ROLLBACK")?;
+    fn truncate(&mut self, since: u64) -> Result<(), Error> {
+        self.conn
+            .execute("DELETE FROM raft_log WHERE log_index >= ?", [since])
+            .map_err(|err| database::sqlite(&self.path, "cannot truncate the log", err))?;
+        self.last_row = self.read_last_row()?;
+        Ok(())
+    }
+
+    fn purge(&mut self, upto: LogId<u64>) -> Result<(), Error> {
+        if self.last_row.is_none() {
+            // Alone there are no rows, and nothing that says what is purged: what is applied is.
+            return Ok(());
+        }
+        let purge = || -> rusqlite::Result<()> {
+            self.conn.execute_batch("BEGIN IMMEDIATE")?;
+            set_meta(&self.conn, "purged", &Some(upto))?;
+            self.conn.execute("DELETE FROM raft_log WHERE log_index <= ?", [upto.index])?;
+            self.conn.execute_batch("COMMIT")
+        };
+        let done = purge().map_err(|err| database::sqlite(&self.path, "cannot purge the log", err));
+        if done.is_err() && !self.conn.is_autocommit() {
+            self.conn.execute_batch("ROLLBACK").map_err(Error::io("cannot purge the log"))?;
+        }
+        if self.last_row.is_some_and(|last| last.index <= upto.index) {
+            self.last_row = None;
         }
         done
     }
 
     fn log_state(&self) -> Result<LogState<TypeConfig>, Error> {
-        let last: Option<String> = self
-            .conn
-            .query_row("SELECT entry FROM raft_log ORDER BY log_index DESC LIMIT 1", [], |row| row.get(0))
-            .optional()
-            .map_err(|err| database::sqlite(&self.path, "cannot read the log", err))?;
-        let last = last.map(|text| self.parse(&text).map(|e| *e.get_log_id())).transpose()?;
         // What was applied alone left no log rows: to openraft it is purged.
-        if last.is_none_or(|last| Some(last) < self.applied.log) {
+        if self.last_row.is_none_or(|last| Some(last) < self.applied.log) {
             return Ok(LogState { last_purged_log_id: self.applied.log, last_log_id: self.applied.log });
         }
         let purged: Option<Option<LogId<u64>>> = meta(&self.conn, &self.path, "purged")?;
-        Ok(LogState { last_purged_log_id: purged.flatten(), last_log_id: last })
+        Ok(LogState { last_purged_log_id: purged.flatten(), last_log_id: self.last_row })
+    }
+
+    /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they missed.
+    fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &std::path::Path) -> Result<(), Error> {
+        let failed = |err| database::sqlite(&self.path, "cannot install a snapshot", err);
+        let source = Connection::open(file).map_err(failed)?;
+        let found = database::applied(&source, file, self.member)?;
+        if found.log != meta.last_log_id {
+            return Err(Error::Corrupt { path: file.to_owned(), why: "the snapshot holds something else than it says".to_owned() });
+        }
+        let vote: Option<Vote<u64>> = database::meta(&self.conn, &self.path, "vote")?;
+        let kept_rows = self.entries(meta.last_log_id.map_or(0, |log| log.index + 1), u64::MAX >> 1, usize::MAX)?;
+        let mut rows = Vec::new();
+        for entry in &kept_rows {
+            rows.push((entry.get_log_id().index, encode(entry)?));
+        }
+        let adopt = || -> rusqlite::Result<()> {
+            source.execute_batch("BEGIN IMMEDIATE")?;
+            // What is of this member only stays.
+            if let Some(vote) = vote {
+                set_meta(&source, "vote", &vote)?;
+            }
+            set_meta(&source, "member", &self.member)?;
+            set_meta(&source, "purged", &meta.last_log_id)?;
+            for (index, row) in &rows {
+                source.execute("INSERT INTO raft_log VALUES (?, ?)", params![index, row])?;
+            }
+            source.execute_batch("COMMIT")
+        };
+        adopt().map_err(failed)?;
+        let before = self.hub.revision();
+        self.conn.flush_prepared_statement_cache();
+        Backup::new(&source, &mut self.conn)
+            .and_then(|copy| copy.step(-1))
+            .map_err(|err| database::sqlite(&self.path, "cannot install a snapshot", err))?;
+        let revision = self.load()?;
+        self.tell_missed(before, revision)
+    }
+
+    /// After a snapshot: watchers hear of the revisions between, or are let go if those are compacted away.
+    fn tell_missed(&mut self, before: u64, revision: u64) -> Result<(), Error> {
+        let floor = self.index.read().unwrap_or_else(PoisonError::into_inner).floor;
+        if before + 1 < floor {
+            self.hub.let_go(&Error::Compacted { asked: crate::Revision(before + 1), floor: crate::Revision(floor) });
+            self.hub.start_at(revision);
+            return Ok(());
+        }
+        let all = crate::WatchRequest {
+            key: Bytes::from_static(&[0]),
+            range_end: Bytes::from_static(&[0]),
+            prev_kv: self.hub.wants_prev(),
+            ..Default::default()
+        };
+        let mut next = before + 1;
+        while next <= revision {
+            let page = past::page(&self.conn, &all, next, revision)
+                .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))?;
+            next = page.1;
+            self.hub.publish(&page.0, next - 1);
+        }
+        self.hub.start_at(revision);
+        Ok(())
+    }
+
+    /// Tells the callers of these entries that wait here the same error.
+    fn fail(&self, entries: &[Entry<TypeConfig>], err: &Error) {
+        for entry in entries {
+            if let EntryPayload::Normal(batch) = &entry.payload {
+                self.shared.pending.fail(&batch.origin, err);
+            }
+        }
     }
 
     /// Frees what one slice of keys holds below the floor. Not synced: the floor is durable, so it can be done again.
@@ -405,12 +586,9 @@ impl Writer {
     }
 }
 
-fn fail(entries: &[Entry<TypeConfig>], err: &Error) {
-    for entry in entries {
-        if let EntryPayload::Normal(batch) = &entry.payload {
-            batch.tickets.fail(err);
-        }
-    }
+fn touches_leases(entry: &Entry<TypeConfig>) -> bool {
+    let EntryPayload::Normal(batch) = &entry.payload else { return false };
+    batch.commands.iter().any(|command| matches!(command, Command::LeaseGrant { .. } | Command::LeaseRevoke { .. }))
 }
 
 fn read_leases(conn: &Connection, index: &Index, path: &std::path::Path) -> Result<Leases, Error> {

@@ -1,18 +1,24 @@
-//! Gathers the writes that wait into one Raft entry, so that they share one fsync.
+//! Gathers the writes that wait into one Raft entry, so that they share one fsync, and carries it to the leader wherever
+//! that is, also over a change of leaders.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use base::limits;
-use openraft::Raft;
-use openraft::error::{ClientWriteError, RaftError};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::Error;
-use crate::raft::TypeConfig;
-use crate::raft::command::{Batch, Command, Outcome, Tickets};
+use crate::raft::command::{Command, Outcome};
+use crate::raft::node::Node;
+use crate::raft::pending::Parcel;
+use crate::raft::rpc::Proposed;
 
 /// Commands in one entry at most, so that one entry stays short to apply.
 const BATCH_COMMANDS_MAX: usize = 512;
+/// Bytes of one entry, roughly: more go into the next one, so that an entry crosses a slow network in time.
+const BATCH_BYTES_MAX: usize = 1024 * 1024;
+/// How long a write waits for a leader and a majority, as etcd's (5 s + 2 election timeouts).
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// A command and who waits for it.
 #[derive(Debug)]
@@ -29,17 +35,16 @@ pub fn queue() -> (mpsc::Sender<Proposal>, mpsc::Receiver<Proposal>) {
 }
 
 /// Proposes what comes out of the queue until the group stops. Ends early, which is fatal for the process, if Raft has failed.
-pub async fn run(raft: Raft<TypeConfig>, mut proposals: mpsc::Receiver<Proposal>) {
-    let mut waiting = Vec::with_capacity(BATCH_COMMANDS_MAX);
+pub async fn run(node: std::sync::Arc<Node>, mut proposals: mpsc::Receiver<Proposal>) {
+    let (mut waiting, mut seq) = (Vec::with_capacity(BATCH_COMMANDS_MAX), 0);
     // While one entry is on its way to the disk, the next gathers in the queue: that is the group commit.
     while proposals.recv_many(&mut waiting, BATCH_COMMANDS_MAX).await > 0 {
-        let (commands, waiters): (Vec<_>, Vec<_>) = waiting.drain(..).map(|p| (p.command, p.waiter)).unzip();
-        let batch = Batch { commands: Arc::new(commands), tickets: Tickets::new(waiters) };
-        let tickets = batch.tickets.clone();
-        if let Err(err) = raft.client_write(batch).await {
-            let err = refusal(err);
-            tickets.fail(&err);
-            if matches!(err, Error::Closed) {
+        while !waiting.is_empty() {
+            let n = fitting(&waiting);
+            let (commands, waiters): (Vec<_>, Vec<_>) = waiting.drain(..n).map(|p| (p.command, p.waiter)).unzip();
+            seq += 1;
+            let parcel = node.pending.begin(seq, commands, waiters);
+            if carry(&node, parcel).await.is_err() {
                 // Raft has stopped, e.g. because the disk failed: only a new process can find out what is durable.
                 return;
             }
@@ -47,10 +52,90 @@ pub async fn run(raft: Raft<TypeConfig>, mut proposals: mpsc::Receiver<Proposal>
     }
 }
 
-fn refusal(err: RaftError<u64, ClientWriteError<u64, openraft::BasicNode>>) -> Error {
-    match err {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Error::NotLeader { leader: to.leader_node.map(|node| node.addr) },
-        RaftError::APIError(err) => Error::io("cannot write")(err),
-        RaftError::Fatal(_) => Error::Closed,
+/// How many of the commands fit into one entry; at least one.
+fn fitting(waiting: &[Proposal]) -> usize {
+    let mut bytes = 0;
+    let over = |proposal: &Proposal| {
+        bytes += match &proposal.command {
+            Command::Txn(txn) => crate::mvcc::apply::bytes_of(txn),
+            _ => 0,
+        };
+        bytes > BATCH_BYTES_MAX
+    };
+    waiting.iter().position(over).map_or(waiting.len(), |n| n.max(1))
+}
+
+/// What became of an attempt to propose.
+enum Attempt {
+    /// It was not taken: nothing happened, it may be proposed anew.
+    Refused,
+    /// It may be in the log of a leader of this term.
+    Sent,
+}
+
+/// Carries one parcel until its callers have an answer. `Err` means that Raft has stopped.
+async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
+    let deadline = Instant::now() + WRITE_TIMEOUT;
+    loop {
+        let (leader, term) = node.leader();
+        let attempt = match leader {
+            Some(leader) if leader == node.id => propose_here(node, &mut parcel, term).await?,
+            Some(leader) => propose_there(node, &mut parcel, leader, term, deadline).await,
+            None => Attempt::Refused,
+        };
+        let lost = async {
+            match attempt {
+                // Another leader, or the same one in a new term, is worth another try.
+                Attempt::Refused => node.leader_changed((leader, term)).await,
+                Attempt::Sent => node.applied_term_after(term).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = parcel.done() => return Ok(()),
+            lost = timeout_at(deadline, lost) => match lost {
+                Ok(still_running) => still_running.inspect_err(|err| node.pending.fail(&node.pending.batch(&parcel, term).origin, err))?,
+                Err(_) => {
+                    node.pending.fail(&node.pending.batch(&parcel, term).origin, &Error::TimedOut);
+                    return Ok(());
+                }
+            },
+        }
+        if parcel.is_done() {
+            return Ok(());
+        }
+    }
+}
+
+async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Attempt, Error> {
+    let batch = node.pending.batch(parcel, term);
+    let origin = batch.origin;
+    let Ok(answer) = node.raft.client_write_ff(batch).await else {
+        node.pending.fail(&origin, &Error::Closed);
+        return Err(Error::Closed);
+    };
+    tokio::select! {
+        biased;
+        // The writer answers when the entry is durable and applied; openraft's own answer comes a little later.
+        () = parcel.done() => Ok(Attempt::Sent),
+        written = answer => match written {
+            // Applied without an answer: it was an entry of another term than it was made for, and did nothing.
+            Ok(Ok(_)) => Ok(Attempt::Refused),
+            // This member stopped leading. The entry may be in its log and may still be agreed upon.
+            Ok(Err(_)) => Ok(Attempt::Sent),
+            Err(_) => {
+                node.pending.fail(&origin, &Error::Closed);
+                Err(Error::Closed)
+            }
+        },
+    }
+}
+
+async fn propose_there(node: &Node, parcel: &mut Parcel, leader: u64, term: u64, deadline: Instant) -> Attempt {
+    let batch = node.pending.batch(parcel, term);
+    match timeout_at(deadline, node.peers.propose(leader, &batch)).await {
+        Ok(Ok(Proposed::Refused)) => Attempt::Refused,
+        // Without an answer nobody knows: it counts as sent until a later term shows that it is lost.
+        Ok(Ok(Proposed::Taken) | Err(_)) | Err(_) => Attempt::Sent,
     }
 }

@@ -1,15 +1,13 @@
-//! What Raft carries: batches of commands, and the tickets of those who wait for them on this member.
+//! What Raft carries: batches of commands, each with the mark of the member where their callers wait.
 
-use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::{Revision, Txn, TxnReply};
 
-/// One change of the state.
+/// One change of the state. New variants are added at the end: the form on the disk counts them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// A transaction.
@@ -36,48 +34,25 @@ pub enum Command {
 /// What a command answered.
 pub type Outcome = Result<TxnReply, Error>;
 
-/// Those who wait for the commands of a batch, in its order. Does not travel: other members have nobody waiting.
-#[derive(Clone, Default)]
-pub struct Tickets(Arc<Mutex<Vec<oneshot::Sender<Outcome>>>>);
-
-impl fmt::Debug for Tickets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tickets(..)")
-    }
-}
-
-impl Tickets {
-    /// Of these waiters.
-    pub fn new(waiters: Vec<oneshot::Sender<Outcome>>) -> Tickets {
-        Tickets(Arc::new(Mutex::new(waiters)))
-    }
-
-    fn take(&self) -> Vec<oneshot::Sender<Outcome>> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Answers everybody.
-    pub fn answer(&self, outcomes: Vec<Outcome>) {
-        for (waiter, outcome) in self.take().into_iter().zip(outcomes) {
-            // A waiter that is gone does not need its answer.
-            let _gone = waiter.send(outcome);
-        }
-    }
-
-    /// Tells everybody who is still waiting the same error.
-    pub fn fail(&self, error: &Error) {
-        for waiter in self.take() {
-            let _gone = waiter.send(Err(error.clone()));
-        }
-    }
+/// Where a batch comes from, and the term for which it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The member whose callers wait.
+    pub member: u64,
+    /// Drawn when that member's process started.
+    pub boot: u64,
+    /// Counts that process's batches.
+    pub seq: u64,
+    /// The batch counts only as an entry of this term. So a member that has applied an entry of a later term knows that a
+    /// batch which it has not seen yet never comes, and may propose it again: nothing happens twice.
+    pub term: u64,
 }
 
 /// Commands that become durable together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
+    /// Who waits for it.
+    pub origin: Origin,
     /// In the order in which they are applied.
     pub commands: Arc<Vec<Command>>,
-    /// Who waits.
-    #[serde(skip)]
-    pub tickets: Tickets,
 }

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError, StorageIOError, Vote,
+    AnyError, Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError,
+    StorageIOError, Vote,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
 use crate::mvcc::writer::Job;
 use crate::raft::TypeConfig;
+use crate::raft::command::Command;
 
 /// Entries that are appended and not yet applied.
 pub type Recent = Arc<Mutex<BTreeMap<u64, Entry<TypeConfig>>>>;
@@ -48,21 +50,59 @@ impl Log {
     }
 }
 
+/// Bytes of entries sent to a member in one call: more go into the next one.
+const SEND_BYTES_MAX: usize = 1024 * 1024;
+
+/// About how many bytes an entry carries.
+fn weight(entry: &Entry<TypeConfig>) -> usize {
+    let EntryPayload::Normal(batch) = &entry.payload else { return 0 };
+    let bytes = |command: &Command| if let Command::Txn(txn) = command { crate::mvcc::apply::bytes_of(txn) } else { 0 };
+    batch.commands.iter().map(bytes).sum()
+}
+
+impl Log {
+    /// The entries `from..to`, cut short after `bytes_max`, but never to none.
+    async fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+        let recent: Vec<_> = {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = 0;
+            // The entry that passes the bound is still taken.
+            let fits = |entry: &&Entry<TypeConfig>| {
+                let before = bytes;
+                bytes += weight(entry);
+                before < bytes_max
+            };
+            recent.range(from..to).map(|(_, entry)| entry).take_while(fits).cloned().collect()
+        };
+        let complete = recent.first().is_some_and(|e| e.get_log_id().index == from)
+            && (recent.len() as u64 == to.saturating_sub(from) || bytes_max != usize::MAX);
+        if complete || from >= to {
+            return Ok(recent);
+        }
+        self.ask(ErrorVerb::Read, |reply| Job::Entries { from, to, bytes_max, reply }).await
+    }
+}
+
 impl RaftLogReader<TypeConfig> for Log {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: R,
     ) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
-        let (from, to) = (range.start_bound().cloned(), range.end_bound().cloned());
-        let recent: Vec<_> = self.recent.lock().unwrap_or_else(PoisonError::into_inner).range((from, to)).map(|(_, e)| e.clone()).collect();
-        let wanted = match (from, to) {
-            (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)) => to.saturating_sub(from),
-            _ => u64::MAX,
+        let from = match range.start_bound() {
+            Bound::Included(from) => *from,
+            Bound::Excluded(from) => from + 1,
+            Bound::Unbounded => 0,
         };
-        if recent.len() as u64 == wanted {
-            return Ok(recent);
-        }
-        self.ask(ErrorVerb::Read, |reply| Job::Entries { from, to, reply }).await
+        let to = match range.end_bound() {
+            Bound::Included(to) => to + 1,
+            Bound::Excluded(to) => *to,
+            Bound::Unbounded => u64::MAX >> 1,
+        };
+        self.read(from, to, usize::MAX).await
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+        self.read(start, end, SEND_BYTES_MAX).await
     }
 }
 

@@ -1,17 +1,18 @@
 //! openraft's state machine: what the writer applied already is only acknowledged.
 
-use std::path::PathBuf;
 use std::sync::PoisonError;
 
 use openraft::storage::RaftStateMachine;
 use openraft::{
-    BasicNode, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, Snapshot, SnapshotMeta,
-    StorageError, StoredMembership,
+    Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError,
+    StoredMembership,
 };
 
 use crate::error::Error;
+use crate::member::Peer;
 use crate::mvcc::writer::Job;
 use crate::raft::TypeConfig;
+use crate::raft::image::Image;
 use crate::raft::log::{Log, storage_error};
 
 /// The state machine as openraft sees it.
@@ -19,25 +20,19 @@ use crate::raft::log::{Log, storage_error};
 pub struct Machine {
     /// The way to the writer, shared with the log.
     pub log: Log,
-    /// The database.
-    pub path: PathBuf,
-}
-
-fn no_snapshots() -> StorageError<u64> {
-    // The group has one member until joining is built, so nobody can need one.
-    storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Write, &Error::Invalid { why: "snapshots need several members" })
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError<u64>> {
-        self.snapshot().await?.ok_or_else(no_snapshots)
+        let none = || storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::Invalid { why: "nothing is applied yet" });
+        self.snapshot().await?.ok_or_else(none)
     }
 }
 
 impl RaftStateMachine<TypeConfig> for Machine {
     type SnapshotBuilder = Machine;
 
-    async fn applied_state(&mut self) -> Result<(Option<LogId<u64>>, StoredMembership<u64, BasicNode>), StorageError<u64>> {
+    async fn applied_state(&mut self) -> Result<(Option<LogId<u64>>, StoredMembership<u64, Peer>), StorageError<u64>> {
         self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await
     }
 
@@ -61,16 +56,18 @@ impl RaftStateMachine<TypeConfig> for Machine {
         self.clone()
     }
 
-    async fn begin_receiving_snapshot(&mut self) -> Result<Box<tokio::fs::File>, StorageError<u64>> {
-        Err(no_snapshots())
+    async fn begin_receiving_snapshot(&mut self) -> Result<Box<Image>, StorageError<u64>> {
+        // `raft/serve` receives snapshots and hands them over whole.
+        Ok(Box::new(Image { received: None }))
     }
 
-    async fn install_snapshot(
-        &mut self,
-        _meta: &SnapshotMeta<u64, BasicNode>,
-        _snapshot: Box<tokio::fs::File>,
-    ) -> Result<(), StorageError<u64>> {
-        Err(no_snapshots())
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta<u64, Peer>, snapshot: Box<Image>) -> Result<(), StorageError<u64>> {
+        let Some(file) = snapshot.received else {
+            let err = Error::Invalid { why: "this snapshot was never received" };
+            return Err(storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Write, &err));
+        };
+        self.log.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.log.ask(ErrorVerb::Write, |reply| Job::Install { meta: meta.clone(), file, reply }).await
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
@@ -80,17 +77,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
 impl Machine {
     /// openraft wants a snapshot that covers what the log no longer holds. The database itself is it: the state is always as
-    /// new as the last applied entry. Its bytes are never read, as a member that is alone has nobody to send them to.
+    /// new as the last applied entry, and it is copied only when it is sent.
     async fn snapshot(&self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
         let (last_log_id, last_membership) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
         let Some(last) = last_log_id else { return Ok(None) };
-        if last_membership.nodes().count() != 1 {
-            return Err(no_snapshots());
-        }
-        let file = tokio::fs::File::open(&self.path)
-            .await
-            .map_err(|err| storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::io("cannot open the database")(err)))?;
         let meta = SnapshotMeta { last_log_id, last_membership, snapshot_id: last.to_string() };
-        Ok(Some(Snapshot { meta, snapshot: Box::new(file) }))
+        Ok(Some(Snapshot { meta, snapshot: Box::new(Image { received: None }) }))
     }
 }

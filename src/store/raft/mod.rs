@@ -5,9 +5,19 @@
 
 pub mod batch;
 pub mod command;
+pub mod pending;
+
+pub mod node;
+
 pub mod log;
 pub mod machine;
+
+pub mod grow;
+pub mod image;
 pub mod network;
+pub mod peers;
+pub mod rpc;
+pub mod serve;
 
 openraft::declare_raft_types!(
     /// The types of our Raft group.
@@ -15,6 +25,6 @@ openraft::declare_raft_types!(
         D = crate::raft::command::Batch,
         R = (),
         NodeId = u64,
-        Node = openraft::BasicNode,
-        SnapshotData = tokio::fs::File,
+        Node = crate::member::Peer,
+        SnapshotData = crate::raft::image::Image,
 );

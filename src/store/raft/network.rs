@@ -1,56 +1,95 @@
-//! Where the members' network is plugged in. A Raft of one has nobody to talk to.
+//! Raft's own calls: openraft's network over [`Peers`].
 
-use openraft::error::{InstallSnapshotError, RPCError, RaftError, Unreachable};
-use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, InstallSnapshotRequest, InstallSnapshotResponse, VoteRequest, VoteResponse,
-};
-use openraft::{AnyError, BasicNode};
+use std::future::Future;
+use std::sync::Arc;
 
+use openraft::error::{Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
+use openraft::{AnyError, Snapshot, Vote};
+
+use crate::error::Error;
+use crate::member::Peer;
 use crate::raft::TypeConfig;
+use crate::raft::image::{self, ImageSource};
+use crate::raft::peers::Peers;
+use crate::raft::rpc::{Append, Ballot};
 
-/// Reaches nobody: the factory until members can join.
-#[derive(Clone, Debug)]
-pub struct Alone;
+/// After a member could not be reached, before the next try; heartbeats try anyway.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// A peer that cannot be reached.
-#[derive(Clone, Debug)]
-pub struct NoPeer(u64);
+/// Makes a [`Way`] to each member.
+#[derive(Clone)]
+pub struct Ways {
+    /// The members.
+    pub peers: Arc<Peers>,
+    /// Where snapshots come from.
+    pub images: ImageSource,
+}
 
-impl NoPeer {
-    fn unreachable(&self) -> Unreachable {
-        Unreachable::new(&AnyError::error(format!("member {} cannot be reached: this store runs alone", self.0)))
+/// The way to one member.
+pub struct Way {
+    to: u64,
+    ways: Ways,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Ways {
+    type Network = Way;
+
+    async fn new_client(&mut self, target: u64, node: &Peer) -> Way {
+        self.peers.suggest(target, &node.addr);
+        Way { to: target, ways: self.clone() }
     }
 }
 
-impl RaftNetworkFactory<TypeConfig> for Alone {
-    type Network = NoPeer;
+type Rpc = RPCError<u64, Peer, RaftError<u64>>;
 
-    async fn new_client(&mut self, target: u64, _node: &BasicNode) -> NoPeer {
-        NoPeer(target)
+fn failed(err: &Error) -> Rpc {
+    match err {
+        Error::MemberUnreachable { .. } | Error::NoNetwork => RPCError::Unreachable(Unreachable::new(err)),
+        other => RPCError::Network(NetworkError::new(other)),
     }
 }
 
-type Rpc<E = openraft::error::Infallible> = RPCError<u64, BasicNode, RaftError<u64, E>>;
+fn silent() -> Rpc {
+    RPCError::Network(NetworkError::new(&AnyError::error("that member cannot answer")))
+}
 
-impl RaftNetwork<TypeConfig> for NoPeer {
+impl RaftNetwork<TypeConfig> for Way {
     async fn append_entries(
         &mut self,
-        _rpc: AppendEntriesRequest<TypeConfig>,
+        rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, Rpc> {
-        Err(RPCError::Unreachable(self.unreachable()))
+        self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)
     }
 
-    async fn install_snapshot(
+    async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, Rpc> {
+        let answer =
+            tokio::time::timeout(option.hard_ttl(), self.ways.peers.call(self.to, &Ballot(rpc))).await.unwrap_or(Err(Error::TimedOut));
+        answer.map_err(|err| failed(&err))?.ok_or_else(silent)
+    }
+
+    async fn full_snapshot(
         &mut self,
-        _rpc: InstallSnapshotRequest<TypeConfig>,
+        vote: Vote<u64>,
+        snapshot: Snapshot<TypeConfig>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _option: RPCOption,
-    ) -> Result<InstallSnapshotResponse<u64>, Rpc<InstallSnapshotError>> {
-        Err(RPCError::Unreachable(self.unreachable()))
+    ) -> Result<SnapshotResponse<u64>, StreamingError<TypeConfig, Fatal<u64>>> {
+        let sent = image::send(&self.ways, self.to, vote, &snapshot.meta);
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            answer = sent => match answer {
+                Ok(Some(answer)) => Ok(answer),
+                Ok(None) => Err(StreamingError::Network(NetworkError::new(&AnyError::error("that member cannot answer")))),
+                Err(err @ (Error::MemberUnreachable { .. } | Error::NoNetwork)) => Err(StreamingError::Unreachable(Unreachable::new(&err))),
+                Err(err) => Err(StreamingError::Network(NetworkError::new(&err))),
+            },
+        }
     }
 
-    async fn vote(&mut self, _rpc: VoteRequest<u64>, _option: RPCOption) -> Result<VoteResponse<u64>, Rpc> {
-        Err(RPCError::Unreachable(self.unreachable()))
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(PAUSE))
     }
 }

@@ -1,0 +1,114 @@
+//! For tests: a network in memory between stores, which can be cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::rng::Rng;
+use base::task::Group;
+use tokio_util::sync::CancellationToken;
+
+use crate::Config;
+use crate::member::{Birth, Dial, Network};
+use crate::store::Store;
+
+/// Bytes on their way in one direction.
+const PIPE_BYTES: usize = 64 * 1024;
+
+#[derive(Default)]
+struct Wires {
+    handlers: BTreeMap<String, (Arc<dyn wire::Handler>, Group)>,
+    cut: BTreeSet<String>,
+    open: Vec<(String, String, CancellationToken)>,
+}
+
+/// The network.
+#[derive(Clone, Default)]
+pub(crate) struct Net(Arc<Mutex<Wires>>);
+
+struct Port {
+    net: Net,
+    from: String,
+}
+
+impl Net {
+    fn wires(&self) -> std::sync::MutexGuard<'_, Wires> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a store that is reached under `name`.
+    pub(crate) async fn open(&self, dir: &Path, name: &str, birth: Birth) -> (Arc<Store>, Group) {
+        let (group, _reports) = Group::root(name);
+        let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
+        let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
+        let config = Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os() };
+        let store = Store::open(config, &group).await.unwrap();
+        self.wires().handlers.insert(name.to_owned(), (store.peer_handler(), Group::root("net").0));
+        (store, group)
+    }
+
+    /// Takes a store off the network, as when its process ends.
+    pub(crate) fn unplug(&self, name: &str) {
+        let mut wires = self.wires();
+        wires.handlers.remove(name);
+        wires.open.retain(|(a, b, token)| {
+            let keep = a != name && b != name;
+            if !keep {
+                token.cancel();
+            }
+            keep
+        });
+    }
+
+    /// Cuts a store off from all others.
+    pub(crate) fn cut(&self, name: &str) {
+        let mut wires = self.wires();
+        wires.cut.insert(name.to_owned());
+        for (a, b, token) in &wires.open {
+            if a == name || b == name {
+                token.cancel();
+            }
+        }
+    }
+
+    /// Undoes [`Net::cut`].
+    pub(crate) fn heal(&self, name: &str) {
+        self.wires().cut.remove(name);
+    }
+}
+
+#[async_trait]
+impl Dial for Port {
+    async fn dial(&self, address: &str) -> io::Result<Box<dyn wire::dial::Stream>> {
+        let (client, server) = tokio::io::duplex(PIPE_BYTES);
+        let mut wires = self.net.wires();
+        if wires.cut.contains(&self.from) || wires.cut.contains(address) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "cut"));
+        }
+        let Some((handler, group)) = wires.handlers.get(address).cloned() else { return Err(io::ErrorKind::ConnectionRefused.into()) };
+        let token = CancellationToken::new();
+        wires.open.push((self.from.clone(), address.to_owned(), token.clone()));
+        let conn = wire::ConnInfo::in_process(Arc::new(()));
+        group.spawn_short("conn", async move {
+            tokio::select! {
+                _ended = wire::serve::serve_stream(server, conn, handler) => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Ok(Box::new(client))
+    }
+}
+
+/// Waits until `holds`, at most 20 s.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..800 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("not within 20 s: {what}");
+}

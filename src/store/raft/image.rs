@@ -1,0 +1,101 @@
+//! Snapshots: the database itself, copied at one moment and sent as it is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::task::Group;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use openraft::{SnapshotMeta, Vote};
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+use tokio_util::io::ReaderStream;
+
+use crate::error::Error;
+use crate::member::Peer;
+use crate::mvcc::database::{self, Applied, set_meta};
+use crate::mvcc::read::Reader;
+use crate::raft::network::Ways;
+use crate::raft::peers::Lane;
+use crate::raft::rpc::{SNAPSHOT, SnapshotAnswer, SnapshotHead, decode, encode};
+
+/// A whole database. openraft passes it around and never looks into it.
+#[derive(Debug)]
+pub struct Image {
+    /// One that was received; `None` is the running database, which is copied only when it is sent.
+    pub received: Option<tempfile::TempPath>,
+}
+
+/// Where copies are made from.
+#[derive(Clone)]
+pub struct ImageSource {
+    /// Reads the running database.
+    pub reader: Arc<Reader>,
+    /// This member.
+    pub member: u64,
+    /// Where copies are put.
+    pub dir: PathBuf,
+}
+
+/// Rows of `meta` that are of one member only and do not travel.
+const OWN_ROWS: &str = "DELETE FROM meta WHERE name IN ('vote', 'purged', 'member')";
+
+impl ImageSource {
+    /// Copies the database as it stands into a file of its own, without what is of this member only.
+    ///
+    /// The file is one whole database that any sqlite3 opens. Says what is applied in it.
+    /// Errors: `NoSpace`, `Io`. Cancel safety: a copy that nobody waits for is deleted.
+    pub async fn copy(&self) -> Result<(tempfile::TempPath, Applied), Error> {
+        let (member, dir) = (self.member, self.dir.clone());
+        let file = tempfile::Builder::new()
+            .prefix("copy-")
+            .suffix(".db")
+            .tempfile_in(&self.dir)
+            .map_err(Error::io("cannot make a copy of the store"))?;
+        let to = file.into_temp_path();
+        let target = to.to_path_buf();
+        self.reader.with_connection(move |conn| copy_pages(conn, &target)).await?;
+        let target = to.to_path_buf();
+        let applied = Group::blocking(move || strip(&target, &dir, member)).await.map_err(|_| Error::Closed)??;
+        Ok((to, applied))
+    }
+}
+
+fn copy_pages(from: &Connection, to: &Path) -> rusqlite::Result<()> {
+    let mut target = Connection::open(to)?;
+    // One step takes one read transaction: the copy is of one moment, and nobody waits for it.
+    Backup::new(from, &mut target)?.step(-1).map(drop)
+}
+
+fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
+    let conn = Connection::open(copy).map_err(|err| database::sqlite(dir, "cannot make a copy of the store", err))?;
+    let applied = database::applied(&conn, copy, member)?;
+    let edit = || -> rusqlite::Result<()> {
+        // Out of WAL mode: the copy is one file.
+        conn.pragma_update(None, "journal_mode", "DELETE")?;
+        conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log;")?;
+        conn.execute(OWN_ROWS, [])?;
+        set_meta(&conn, "applied", &applied)?;
+        conn.execute_batch("COMMIT")
+    };
+    edit().map_err(|err| database::sqlite(dir, "cannot make a copy of the store", err))?;
+    Ok(applied)
+}
+
+/// Copies the store and streams it to a member. Its answer is Raft's.
+pub async fn send(ways: &Ways, to: u64, vote: Vote<u64>, known: &SnapshotMeta<u64, Peer>) -> Result<SnapshotAnswer, Error> {
+    let (path, applied) = ways.images.copy().await?;
+    debug_assert!(applied.log >= known.last_log_id, "the store went back");
+    let meta = SnapshotMeta {
+        last_log_id: applied.log,
+        last_membership: applied.membership,
+        snapshot_id: applied.log.map(|log| log.to_string()).unwrap_or_default(),
+    };
+    let file = tokio::fs::File::open(&path).await.map_err(Error::io("cannot open the copy of the store"))?;
+    let bytes = file.metadata().await.map_err(Error::io("cannot open the copy of the store"))?.len();
+    let head = encode(&SnapshotHead { vote, meta, bytes })?;
+    let length = u32::try_from(head.len()).map_err(Error::io("cannot send a copy of the store"))?;
+    let start = stream::iter([Ok(Bytes::copy_from_slice(&length.to_be_bytes())), Ok(Bytes::from(head))]);
+    let body = wire::body::stream(start.chain(ReaderStream::with_capacity(file, 64 * 1024)));
+    decode(&ways.peers.post(to, Lane::Bulk, SNAPSHOT, body).await?)
+}

@@ -1,0 +1,167 @@
+//! Calling the other members: one HTTP/2 connection to each, made when it is needed and again after it broke.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::task::Group;
+use bytes::Bytes;
+use wire::Body;
+use wire::dial::Http2;
+
+use crate::error::Error;
+use crate::member::Network;
+use crate::raft::command::Batch;
+use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed, decode, encode};
+
+/// A call that is not Raft's own ends by then.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a connection is for: the bytes of a snapshot must not stand before a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Short calls.
+    Calls,
+    /// Snapshots.
+    Bulk,
+}
+
+type Link = Arc<tokio::sync::Mutex<Option<Http2>>>;
+
+/// The other members and the connections to them.
+pub struct Peers {
+    id: u64,
+    cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
+    network: Option<Network>,
+    /// Where members said they are: newer than what the membership says.
+    book: Mutex<BTreeMap<u64, String>>,
+    links: Mutex<BTreeMap<(u64, Lane), Link>>,
+    group: Group,
+}
+
+impl Peers {
+    /// None yet. `cluster` says which cluster this member is in, if any.
+    pub fn new(id: u64, cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>, network: Option<Network>, group: &Group) -> Peers {
+        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), group: group.clone() }
+    }
+
+    /// How this member is reached, if it has a network.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
+    }
+
+    /// Which cluster this member is in.
+    pub fn cluster(&self) -> Option<u64> {
+        (self.cluster)()
+    }
+
+    /// Notes where a member is. Says whether that is news.
+    pub fn learn(&self, id: u64, address: &str) -> bool {
+        if id == self.id || address.is_empty() {
+            return false;
+        }
+        let before = self.book.lock().unwrap_or_else(PoisonError::into_inner).insert(id, address.to_owned());
+        if before.as_deref() == Some(address) {
+            return false;
+        }
+        // A connection to the old address may hang for long.
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(to, _), _| *to != id);
+        true
+    }
+
+    /// Notes where the membership says a member is, unless the member itself said something.
+    pub fn suggest(&self, id: u64, address: &str) {
+        if !address.is_empty() {
+            self.book.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_insert_with(|| address.to_owned());
+        }
+    }
+
+    /// Where a member is.
+    pub fn address(&self, id: u64) -> Option<String> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Forgets a member.
+    pub fn forget(&self, id: u64) {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(to, _), _| *to != id);
+    }
+
+    /// Calls a member and waits for its answer, for as long as the caller has patience.
+    ///
+    /// Cancel safety: a dropped call may or may not have reached it.
+    pub async fn call<C: Call>(&self, to: u64, call: &C) -> Result<C::Answer, Error> {
+        let answer = self.post(to, Lane::Calls, C::PATH, wire::body::full(encode(call)?)).await?;
+        decode(&answer)
+    }
+
+    /// The same, with an end after [`CALL_TIMEOUT`].
+    pub async fn ask<C: Call>(&self, to: u64, call: &C) -> Result<C::Answer, Error> {
+        tokio::time::timeout(CALL_TIMEOUT, self.call(to, call)).await.unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Hands commands to the leader.
+    pub async fn propose(&self, to: u64, batch: &Batch) -> Result<Proposed, Error> {
+        self.ask(to, &Propose(batch.clone())).await
+    }
+
+    /// Posts a body and reads the answer's. A connection that failed is made again by the next call.
+    pub async fn post(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
+        let network = self.network.as_ref().ok_or(Error::NoNetwork)?;
+        let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: format!("member {to}") })?;
+        let unreachable = || Error::MemberUnreachable { address: address.clone() };
+        let link = Arc::clone(self.links.lock().unwrap_or_else(PoisonError::into_inner).entry((to, lane)).or_default());
+        let sender = {
+            let mut slot = link.lock().await;
+            match slot.as_ref().filter(|sender| !sender.is_closed()) {
+                Some(sender) => sender.clone(),
+                None => {
+                    let stream = network.dial.dial(&address).await.map_err(|_| unreachable())?;
+                    slot.insert(Http2::begin(stream, &address, &self.group).await.map_err(|_| unreachable())?).clone()
+                }
+            }
+        };
+        let mut request = http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, &network.address);
+        if let Some(cluster) = self.cluster() {
+            request = request.header(CLUSTER, cluster);
+        }
+        let request = request.body(body).map_err(Error::io("cannot call a member"))?;
+        let guard = BreakOnDrop { link: &link, armed: true };
+        let answer = sender.send(request).await.map_err(|_| unreachable())?;
+        let (parts, body) = answer.into_parts();
+        let bytes = collect(body).await.map_err(Error::io("a member's message broke off"))?;
+        guard.disarm();
+        if parts.status == http::StatusCode::OK {
+            return Ok(bytes);
+        }
+        Err(Error::Io { doing: "a member refused a call", why: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+}
+
+/// Reads a whole message. Boxed, as the compiler cannot see through the body's error type across rooms.
+pub fn collect(body: Body) -> Pin<Box<dyn Future<Output = Result<Bytes, wire::body::CollectError>> + Send>> {
+    Box::pin(wire::body::collect(body, CALL_BYTES_MAX))
+}
+
+/// A call that was given up says that its connection may be dead: the next call makes a new one.
+struct BreakOnDrop<'a> {
+    link: &'a Link,
+    armed: bool,
+}
+
+impl BreakOnDrop<'_> {
+    fn disarm(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for BreakOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed
+            && let Ok(mut slot) = self.link.try_lock()
+        {
+            *slot = None;
+        }
+    }
+}

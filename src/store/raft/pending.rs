@@ -1,0 +1,109 @@
+//! The callers of this member whose batches are on their way. The writer answers them when it applies the batch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::raft::command::{Batch, Command, Origin, Outcome};
+
+#[derive(Debug)]
+struct Waiting {
+    waiters: Vec<oneshot::Sender<Outcome>>,
+    done: oneshot::Sender<()>,
+}
+
+/// Batches of this process that are not applied yet.
+#[derive(Debug)]
+pub struct Pending {
+    member: u64,
+    boot: u64,
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
+}
+
+/// A batch on its way, held by the one who carries it.
+#[derive(Debug)]
+pub struct Parcel {
+    /// Its number.
+    pub seq: u64,
+    /// What it holds.
+    pub commands: Arc<Vec<Command>>,
+    done: Option<oneshot::Receiver<()>>,
+}
+
+impl Parcel {
+    /// Resolves when its callers have their answer.
+    ///
+    /// Cancel safety: asked again, it goes on waiting.
+    pub async fn done(&mut self) {
+        if let Some(done) = &mut self.done {
+            // A sender that is gone was the answer too.
+            let _answered = done.await;
+            self.done = None;
+        }
+    }
+
+    /// Whether its callers have their answer.
+    pub fn is_done(&mut self) -> bool {
+        if self.done.as_mut().is_some_and(|done| !matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty))) {
+            self.done = None;
+        }
+        self.done.is_none()
+    }
+}
+
+impl Pending {
+    /// Of this member; `boot` tells its processes apart.
+    pub fn new(member: u64, boot: u64) -> Pending {
+        Pending { member, boot, waiting: Mutex::default() }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes who waits for these commands.
+    pub fn begin(&self, seq: u64, commands: Vec<Command>, waiters: Vec<oneshot::Sender<Outcome>>) -> Parcel {
+        let (done, finished) = oneshot::channel();
+        self.waiting().insert(seq, Waiting { waiters, done });
+        Parcel { seq, commands: Arc::new(commands), done: Some(finished) }
+    }
+
+    /// The parcel as an entry of `term`.
+    pub fn batch(&self, parcel: &Parcel, term: u64) -> Batch {
+        let origin = Origin { member: self.member, boot: self.boot, seq: parcel.seq, term };
+        Batch { origin, commands: Arc::clone(&parcel.commands) }
+    }
+
+    fn take(&self, origin: &Origin) -> Option<Waiting> {
+        if origin.member != self.member || origin.boot != self.boot {
+            return None;
+        }
+        self.waiting().remove(&origin.seq)
+    }
+
+    /// Whether the callers of a batch wait here.
+    pub fn is_ours(&self, origin: &Origin) -> bool {
+        origin.member == self.member && origin.boot == self.boot
+    }
+
+    /// Answers the callers of an applied batch, if they are here.
+    pub fn answer(&self, origin: &Origin, outcomes: Vec<Outcome>) {
+        let Some(waiting) = self.take(origin) else { return };
+        for (waiter, outcome) in waiting.waiters.into_iter().zip(outcomes) {
+            // A caller that is gone does not need its answer.
+            let _gone = waiter.send(outcome);
+        }
+        let _gone = waiting.done.send(());
+    }
+
+    /// Tells the callers of a batch the same error, if they are here and still wait.
+    pub fn fail(&self, origin: &Origin, error: &Error) {
+        let Some(waiting) = self.take(origin) else { return };
+        for waiter in waiting.waiters {
+            let _gone = waiter.send(Err(error.clone()));
+        }
+        let _gone = waiting.done.send(());
+    }
+}
