@@ -21,8 +21,6 @@ use crate::images::{ImageError, SystemImages};
 
 /// Names of the plugins; each is this program (main.rs).
 const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
-/// Pods on a node, as upstream.
-const PODS_MAX: u32 = 110;
 
 /// What the node's half is told.
 pub(crate) struct AgentConfig {
@@ -126,7 +124,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         resolv_conf: config.resolv_conf,
         labels: config.labels,
         taints: config.taints,
-        max_pods: PODS_MAX,
+        settings: kubelet::settings::Settings::default(),
     };
     let runtime = kubelet::start_runtime(&kubelet, group).await?;
     if let Some(images) = config.images {

@@ -33,7 +33,6 @@ const BANNED: [(&str, &str); 11] = [
 /// Who may use kube's watcher itself: everybody else reads an informer. Path and why.
 const WATCHERS: &[(&str, &str)] = &[
     ("src/client/informer.rs", "the one list/watch"),
-    ("src/kubelet/sources/mod.rs", "the node's own pods: it needs the moment of the first complete list, before anything is killed"),
     ("src/kubelet/volumes/refs.rs", "single ConfigMaps and Secrets: a node may not list them"),
 ];
 

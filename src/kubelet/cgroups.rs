@@ -63,7 +63,8 @@ impl Cgroups {
         }
         if driver == CgroupDriver::Cgroupfs {
             for class in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
-                let failed = FileError { doing: "cannot create cgroup", path: Path::new(ROOT).join(class), source: io::ErrorKind::Other.into() };
+                let failed =
+                    FileError { doing: "cannot create cgroup", path: Path::new(ROOT).join(class), source: io::ErrorKind::Other.into() };
                 cgroups.make(class).map_err(|source| FileError { source, ..failed })?;
             }
             cgroups.set_shares("kubepods/besteffort", SHARES_MIN);
@@ -81,23 +82,61 @@ impl Cgroups {
     }
 
     /// Makes the pod's cgroup with its limits. Containers join it through the runtime.
-    pub(crate) fn create(&self, pod: &Pod) -> io::Result<()> {
+    pub(crate) fn create(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
         if self.driver == CgroupDriver::Systemd {
             // systemd makes the slices when runc asks for the first scope in them.
             return Ok(());
         }
-        let path = cgroupfs_path(qos(pod), pod.metadata.uid.as_deref().unwrap_or_default());
-        self.make(&path)?;
-        let limits = pod_limits(pod);
-        self.set_shares(&path, limits.shares);
-        if let Some(quota) = limits.quota {
-            self.set_quota(&path, quota);
-        }
-        if let Some(memory) = limits.memory {
-            let (controller, file) = if self.unified { ("", "memory.max") } else { ("memory", "memory.limit_in_bytes") };
-            self.write(controller, &path, file, &memory.to_string());
-        }
+        self.make(&self.path_of(pod))?;
+        self.limit(&Limits::of(pod), pod, pids_max);
         Ok(())
+    }
+
+    /// After the sandbox began: under systemd the pod's slices exist only now.
+    pub(crate) fn settle(&self, pod: &Pod, pids_max: Option<i64>) {
+        if self.driver == CgroupDriver::Cgroupfs {
+            return;
+        }
+        self.set_shares("kubepods.slice/kubepods-besteffort.slice", SHARES_MIN);
+        self.limit(&Limits::of(pod), pod, pids_max);
+    }
+
+    /// Sets the pod's own limits.
+    pub(crate) fn limit(&self, limits: &Limits, pod: &Pod, pids_max: Option<i64>) {
+        let path = self.path_of(pod);
+        self.set_shares(&path, limits.shares);
+        self.set_quota(&path, limits.quota);
+        let (controller, file, none) = if self.unified { ("", "memory.max", "max") } else { ("memory", "memory.limit_in_bytes", "-1") };
+        let text = limits.memory.map_or(none.to_owned(), |bytes| bytes.to_string());
+        self.write(controller, &path, file, &text);
+        if let Some(max) = pids_max {
+            self.write(if self.unified { "" } else { "pids" }, &path, "pids.max", &max.to_string());
+        }
+    }
+
+    /// Whether this is the unified hierarchy (v2).
+    pub(crate) fn is_unified(&self) -> bool {
+        self.unified
+    }
+
+    /// The pod's group under a controller's root.
+    fn path_of(&self, pod: &Pod) -> String {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        match self.driver {
+            CgroupDriver::Cgroupfs => cgroupfs_path(qos(pod), uid),
+            CgroupDriver::Systemd => systemd_path(qos(pod), uid).trim_start_matches('/').to_owned(),
+        }
+    }
+
+    /// A pod's folder, of the named controller on v1.
+    pub(crate) fn dir_of(&self, pod: &Pod, controller: &str) -> PathBuf {
+        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.path_of(pod))
+    }
+
+    /// The folder of all pods, of the named controller on v1.
+    pub(crate) fn all_pods_dir(&self, controller: &str) -> PathBuf {
+        let name = if self.driver == CgroupDriver::Systemd { "kubepods.slice" } else { "kubepods" };
+        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(name)
     }
 
     /// Removes the pod's cgroup, when its processes are gone.
@@ -105,7 +144,7 @@ impl Cgroups {
         if self.driver == CgroupDriver::Systemd {
             return;
         }
-        let path = cgroupfs_path(qos(pod), pod.metadata.uid.as_deref().unwrap_or_default());
+        let path = self.path_of(pod);
         let mut roots = vec![PathBuf::from(ROOT)];
         if !self.unified {
             roots = fs::read_dir(ROOT).map(|dirs| dirs.flatten().map(|dir| dir.path()).collect()).unwrap_or_default();
@@ -138,12 +177,12 @@ impl Cgroups {
         }
     }
 
-    fn set_quota(&self, path: &str, quota: i64) {
+    fn set_quota(&self, path: &str, quota: Option<i64>) {
         match self.unified {
-            true => self.write("", path, "cpu.max", &format!("{quota} {PERIOD_USEC}")),
+            true => self.write("", path, "cpu.max", &format!("{} {PERIOD_USEC}", quota.map_or("max".to_owned(), |q| q.to_string()))),
             false => {
                 self.write("cpu", path, "cpu.cfs_period_us", &PERIOD_USEC.to_string());
-                self.write("cpu", path, "cpu.cfs_quota_us", &quota.to_string());
+                self.write("cpu", path, "cpu.cfs_quota_us", &quota.unwrap_or(-1).to_string());
             }
         }
     }
@@ -215,13 +254,28 @@ pub(crate) fn qos(pod: &Pod) -> Qos {
     if guaranteed { Qos::Guaranteed } else { Qos::Burstable }
 }
 
-struct PodLimits {
-    shares: i64,
-    quota: Option<i64>,
-    memory: Option<i64>,
+/// What a pod as a whole may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) shares: i64,
+    pub(crate) quota: Option<i64>,
+    pub(crate) memory: Option<i64>,
 }
 
-fn pod_limits(pod: &Pod) -> PodLimits {
+impl Limits {
+    /// By the pod's own word, or by those of its containers; overhead is added.
+    pub(crate) fn of(pod: &Pod) -> Limits {
+        pod_limits(pod)
+    }
+
+    /// The looser of two in every respect: what holds while containers change from one to the other.
+    pub(crate) fn widest(self, other: Limits) -> Limits {
+        let most = |a: Option<i64>, b: Option<i64>| a.zip(b).map(|(a, b)| a.max(b));
+        Limits { shares: self.shares.max(other.shares), quota: most(self.quota, other.quota), memory: most(self.memory, other.memory) }
+    }
+}
+
+fn pod_limits(pod: &Pod) -> Limits {
     let spec = pod.spec.clone().unwrap_or_default();
     let sidecar = |c: &&k8s_openapi::api::core::v1::Container| c.restart_policy.as_deref() == Some("Always");
     let long: Vec<_> = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(sidecar)).collect();
@@ -239,7 +293,13 @@ fn pod_limits(pod: &Pod) -> PodLimits {
     let cpu_limit = cpu_limit.or_else(|| total(&|c| limit(c.resources.as_ref(), "cpu").map(|q| q.milli_value())));
     let memory = limit(own, "memory").map(|q| q.value());
     let memory = memory.or_else(|| total(&|c| limit(c.resources.as_ref(), "memory").map(|q| q.value())));
-    PodLimits { shares: shares(cpu_request.unwrap_or(0)), quota: cpu_limit.map(quota), memory }
+    let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(parse);
+    let (cpu_extra, memory_extra) = (overhead("cpu").map_or(0, |q| q.milli_value()), overhead("memory").map_or(0, |q| q.value()));
+    Limits {
+        shares: shares(cpu_request.unwrap_or(0) + cpu_extra),
+        quota: cpu_limit.map(|milli| quota(milli + cpu_extra)),
+        memory: memory.map(|bytes| bytes + memory_extra),
+    }
 }
 
 /// Milli-CPUs as v1 shares.
@@ -278,8 +338,10 @@ mod tests {
     use super::*;
 
     fn pod(resources: serde_json::Value) -> Pod {
-        serde_json::from_value(serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}))
-            .unwrap()
+        serde_json::from_value(
+            serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
+        )
+        .unwrap()
     }
 
     #[test]

@@ -7,8 +7,11 @@ use std::path::PathBuf;
 
 use base::files::create_private_dir;
 use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::runtime::CgroupDriver;
+use crate::settings::Settings;
 
 /// Which container runtime to use.
 #[derive(Clone, Debug)]
@@ -65,11 +68,42 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// Taints at registration.
     pub taints: Vec<Taint>,
-    /// Most pods this node takes, 110 upstream.
-    pub max_pods: u32,
+    /// What an operator may tune.
+    pub settings: Settings,
 }
 
 impl Config {
+    /// What is in force, in the words of upstream's KubeletConfiguration.
+    pub(crate) fn configz(&self, driver: CgroupDriver) -> Value {
+        let s = &self.settings;
+        let hard: serde_json::Map<String, Value> = s.eviction_hard.iter().map(|(name, at)| (name.clone(), json!(at.to_string()))).collect();
+        let secs = |d: std::time::Duration| format!("{}s", d.as_secs());
+        json!({"kubeletconfig": {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "staticPodPath": self.manifest_dir,
+            "port": self.port,
+            "clusterDomain": self.cluster_domain,
+            "clusterDNS": self.cluster_dns,
+            "cgroupDriver": if driver == CgroupDriver::Systemd { "systemd" } else { "cgroupfs" },
+            "cgroupsPerQOS": true,
+            "maxPods": s.max_pods,
+            "podsPerCore": s.pods_per_core,
+            "podPidsLimit": s.pod_max_pids.unwrap_or(-1),
+            "resolvConf": self.resolv_conf,
+            "imageGCHighThresholdPercent": s.image_gc_high_percent,
+            "imageGCLowThresholdPercent": s.image_gc_low_percent,
+            "imageMinimumGCAge": secs(s.image_age_min),
+            "evictionHard": hard,
+            "evictionPressureTransitionPeriod": secs(s.pressure_transition),
+            "containerLogMaxSize": s.log_bytes_max.to_string(),
+            "containerLogMaxFiles": s.log_files_max,
+            "allowedUnsafeSysctls": s.unsafe_sysctls,
+            "authentication": {"x509": {}, "webhook": {"enabled": true}, "anonymous": {"enabled": false}},
+            "authorization": {"mode": "Webhook"},
+        }})
+    }
+
     pub(crate) fn prepare_dirs(&self) -> Result<(), Error> {
         create_private_dir(&self.root_dir)?;
         for dir in ["pods", "plugins", "plugins_registry"] {

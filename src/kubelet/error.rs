@@ -10,7 +10,9 @@ use crate::runtime::cri::CriError;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program that runs containers is not installed.
-    #[error("{program} was not found on PATH; install the package {package} (Debian: apt-get install {package}) or name a running one with --container-runtime-endpoint")]
+    #[error(
+        "{program} was not found on PATH; install the package {package} (Debian: apt-get install {package}) or name a running one with --container-runtime-endpoint"
+    )]
     ProgramMissing {
         /// containerd or runc.
         program: &'static str,
@@ -36,7 +38,9 @@ pub enum Error {
         log: PathBuf,
     },
     /// The kernel does not offer a controller that pods need.
-    #[error("cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: cgroup_memory=1 cgroup_enable=memory)")]
+    #[error(
+        "cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: cgroup_memory=1 cgroup_enable=memory)"
+    )]
     CgroupMissing {
         /// cpu, memory or pids.
         controller: &'static str,

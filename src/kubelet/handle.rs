@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::logs::{self, LogOptions};
 use crate::manager::Pods;
 use crate::node::Node;
+use crate::stats::metrics;
 use crate::worker::Snapshot;
 use crate::worker::observe::{Seen, State};
 
@@ -74,7 +75,9 @@ impl Handle {
         let (cri, id) = (self.node.runtime.cri.clone(), seen.id.clone());
         let still_runs = move || {
             let (cri, id) = (cri.clone(), id.clone());
-            let ask = async move { cri.container(&id).await.is_ok_and(|s| s.is_some_and(|s| s.state() == cri::ContainerState::ContainerRunning)) };
+            let ask = async move {
+                cri.container(&id).await.is_ok_and(|s| s.is_some_and(|s| s.state() == cri::ContainerState::ContainerRunning))
+            };
             Box::pin(ask) as futures_util::future::BoxFuture<'static, bool>
         };
         let path = std::path::PathBuf::from(&seen.log_path);
@@ -88,7 +91,12 @@ impl Handle {
     pub async fn exec_url(&self, ns: &str, pod: &str, container: &str, options: StreamOptions) -> Result<String, Error> {
         let seen = self.running(ns, pod, container)?;
         let StreamOptions { command, stdin, stdout, stderr, tty } = options;
-        Ok(self.node.runtime.cri.exec(cri::ExecRequest { container_id: seen.id, cmd: command, tty, stdin, stdout, stderr: stderr && !tty }).await?)
+        Ok(self
+            .node
+            .runtime
+            .cri
+            .exec(cri::ExecRequest { container_id: seen.id, cmd: command, tty, stdin, stdout, stderr: stderr && !tty })
+            .await?)
     }
 
     /// The runtime's address for an attach.
@@ -106,9 +114,25 @@ impl Handle {
         Ok(self.node.runtime.cri.port_forward(&sandbox.id, ports).await?)
     }
 
-    /// `/stats/summary`.
-    pub async fn summary(&self) -> Result<serde_json::Value, Error> {
-        Ok(crate::stats::summary(&self.node, &self.pods).await?)
+    /// `/stats/summary`; disks and networks only when more than CPU and memory is asked for.
+    pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<serde_json::Value, Error> {
+        Ok(crate::stats::summary(&self.node, &self.pods, only_cpu_and_memory).await?)
+    }
+
+    /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and `probes`.
+    pub async fn metrics(&self, page: &str) -> Result<Option<String>, Error> {
+        Ok(match page {
+            "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION)),
+            "cadvisor" => Some(metrics::cadvisor(&self.node, &self.pods).await?),
+            "resource" => Some(metrics::resource(&self.node, &self.pods).await?),
+            "probes" => Some(metrics::probes(&self.node)),
+            _ => None,
+        })
+    }
+
+    /// `/configz`.
+    pub fn configz(&self) -> serde_json::Value {
+        self.node.config.configz(self.node.runtime.cgroup_driver)
     }
 
     /// Runs a command to its end, for `/run` and for tools: exit code, stdout, stderr.
@@ -129,13 +153,12 @@ impl Handle {
     }
 
     fn container_name(&self, pod: &Pod, wanted: &str) -> Result<String, Error> {
-        let all = container::all(pod);
         let main = pod.spec.as_ref().and_then(|s| s.containers.first()).map(|c| c.name.clone()).unwrap_or_default();
         if wanted.is_empty() {
             return Ok(main);
         }
-        match all.iter().find(|(c, _)| c.name == wanted) {
-            Some((c, _)) => Ok(c.name.clone()),
+        match container::find(pod, wanted) {
+            Some((c, _)) => Ok(c.name),
             None => Err(Error::ContainerNotFound {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 container: wanted.to_owned(),
@@ -153,7 +176,9 @@ impl Handle {
 }
 
 fn waiting_reason(snapshot: &Snapshot, name: &str) -> String {
-    let statuses = snapshot.status.container_statuses.iter().chain(&snapshot.status.init_container_statuses).flatten();
+    let status = &snapshot.status;
+    let lists = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let statuses = lists.into_iter().flat_map(|list| list.iter().flatten());
     let found = statuses.filter(|s| s.name == name).find_map(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
     found.unwrap_or_else(|| "ContainerCreating".to_owned())
 }

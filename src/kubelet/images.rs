@@ -1,6 +1,6 @@
 //! Images: whether to pull, what to say of it, how long to wait after a failure, and what to delete when the disk fills.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,16 +15,21 @@ use tracing::{info, warn};
 
 use crate::events::Kind;
 use crate::node::Node;
+use crate::runtime::cri::CriError;
 use crate::worker::backoff::Backoffs;
 
-/// Upstream's image-gc-high-threshold and -low-threshold, in per cent of the disk.
-const GC_ABOVE_PERCENT: u64 = 85;
-const GC_DOWN_TO_PERCENT: u64 = 80;
 const GC_PERIOD: Duration = Duration::from_secs(300);
 
-/// Failed pulls, by pod and image.
+/// Failed pulls, by pod and image; and the ages of images.
 #[derive(Default)]
-pub(crate) struct Pulls(Mutex<Backoffs>);
+pub(crate) struct Pulls(Mutex<Backoffs>, Mutex<HashMap<String, Age>>);
+
+/// When an image was first seen, and last in use.
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    found: Timestamp,
+    used: Timestamp,
+}
 
 /// Why a container has no image yet: upstream's reason and text for its waiting state.
 #[derive(Clone, Debug)]
@@ -42,6 +47,34 @@ fn policy(container: &Container) -> &str {
     container.image_pull_policy.as_deref().filter(|p| !p.is_empty()).unwrap_or(if moving { "Always" } else { "IfNotPresent" })
 }
 
+/// Whether a name is one that an image can have. Spec: the distribution project's reference grammar.
+fn check_name(image: &str) -> Result<(), String> {
+    let bad = || Err("invalid reference format".to_owned());
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    if digest.is_some_and(|d| d.split_once(':').is_none_or(|(_, hex)| hex.len() < 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()))) {
+        return bad();
+    }
+    let (path, tag) = match name.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
+        _ => (name, None),
+    };
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let tag_fits = |t: &str| t.len() <= 128 && t.bytes().next().is_some_and(word) && t.bytes().all(|b| word(b) || b == b'.' || b == b'-');
+    if tag.is_some_and(|t| !tag_fits(t)) {
+        return bad();
+    }
+    let host = |part: &str| part.contains('.') || part.contains(':') || part == "localhost";
+    let parts: Vec<&str> = path.split('/').collect();
+    let rest = if parts.len() > 1 && host(parts[0]) { &parts[1..] } else { &parts[..] };
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let edges = |p: &str| p.bytes().next().is_some_and(inner) && p.bytes().last().is_some_and(inner);
+    if rest.iter().any(|p| p.bytes().any(|b| b.is_ascii_uppercase())) {
+        let full = if parts.len() == 1 { format!("library/{path}") } else { path.to_owned() };
+        return Err(format!("invalid reference format: repository name ({full}) must be lowercase"));
+    }
+    if rest.iter().all(|p| edges(p) && p.bytes().all(|b| inner(b) || matches!(b, b'.' | b'_' | b'-'))) { Ok(()) } else { bad() }
+}
+
 /// Makes sure that the container's image is here.
 pub(crate) async fn ensure(
     node: &Node,
@@ -52,6 +85,11 @@ pub(crate) async fn ensure(
 ) -> Result<cri::Image, NoImage> {
     let image = container.image.clone().unwrap_or_default();
     let say = |kind, reason, message: String| node.events.pod(pod, Some(field.to_owned()), kind, reason, message);
+    if let Err(why) = check_name(&image) {
+        let message = format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {why}");
+        say(Kind::Warning, "InspectFailed", message.clone());
+        return Err(NoImage { reason: "InvalidImageName", message, retry_at: None });
+    }
     let failed = |err: &dyn std::fmt::Display| NoImage { reason: "ImageInspectError", message: err.to_string(), retry_at: None };
     let here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
     match (policy(container), here) {
@@ -72,14 +110,22 @@ pub(crate) async fn ensure(
     if let Some((until, why)) = waiting {
         say(Kind::Normal, "BackOff", format!("Back-off pulling image \"{image}\""));
         say(Kind::Warning, "Failed", "Error: ImagePullBackOff".to_owned());
-        return Err(NoImage { reason: "ImagePullBackOff", message: format!("Back-off pulling image \"{image}\": {why}"), retry_at: Some(until) });
+        return Err(NoImage {
+            reason: "ImagePullBackOff",
+            message: format!("Back-off pulling image \"{image}\": {why}"),
+            retry_at: Some(until),
+        });
     }
     say(Kind::Normal, "Pulling", format!("Pulling image \"{image}\""));
     match pull(node, pod, &image, sandbox).await {
         Ok((found, took)) => {
             let size = found.size;
             let took = format!("{:.3}s", took.as_secs_f64());
-            say(Kind::Normal, "Pulled", format!("Successfully pulled image \"{image}\" in {took} ({took} including waiting). Image size: {size} bytes."));
+            say(
+                Kind::Normal,
+                "Pulled",
+                format!("Successfully pulled image \"{image}\" in {took} ({took} including waiting). Image size: {size} bytes."),
+            );
             Ok(found)
         }
         Err(why) => {
@@ -117,14 +163,19 @@ async fn credentials(node: &Node, pod: &Pod, image: &str) -> Option<cri::AuthCon
 
 fn find_auth(auths: &serde_json::Value, image: &str) -> Option<cri::AuthConfig> {
     use base64::Engine as _;
-    let registry = match image.split_once('/') {
-        Some((host, _)) if host.contains('.') || host.contains(':') || host == "localhost" => host,
-        _ => "docker.io",
+    let full = match image.split_once('/') {
+        Some((host, _)) if host.contains('.') || host.contains(':') || host == "localhost" => image.to_owned(),
+        _ => format!("docker.io/{image}"),
     };
-    let (server, entry) = auths.as_object()?.iter().find(|(server, _)| {
-        let host = server.trim_start_matches("https://").trim_start_matches("http://").split('/').next().unwrap_or_default();
-        host == registry || (registry == "docker.io" && host == "index.docker.io")
-    })?;
+    let place = |server: &str| {
+        let bare = server.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
+        let bare = bare.strip_suffix("/v1").or_else(|| bare.strip_suffix("/v2")).unwrap_or(bare);
+        bare.replace("index.docker.io", "docker.io")
+    };
+    // A longer path is more exact: r.io/team before r.io.
+    let covers = |place: &str| full == place || full.strip_prefix(place).is_some_and(|rest| rest.starts_with(['/', ':', '@']));
+    let (server, entry) =
+        auths.as_object()?.iter().filter(|(server, _)| covers(&place(server))).max_by_key(|(server, _)| place(server).len())?;
     let text = |key: &str| entry.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
     let (mut username, mut password) = (text("username"), text("password"));
     if let Ok(plain) = base64::engine::general_purpose::STANDARD.decode(text("auth"))
@@ -132,7 +183,13 @@ fn find_auth(auths: &serde_json::Value, image: &str) -> Option<cri::AuthConfig> 
     {
         (username, password) = (user.to_owned(), pass.to_owned());
     }
-    Some(cri::AuthConfig { username, password, server_address: server.clone(), identity_token: text("identitytoken"), ..Default::default() })
+    Some(cri::AuthConfig {
+        username,
+        password,
+        server_address: server.clone(),
+        identity_token: text("identitytoken"),
+        ..Default::default()
+    })
 }
 
 /// Deletes images that no container uses when the disk fills.
@@ -142,33 +199,72 @@ pub(crate) fn start_gc(node: Arc<Node>, group: &Group) {
             tokio::time::sleep(GC_PERIOD).await;
             if let Err(err) = collect(&node).await {
                 warn!(err = %Chain(&err), "image garbage collection failed");
+                let text = format!("Failed to garbage collect images: {err}");
+                node.events.node(&node.config.node_name, Kind::Warning, "ImageGCFailed", text);
             }
         }
     });
 }
 
-async fn collect(node: &Node) -> Result<(), crate::runtime::cri::CriError> {
-    let used_percent = || {
-        let stat = rustix::fs::statvfs(&node.config.root_dir).ok()?;
-        let used = stat.f_blocks.saturating_sub(stat.f_bavail);
-        Some(used * 100 / stat.f_blocks.max(1))
-    };
-    if used_percent().is_none_or(|percent| percent < GC_ABOVE_PERCENT) {
-        return Ok(());
-    }
-    let in_use: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
-    for image in node.runtime.cri.images().await? {
-        let named = image.repo_tags.contains(&node.config.pause_image);
-        if image.pinned || named || in_use.contains(&image.id) || image.repo_digests.iter().any(|d| in_use.contains(d)) {
-            continue;
-        }
-        info!(image = %image.id, bytes = image.size, "deleting an unused image, the disk is nearly full");
-        node.runtime.cri.remove_image(&image.id).await?;
-        if used_percent().is_some_and(|percent| percent < GC_DOWN_TO_PERCENT) {
-            break;
-        }
+async fn collect(node: &Node) -> Result<(), CriError> {
+    let settings = &node.config.settings;
+    let disk = || node.image_disk();
+    seen_now(node).await?;
+    let Some(now) = disk().filter(|d| d.used_percent() >= settings.image_gc_high_percent) else { return Ok(()) };
+    let goal = now.capacity / 100 * (100 - settings.image_gc_low_percent);
+    let wanted = goal.saturating_sub(now.available);
+    info!(percent = now.used_percent(), bytes = wanted, "the disk of images is nearly full, deleting unused ones");
+    let freed = free(node, wanted, settings.image_age_min).await?;
+    if freed < wanted {
+        let text = format!(
+            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found {freed} bytes eligible to free."
+        );
+        node.events.node(&node.config.node_name, Kind::Warning, "FreeDiskSpaceFailed", text);
     }
     Ok(())
+}
+
+/// Notes which images there are and which are in use; those that are gone are forgotten.
+async fn seen_now(node: &Node) -> Result<Vec<cri::Image>, CriError> {
+    let in_use: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
+    let images = node.runtime.cri.images().await?;
+    let now = node.clock.now();
+    let mut ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner);
+    ages.retain(|id, _| images.iter().any(|image| image.id == *id));
+    for image in &images {
+        let used = in_use.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| in_use.contains(name));
+        let age = ages.entry(image.id.clone()).or_insert(Age { found: now, used: Timestamp::UNIX_EPOCH });
+        if used {
+            age.used = now;
+        }
+    }
+    Ok(images)
+}
+
+/// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
+pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<u64, CriError> {
+    let images = seen_now(node).await?;
+    let now = node.clock.now();
+    let ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
+    let pause = &node.config.pause_image;
+    let mut unused: Vec<(Age, cri::Image)> = images
+        .into_iter()
+        .filter(|image| !image.pinned && !image.repo_tags.contains(pause))
+        .filter_map(|image| ages.get(&image.id).map(|age| (*age, image)))
+        .filter(|(age, _)| age.used < now && old(age))
+        .collect();
+    unused.sort_by_key(|(age, _)| (age.used, age.found));
+    let mut freed = 0;
+    for (_, image) in unused {
+        if freed >= wanted {
+            break;
+        }
+        info!(image = %image.id, bytes = image.size, "deleting an unused image");
+        node.runtime.cri.remove_image(&image.id).await?;
+        freed += image.size;
+    }
+    Ok(freed)
 }
 
 /// Names and sizes of images for the node's status, the largest first.
@@ -183,7 +279,6 @@ pub(crate) fn forget(pulls: &Pulls, uid: &str) {
     pulls.0.lock().unwrap_or_else(PoisonError::into_inner).forget(uid);
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,6 +290,17 @@ mod tests {
         assert_eq!(policy_of("web:latest"), "Always");
         assert_eq!(policy_of("web:1"), "IfNotPresent");
         assert_eq!(policy_of("web@sha256:00"), "IfNotPresent");
+    }
+
+    #[test]
+    fn names_that_no_image_can_have_are_refused() {
+        for good in ["a", "a:1", "r.io:5000/a/b_c-d:v1.0", "a@sha256:0123456789abcdef0123456789abcdef", "localhost/x"] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a:", "a b", "-a", "a//b", "a@sha256:zz", ":1"] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(check_name("Foo").unwrap_err(), "invalid reference format: repository name (library/Foo) must be lowercase");
     }
 
     #[test]

@@ -5,7 +5,13 @@
 //! status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the network reaches a service.
 
 pub mod config;
+
+pub mod settings;
+
+mod disk;
+
 pub mod error;
+mod evict;
 
 pub mod sources;
 
@@ -41,6 +47,8 @@ mod stats;
 
 pub mod logs;
 
+mod rotate;
+
 pub mod handle;
 
 pub mod server;
@@ -74,7 +82,9 @@ pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
     let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));
     let pods = manager::start(Arc::clone(&node), &group).await;
-    register::start(Arc::clone(&node), pods.clone(), &group);
+    register::start(Arc::clone(&node), &group);
     images::start_gc(Arc::clone(&node), &group);
+    evict::start(Arc::clone(&node), pods.clone(), &group);
+    rotate::start(Arc::clone(&node), pods.clone(), &group);
     Ok(Handle::new(node, pods))
 }

@@ -121,7 +121,12 @@ struct Reader {
 }
 
 /// Streams a log file. A followed stream ends when the container does.
-pub(crate) fn stream(path: &Path, options: LogOptions, clock: &Clock, still_runs: StillRuns) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
+pub(crate) fn stream(
+    path: &Path,
+    options: LogOptions,
+    clock: &Clock,
+    still_runs: StillRuns,
+) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
     let mut file = File::open(path)?;
     let start = match options.tail_lines {
         Some(lines) => tail_offset(&mut file, lines)?,
@@ -287,7 +292,10 @@ mod tests {
         assert_eq!(read(LogOptions { tail_lines: Some(0), ..Default::default() }).await, "");
         assert_eq!(read(LogOptions { limit_bytes: Some(6), ..Default::default() }).await, "one\ntw");
         assert_eq!(read(LogOptions { since_time: Some("2026-01-01T00:00:02Z".parse().unwrap()), ..Default::default() }).await, "three\n");
-        assert_eq!(read(LogOptions { stream: Some("Stderr".to_owned()), timestamps: true, ..Default::default() }).await, "2026-01-01T00:00:01.0Z two\n");
+        assert_eq!(
+            read(LogOptions { stream: Some("Stderr".to_owned()), timestamps: true, ..Default::default() }).await,
+            "2026-01-01T00:00:01.0Z two\n"
+        );
         assert_eq!(read(LogOptions { follow: true, ..Default::default() }).await, "one\ntwo\nthree\n");
     }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
+use crate::config::RuntimeChoice;
 use crate::node::Node;
 use crate::runtime::events::{self as runtime_events, RuntimeEvent};
 use crate::runtime::labels;
@@ -18,7 +19,7 @@ use crate::worker::{Desired, Snapshot, Worker};
 
 mod admit;
 
-pub(crate) use admit::requests;
+pub(crate) use admit::{Host, requests};
 
 /// Changes that wait for the desk; when full their senders wait.
 const BACKLOG_CHANGES: usize = 256;
@@ -32,6 +33,8 @@ struct Shared {
     map: Mutex<BTreeMap<String, Entry>>,
     /// Container or sandbox id → pod uid.
     ids: Mutex<HashMap<String, String>>,
+    /// Static pods that wait for the end of an older one of their name.
+    held: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
     /// Mirror pods by namespace and name.
     mirrors: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
 }
@@ -54,9 +57,9 @@ impl Pods {
     }
 
     /// Whether the node can take the pod, beside those it has. The error is upstream's reason and text.
-    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), (&'static str, String)> {
+    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), (String, String)> {
         let others: Vec<Arc<Pod>> = self.all().into_iter().filter(|(p, _)| p.metadata.uid != pod.metadata.uid).map(|(p, _)| p).collect();
-        admit::admit(&node.config, &node.machine, pod, &others)
+        admit::admit(&node.host(), pod, &others)
     }
 
     /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
@@ -113,6 +116,7 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
     pods
 }
 
+#[derive(Clone)]
 struct Desk {
     node: Arc<Node>,
     pods: Pods,
@@ -120,7 +124,12 @@ struct Desk {
 }
 
 impl Desk {
-    async fn run(self, mut changes: mpsc::Receiver<Change>, mut runtime: mpsc::Receiver<RuntimeEvent>, mut refs: mpsc::Receiver<volumes::refs::Ref>) {
+    async fn run(
+        self,
+        mut changes: mpsc::Receiver<Change>,
+        mut runtime: mpsc::Receiver<RuntimeEvent>,
+        mut refs: mpsc::Receiver<volumes::refs::Ref>,
+    ) {
         loop {
             tokio::select! {
                 Some(change) = changes.recv() => self.take(change).await,
@@ -161,6 +170,7 @@ impl Desk {
         match change {
             Change::Set(pod) => self.set(pod),
             Change::Gone(uid) => {
+                self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, pod| pod.metadata.uid.as_deref() != Some(&uid));
                 self.pods.modify(&uid, |d| d.gone = true);
             }
             Change::Mirror(pod) => {
@@ -182,9 +192,20 @@ impl Desk {
         if is_static {
             self.keep_mirror(&pod);
         }
-        if !known {
+        if !known && is_static && self.name_is_taken(&pod) {
+            // An edited manifest: the old pod ends before the new one begins, for they would fight over ports and data.
+            self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), pod);
+        } else if !known {
             self.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static });
         }
+    }
+
+    fn name_is_taken(&self, pod: &Pod) -> bool {
+        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.values().any(|entry| {
+            let other = entry.tx.borrow();
+            other.is_static && key(&other.pod) == key(pod)
+        })
     }
 
     fn begin(&self, desired: Desired) {
@@ -194,10 +215,15 @@ impl Desk {
         let group = self.group.child(&uid);
         let worker = Worker::new(Arc::clone(&self.node), self.pods.clone(), rx, tx.clone(), Arc::clone(&shared), &group);
         self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone(), Entry { tx, shared });
-        let pods = self.pods.clone();
+        let desk = self.clone();
         self.group.spawn_short("pod", async move {
             Box::pin(worker.run()).await;
-            pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            let ended = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            let name = ended.map(|entry| key(&entry.tx.borrow().pod)).unwrap_or_default();
+            let next = desk.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            if let Some(pod) = next {
+                desk.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static: true });
+            }
         });
     }
 
@@ -211,7 +237,8 @@ impl Desk {
 
     /// A mirror that appeared, changed or vanished: its static pod publishes its status again, or makes it anew.
     fn mirror_changed(&self, mirror: &Pod) {
-        let found = self.pods.find(mirror.metadata.namespace.as_deref().unwrap_or_default(), mirror.metadata.name.as_deref().unwrap_or_default());
+        let found =
+            self.pods.find(mirror.metadata.namespace.as_deref().unwrap_or_default(), mirror.metadata.name.as_deref().unwrap_or_default());
         match found {
             Some((pod, _)) if sources::is_static(&pod) => {
                 self.keep_mirror(&pod);
@@ -236,7 +263,10 @@ impl Desk {
         };
         for sandbox in sandboxes {
             let label = |name: &str| sandbox.labels.get(name).cloned();
-            let Some(uid) = label(labels::POD_UID).filter(|uid| !uid.is_empty() && !known(uid)) else { continue };
+            // A runtime that only we use holds only our pods; on a shared one our mark decides.
+            let private = matches!(self.node.config.runtime, RuntimeChoice::Managed { .. });
+            let ours = private || label(labels::OWNER).as_deref() == self.node.config.root_dir.to_str();
+            let Some(uid) = label(labels::POD_UID).filter(|uid| ours && !uid.is_empty() && !known(uid)) else { continue };
             info!(uid = %uid, name = label(labels::POD_NAME).unwrap_or_default(), "ending a pod that no one wants any more");
             let mut pod = Pod { spec: Some(PodSpec::default()), ..Default::default() };
             pod.metadata.name = label(labels::POD_NAME);

@@ -1,26 +1,36 @@
 //! What all parts of the kubelet share.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
+use client::informer::{Informer, Informers};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as ApiNode;
 use tokio::sync::mpsc;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::container::fields::Surroundings;
+use crate::disk::Disk;
 use crate::events::Recorder;
 use crate::images::Pulls;
+use crate::manager::Host;
 use crate::runtime::Runtime;
+use crate::stats::Rates;
+use crate::stats::metrics::ProbeCounts;
 use crate::volumes::refs::{Ref, Refs};
 
 /// The shared context; one value for the process.
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) client: kube::Client,
+    pub(crate) informers: Informers,
+    /// The Node object as the API has it: labels and taints that people set count.
+    pub(crate) own: Informer<ApiNode>,
     pub(crate) runtime: Runtime,
     pub(crate) cgroups: Cgroups,
     pub(crate) clock: Clock,
@@ -34,6 +44,12 @@ pub(crate) struct Node {
     pub(crate) group: Group,
     /// Set with the node object: events about the node carry its uid.
     pub(crate) node_uid: OnceLock<String>,
+    pub(crate) rates: Rates,
+    pub(crate) probe_counts: ProbeCounts,
+    /// Conditions of pressure that hold now.
+    pub(crate) pressure: Mutex<Vec<String>>,
+    /// Where the runtime keeps images, once it has told.
+    pub(crate) image_dir: OnceLock<PathBuf>,
 }
 
 /// What the machine has.
@@ -42,14 +58,19 @@ pub(crate) struct Machine {
     pub(crate) cpus: i64,
     pub(crate) memory: i64,
     pub(crate) storage: i64,
+    /// Bytes in huge pages by resource name, e.g. `hugepages-2Mi`.
+    pub(crate) huge: BTreeMap<String, i64>,
+    pub(crate) has_apparmor: bool,
 }
 
 impl Node {
     pub(crate) fn new(config: Config, client: kube::Client, runtime: Runtime, cgroups: Cgroups, group: &Group) -> Node {
         let clock = Clock::system();
         let (refs, changes) = Refs::new(client.clone(), group);
+        let informers = Informers::new(client.clone(), group);
         Node {
-            events: Recorder::start(client.clone(), clock.clone(), &config.node_name, group),
+            events: Recorder::start(client.clone(), &config.node_name, group),
+            own: informers.selected(&format!("metadata.name={}", config.node_name)),
             machine: Machine::look(&config),
             refs,
             ref_changes: Mutex::new(Some(changes)),
@@ -58,6 +79,11 @@ impl Node {
             rng: Rng::from_os(),
             group: group.clone(),
             node_uid: OnceLock::new(),
+            rates: Rates::default(),
+            probe_counts: ProbeCounts::default(),
+            pressure: Mutex::default(),
+            image_dir: OnceLock::new(),
+            informers,
             config,
             client,
             runtime,
@@ -68,13 +94,92 @@ impl Node {
 
     /// What the downward API says of the node and of a pod's addresses.
     pub(crate) fn surroundings(&self, pod_ips: Vec<String>) -> Surroundings {
+        let allocatable = self.allocatable();
+        let of = |name: &str| allocatable.get(name).copied().unwrap_or(0);
         Surroundings {
             host_ips: self.config.node_ips.iter().map(ToString::to_string).collect(),
             pod_ips,
-            cpu_allocatable_milli: self.machine.cpus * 1000,
-            memory_allocatable: self.machine.memory,
-            storage_allocatable: self.machine.storage,
+            cpu_allocatable_milli: of("cpu"),
+            memory_allocatable: of("memory"),
+            storage_allocatable: of("ephemeral-storage"),
         }
+    }
+
+    /// The Node object, when it was seen.
+    pub(crate) fn object(&self) -> Option<Arc<ApiNode>> {
+        self.own.get("", &self.config.node_name)
+    }
+
+    /// What the machine has: CPU in milli-units, the rest in bytes or pieces.
+    pub(crate) fn capacity(&self) -> BTreeMap<String, i64> {
+        let machine = &self.machine;
+        let mut all: BTreeMap<String, i64> = [
+            ("cpu", machine.cpus * 1000),
+            ("memory", machine.memory),
+            ("ephemeral-storage", machine.storage),
+            ("pods", i64::from(self.config.settings.pods_max(machine.cpus))),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        all.extend(machine.huge.clone());
+        all
+    }
+
+    /// What pods may use of it: less what is set aside for the system and what eviction keeps free. Resources that somebody else
+    /// advertises on the Node object pass as they are.
+    pub(crate) fn allocatable(&self) -> BTreeMap<String, i64> {
+        let settings = &self.config.settings;
+        let kept = |signal: &str, capacity: i64| {
+            let threshold = settings.eviction_hard.get(signal).map_or(0, |t| t.of(u64::try_from(capacity).unwrap_or(0)));
+            i64::try_from(threshold).unwrap_or(i64::MAX)
+        };
+        let mut all = self.capacity();
+        let huge: i64 = self.machine.huge.values().sum();
+        for (name, value) in &mut all {
+            let aside = match name.as_str() {
+                "memory" => kept("memory.available", *value) + huge,
+                "ephemeral-storage" => kept("nodefs.available", *value),
+                _ => 0,
+            };
+            *value = value.saturating_sub(aside).saturating_sub(settings.reserved_of(name)).max(0);
+        }
+        all.extend(self.extended());
+        all
+    }
+
+    /// Resources with a domain of their own in the Node's capacity, e.g. `example.com/dongle`.
+    pub(crate) fn extended(&self) -> BTreeMap<String, i64> {
+        let object = self.object();
+        let capacity = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
+        let foreign = capacity.filter(|(name, _)| name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io")));
+        foreign.map(|(name, quantity)| (name.clone(), crate::cgroups::parse(quantity).value())).collect()
+    }
+
+    /// What a pod that wants to run here meets.
+    pub(crate) fn host(&self) -> Host<'_> {
+        let object = self.object();
+        let labels = object.as_ref().and_then(|n| n.metadata.labels.clone()).unwrap_or_else(|| crate::register::labels(&self.config));
+        let taints = object.as_ref().and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default();
+        Host {
+            name: &self.config.node_name,
+            labels,
+            taints,
+            allocatable: self.allocatable(),
+            settings: &self.config.settings,
+            pressure: self.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            has_apparmor: self.machine.has_apparmor,
+            strict_groups: self.runtime.features.supplemental_groups_policy,
+        }
+    }
+
+    /// The file system of pods' volumes and logs.
+    pub(crate) fn disk(&self) -> Option<Disk> {
+        Disk::of(&self.config.root_dir)
+    }
+
+    /// The file system of images.
+    pub(crate) fn image_disk(&self) -> Option<Disk> {
+        Disk::of(self.image_dir.get().unwrap_or(&self.config.root_dir))
     }
 }
 
@@ -83,13 +188,34 @@ impl Machine {
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         let kib: i64 = total.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0);
-        let storage = rustix::fs::statvfs(&config.root_dir).map_or(0, |s| s.f_blocks.saturating_mul(s.f_frsize));
+        let storage = Disk::of(&config.root_dir).map_or(0, |d| d.capacity);
         Machine {
             cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
             memory: kib * 1024,
             storage: i64::try_from(storage).unwrap_or(i64::MAX),
+            huge: huge_pages(),
+            has_apparmor: crate::runtime::containerd::has_apparmor(),
         }
     }
+}
+
+/// `/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
+fn huge_pages() -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    for dir in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = dir.file_name().to_string_lossy().into_owned();
+        let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<i64>().ok()) else { continue };
+        let pages = std::fs::read_to_string(dir.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
+        let size = if kib % (1 << 20) == 0 {
+            format!("{}Gi", kib >> 20)
+        } else if kib % 1024 == 0 {
+            format!("{}Mi", kib >> 10)
+        } else {
+            format!("{kib}Ki")
+        };
+        found.insert(format!("hugepages-{size}"), pages.unwrap_or(0) * kib * 1024);
+    }
+    found
 }
 
 /// Tokens of projected volumes, kept until they must be renewed.

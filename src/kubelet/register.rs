@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::task::Group;
+use client::informer::Change;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference, Time};
@@ -22,7 +24,6 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::events::{Kind, whole_secs};
 use crate::images;
-use crate::manager::Pods;
 use crate::node::Node;
 
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
@@ -34,11 +35,8 @@ const UNREADY_PERIOD: Duration = Duration::from_millis(250);
 const REPORT_SECS: i64 = 300;
 /// Upstream's `nodeStatusMaxImages`.
 const IMAGES_MAX: usize = 50;
-/// Upstream's hard eviction thresholds.
-const MEMORY_FREE_MIN: i64 = 100 * 1024 * 1024;
-const DISK_FREE_MIN_PERCENT: u64 = 10;
 /// The Kubernetes version that this node speaks.
-const VERSION: &str = concat!("v1.36.0+kedge", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+pub(crate) const VERSION: &str = concat!("v1.36.0+kedge", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
 
 /// The labels that the node registers with.
 pub(crate) fn labels(config: &Config) -> BTreeMap<String, String> {
@@ -65,14 +63,14 @@ fn arch() -> &'static str {
 }
 
 /// Starts registration and the two loops after it.
-pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
+pub(crate) fn start(node: Arc<Node>, group: &Group) {
     let group = group.clone();
     group.clone().spawn("node", async move {
         register(&node).await;
         node.events.node(&node.config.node_name, Kind::Normal, "Starting", "Starting kubelet.");
         let leased = Arc::clone(&node);
         group.spawn("lease", async move { keep_lease(&leased).await });
-        keep_status(&node, &pods).await;
+        keep_status(&node).await;
     });
 }
 
@@ -108,10 +106,11 @@ async fn register(node: &Node) {
     }
 }
 
-async fn keep_status(node: &Node, pods: &Pods) {
+async fn keep_status(node: &Node) {
     let api: Api<ApiNode> = Api::all(node.client.clone());
     let mut before = NodeStatus::default();
     let mut written_at: Option<Timestamp> = None;
+    let mut changes = node.own.changes();
     loop {
         let images = node.runtime.cri.images().await.unwrap_or_default();
         let now = node.clock.now();
@@ -129,9 +128,23 @@ async fn keep_status(node: &Node, pods: &Pods) {
                 Err(err) => warn!(err = %Chain(&err), "cannot write the node's status"),
             }
         }
-        crate::stats::evict(node, pods, is_true(&before, "MemoryPressure")).await;
         let pause = if is_true(&before, "Ready") { LEASE_PERIOD } else { UNREADY_PERIOD };
-        tokio::time::sleep(pause).await;
+        // A resource that somebody advertises on the Node must become allocatable at once.
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = foreign_change(&mut changes) => {}
+        }
+    }
+}
+
+/// Waits for a change of the Node's capacity.
+async fn foreign_change(changes: &mut client::informer::Changes<ApiNode>) {
+    loop {
+        if let Change::Modified { old, new } = changes.next().await
+            && old.status.as_ref().map(|s| &s.capacity) != new.status.as_ref().map(|s| &s.capacity)
+        {
+            return;
+        }
     }
 }
 
@@ -164,27 +177,16 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
 }
 
 async fn status(node: &Node, images: Vec<k8s_cri::v1::Image>, before: &NodeStatus) -> NodeStatus {
-    let quantity = |text: String| Quantity(text);
-    let machine = &node.machine;
-    let capacity: BTreeMap<String, Quantity> = [
-        ("cpu", machine.cpus.to_string()),
-        ("memory", format!("{}Ki", machine.memory / 1024)),
-        ("ephemeral-storage", format!("{}Ki", machine.storage / 1024)),
-        ("pods", node.config.max_pods.to_string()),
-        ("hugepages-2Mi", "0".to_owned()),
-        ("hugepages-1Gi", "0".to_owned()),
-    ]
-    .map(|(name, value)| (name.to_owned(), quantity(value)))
-    .into();
-    let mut allocatable = capacity.clone();
-    // Upstream sets aside what its hard eviction keeps free.
-    allocatable.insert("memory".to_owned(), quantity(format!("{}Ki", (machine.memory - MEMORY_FREE_MIN).max(0) / 1024)));
-    let disk = machine.storage.saturating_sub(machine.storage / 100 * i64::try_from(DISK_FREE_MIN_PERCENT).unwrap_or(0));
-    allocatable.insert("ephemeral-storage".to_owned(), quantity(disk.to_string()));
-    let listed = images::listed(images, IMAGES_MAX).into_iter().map(|(names, size)| ContainerImage {
-        names: Some(names),
-        size_bytes: i64::try_from(size).ok(),
-    });
+    let capacity = quantities(node.capacity());
+    let mut allocatable = quantities(node.allocatable());
+    // As whoever advertises them wrote them.
+    let object = node.object();
+    let advertised = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
+    let foreign = node.extended();
+    allocatable.extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
+    let listed = images::listed(images, IMAGES_MAX)
+        .into_iter()
+        .map(|(names, size)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() });
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
@@ -193,8 +195,32 @@ async fn status(node: &Node, images: Vec<k8s_cri::v1::Image>, before: &NodeStatu
         daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }) }),
         images: Some(listed.collect()),
         node_info: Some(system_info(node)),
+        features: Some(NodeFeatures { supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy) }),
+        runtime_handlers: Some(handlers(node)).filter(|h| !h.is_empty()),
         ..Default::default()
     }
+}
+
+fn handlers(node: &Node) -> Vec<NodeRuntimeHandler> {
+    let one = |h: &k8s_cri::v1::RuntimeHandler| NodeRuntimeHandler {
+        name: Some(h.name.clone()),
+        features: h.features.map(|f| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(f.recursive_read_only_mounts),
+            user_namespaces: Some(f.user_namespaces),
+        }),
+    };
+    node.runtime.handlers.iter().map(one).collect()
+}
+
+/// As upstream writes them: memory in Ki, CPU whole where it is.
+fn quantities(amounts: BTreeMap<String, i64>) -> BTreeMap<String, Quantity> {
+    let text = |name: &str, value: i64| match name {
+        "cpu" if value % 1000 == 0 => (value / 1000).to_string(),
+        "cpu" => format!("{value}m"),
+        "memory" | "ephemeral-storage" if value % 1024 == 0 => format!("{}Ki", value / 1024),
+        _ => value.to_string(),
+    };
+    amounts.into_iter().map(|(name, value)| (name.clone(), Quantity(text(&name, value)))).collect()
 }
 
 fn addresses(config: &Config) -> Vec<NodeAddress> {
@@ -223,6 +249,25 @@ fn system_info(node: &Node) -> NodeSystemInfo {
     }
 }
 
+/// Condition, reason and text when it holds, reason and text when not.
+const PRESSURES: [(&str, &str, &str, &str, &str); 3] = [
+    (
+        "MemoryPressure",
+        "KubeletHasInsufficientMemory",
+        "kubelet has insufficient memory available",
+        "KubeletHasSufficientMemory",
+        "kubelet has sufficient memory available",
+    ),
+    ("DiskPressure", "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    (
+        "PIDPressure",
+        "KubeletHasInsufficientPID",
+        "kubelet has insufficient PID available",
+        "KubeletHasSufficientPID",
+        "kubelet has sufficient PID available",
+    ),
+];
+
 async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCondition> {
     let now = Time(whole_secs(node.clock.now()));
     let condition = |kind: &str, status: bool, reason: &str, message: String| {
@@ -238,24 +283,22 @@ async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCondition> {
         }
     };
     let mut all = Vec::new();
-    all.push(match crate::stats::memory_available() < MEMORY_FREE_MIN {
-        true => condition("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available".to_owned()),
-        false => condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
-    });
-    let stat = rustix::fs::statvfs(&node.config.root_dir).ok();
-    let full = stat.is_some_and(|s| s.f_bavail * 100 / s.f_blocks.max(1) < DISK_FREE_MIN_PERCENT);
-    all.push(match full {
-        true => condition("DiskPressure", true, "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned()),
-        false => condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned()),
-    });
-    all.push(condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()));
+    let pressure = node.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for (kind, bad, bad_text, good, good_text) in PRESSURES {
+        all.push(match pressure.iter().any(|p| p == kind) {
+            true => condition(kind, true, bad, bad_text.to_owned()),
+            false => condition(kind, false, good, good_text.to_owned()),
+        });
+    }
     let problems: Vec<String> = match node.runtime.cri.status().await {
         Err(err) => vec![format!("container runtime is down: {err}")],
         Ok(conditions) => conditions
             .iter()
             .filter(|c| !c.status)
             .map(|c| match c.r#type.as_str() {
-                "NetworkReady" => format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message),
+                "NetworkReady" => {
+                    format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message)
+                }
                 other => format!("container runtime not ready: {other}=false reason:{} message:{}", c.reason, c.message),
             })
             .collect(),

@@ -50,6 +50,7 @@ pub(crate) fn config(node: &Config, cgroups: &Cgroups, pod: &Pod, attempt: u32, 
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let mut all_labels: HashMap<String, String> = pod.metadata.labels.clone().unwrap_or_default().into_iter().collect();
     all_labels.extend(labels::of_pod(pod));
+    all_labels.insert(labels::OWNER.to_owned(), node.root_dir.display().to_string());
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: pod.metadata.name.clone().unwrap_or_default(),

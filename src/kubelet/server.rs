@@ -1,6 +1,9 @@
 //! The HTTPS server on 10250: logs, exec, attach, port-forward, statistics, for whoever the API server vouches for.
 
+mod files;
+
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -47,7 +50,13 @@ struct Query(Vec<(String, String)>);
 impl Query {
     fn parse(text: &str) -> Query {
         let decode = |part: &str| percent_decode(&part.replace('+', " "));
-        Query(text.split('&').filter(|p| !p.is_empty()).map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect())
+        Query(
+            text.split('&')
+                .filter(|p| !p.is_empty())
+                .map(|p| p.split_once('=').unwrap_or((p, "")))
+                .map(|(k, v)| (decode(k), decode(v)))
+                .collect(),
+        )
     }
 
     fn get(&self, key: &str) -> Option<&str> {
@@ -87,16 +96,22 @@ impl Server {
 
     async fn answer(&self, req: Request<Body>, conn: &ConnInfo) -> Result<Response<Body>, Refusal> {
         let path = req.uri().path().to_owned();
-        if path == "/healthz" {
-            self.handle.healthy().await?;
-            return Ok(text("ok"));
-        }
         self.admit(req.method().clone(), bearer(&req), conn, &path).await?;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let query = Query::parse(req.uri().query().unwrap_or_default());
         match parts.as_slice() {
-            ["pods" | "runningpods"] => Ok(as_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()}))),
-            ["stats", "summary"] => Ok(as_json(&self.handle.summary().await?)),
+            ["healthz" | "livez"] | ["healthz", "ping" | "log" | "syncloop"] => {
+                self.handle.healthy().await?;
+                Ok(text("ok"))
+            }
+            ["pods" | "runningpods"] => {
+                Ok(as_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()})))
+            }
+            ["stats", "summary"] => Ok(as_json(&self.handle.summary(query.on("only_cpu_and_memory")).await?)),
+            ["metrics"] => self.metrics("").await,
+            ["metrics", page] => self.metrics(page).await,
+            ["configz"] => Ok(as_json(&self.handle.configz())),
+            ["logs", rest @ ..] => Ok(files::serve(Path::new("/var/log"), rest, path.ends_with('/'))),
             ["containerLogs", ns, pod, container] => self.logs(ns, pod, container, &query).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
                 let url = self.handle.exec_url(ns, pod, container, streams(&query, query.all("command"))).await?;
@@ -120,6 +135,13 @@ impl Server {
         }
     }
 
+    async fn metrics(&self, page: &str) -> Result<Response<Body>, Refusal> {
+        let missing = || Refusal(StatusCode::NOT_FOUND, "404 page not found".to_owned());
+        let mut answer = Response::new(body::full(self.handle.metrics(page).await?.ok_or_else(missing)?));
+        answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+        Ok(answer)
+    }
+
     async fn logs(&self, ns: &str, pod: &str, container: &str, query: &Query) -> Result<Response<Body>, Refusal> {
         let since_time = query.get("sinceTime").map(str::parse).transpose();
         let options = LogOptions {
@@ -140,14 +162,11 @@ impl Server {
 
     /// Passes an upgrade on to the runtime's streaming server, byte by byte.
     async fn stream(&self, req: Request<Body>, url: &str) -> Result<Response<Body>, Refusal> {
-        let broken = || Refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the runtime gave a streaming address that cannot be used: {url:?}"));
+        let broken =
+            || Refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the runtime gave a streaming address that cannot be used: {url:?}"));
         let uri: http::Uri = url.parse().map_err(|_| broken())?;
-        let target = Target {
-            host: uri.host().ok_or_else(broken)?.to_owned(),
-            port: uri.port_u16().unwrap_or(80),
-            tls: None,
-            server_name: None,
-        };
+        let target =
+            Target { host: uri.host().ok_or_else(broken)?.to_owned(), port: uri.port_u16().unwrap_or(80), tls: None, server_name: None };
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let failed = |err| Refusal(StatusCode::BAD_GATEWAY, Chain(&err).to_string());
         proxy::forward(req, &target, path, &self.group).await.map_err(failed)
@@ -174,7 +193,25 @@ impl Server {
         if groups.iter().any(|group| group == "system:masters") {
             return Ok(());
         }
-        let (verb, subresource) = access(&method, path);
+        let (verb, subresources) = access(&method, path);
+        for subresource in &subresources {
+            if self.allowed(verb, subresource, &user, &groups, uid.as_ref(), &extra).await.map_err(asked)? {
+                return Ok(());
+            }
+        }
+        let text = format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])", subresources.join(" "));
+        Err(Refusal(StatusCode::FORBIDDEN, text))
+    }
+
+    async fn allowed(
+        &self,
+        verb: &str,
+        subresource: &str,
+        user: &str,
+        groups: &[String],
+        uid: Option<&String>,
+        extra: &BTreeMap<String, Vec<String>>,
+    ) -> Result<bool, kube::Error> {
         let attributes = ResourceAttributes {
             verb: Some(verb.to_owned()),
             version: Some("v1".to_owned()),
@@ -184,20 +221,16 @@ impl Server {
             ..ResourceAttributes::default()
         };
         let spec = SubjectAccessReviewSpec {
-            user: Some(user.clone()),
-            groups: Some(groups),
-            uid,
-            extra: Some(extra),
+            user: Some(user.to_owned()),
+            groups: Some(groups.to_vec()),
+            uid: uid.cloned(),
+            extra: Some(extra.clone()),
             resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let review = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(asked)?;
-        if review.status.is_some_and(|status| status.allowed) {
-            return Ok(());
-        }
-        let text = format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource=[{subresource}])");
-        Err(Refusal(StatusCode::FORBIDDEN, text))
+        let review = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
+        Ok(review.status.is_some_and(|status| status.allowed))
     }
 }
 
@@ -205,8 +238,9 @@ fn bearer(req: &Request<Body>) -> Option<String> {
     req.headers().get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
 }
 
-/// The verb and the subresource of `nodes` that a request needs. Spec: upstream's kubelet authorization, `NewNodeAuthorizerAttributesGetter`.
-fn access(method: &Method, path: &str) -> (&'static str, &'static str) {
+/// The verb and the subresources of `nodes`, any of which lets a request in: the exact one, then `proxy`, which stands for all but
+/// those that have always had their own. Spec: upstream's kubelet authorization (KEP-2862).
+fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
     let verb = match *method {
         Method::POST => "create",
         Method::PUT => "update",
@@ -215,10 +249,14 @@ fn access(method: &Method, path: &str) -> (&'static str, &'static str) {
         _ => "get",
     };
     let subresource = match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
-        "stats" => "stats",
-        "metrics" => "metrics",
-        "logs" => "log",
-        _ => "proxy",
+        "stats" => vec!["stats"],
+        "metrics" => vec!["metrics"],
+        "logs" => vec!["log"],
+        "checkpoint" => vec!["checkpoint"],
+        "configz" => vec!["configz", "proxy"],
+        "healthz" | "livez" => vec!["healthz", "proxy"],
+        "pods" | "runningpods" => vec!["pods", "proxy"],
+        _ => vec!["proxy"],
     };
     (verb, subresource)
 }
@@ -274,7 +312,8 @@ mod tests {
 
     #[test]
     fn access_is_asked_for_as_upstream_does() {
-        assert_eq!(access(&Method::GET, "/stats/summary"), ("get", "stats"));
-        assert_eq!(access(&Method::POST, "/exec/ns/pod/c"), ("create", "proxy"));
+        assert_eq!(access(&Method::GET, "/stats/summary"), ("get", vec!["stats"]));
+        assert_eq!(access(&Method::GET, "/configz"), ("get", vec!["configz", "proxy"]));
+        assert_eq!(access(&Method::POST, "/exec/ns/pod/c"), ("create", vec!["proxy"]));
     }
 }

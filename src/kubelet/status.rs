@@ -1,12 +1,12 @@
 //! A pod's status: phase, conditions and container states with upstream's reasons. Pure, but for [`publish`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::chain::Chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
-    PodCondition, PodIP, PodStatus,
+    PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -20,6 +20,7 @@ use crate::node::Node;
 use crate::sandbox::host_network;
 use crate::worker::observe::{Observed, Seen, State};
 use crate::worker::plan::{self, Health};
+use crate::worker::resize::Resizing;
 
 /// What a status is made of.
 pub(crate) struct Facts<'a> {
@@ -30,10 +31,13 @@ pub(crate) struct Facts<'a> {
     pub(crate) waiting: &'a BTreeMap<String, (String, String)>,
     /// Set when the pod as a whole failed: reason and text.
     pub(crate) failure: Option<&'a (String, String)>,
+    pub(crate) resizing: &'a Resizing,
     /// The status published before, for times of transition.
     pub(crate) before: &'a PodStatus,
     pub(crate) host_ips: Vec<String>,
     pub(crate) runtime_name: &'a str,
+    /// Whether the runtime makes mounts under a read-only one read-only too.
+    pub(crate) recursive_read_only: bool,
     pub(crate) now: Timestamp,
 }
 
@@ -45,6 +49,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     };
     let init = of(|role| role != Role::Main);
     let main = of(|role| role == Role::Main);
+    let extra: Vec<ContainerStatus> =
+        container::ephemeral(facts.pod).iter().map(|(c, _)| container_status(facts, c, Role::Ephemeral)).collect();
     let phase = phase(facts, &init, &main);
     let ips = if host_network(facts.pod) {
         if facts.observed.sandboxes.is_empty() { Vec::new() } else { facts.host_ips.clone() }
@@ -65,6 +71,7 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         observed_generation: facts.pod.metadata.generation,
         init_container_statuses: (!init.is_empty()).then_some(init),
         container_statuses: Some(main),
+        ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),
         ..Default::default()
     };
     status.conditions = Some(conditions(facts, &status, phase));
@@ -79,17 +86,22 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
     let started = running && health.map_or(container.startup_probe.is_none(), |h| h.started);
     let ready = match role {
         Role::Init => latest.is_some_and(|s| s.state == State::Exited && s.exit_code == 0),
+        Role::Ephemeral => false,
         _ => running && started && health.map_or(container.readiness_probe.is_none(), |h| h.ready),
     };
     let ended = |seen: &Seen| ContainerState { terminated: Some(terminated(facts, seen)), ..Default::default() };
     let mut state = match latest {
-        Some(seen) if seen.state == State::Running => {
-            ContainerState { running: Some(ContainerStateRunning { started_at: Some(Time(whole_secs(seen.started_at))) }), ..Default::default() }
-        }
+        Some(seen) if seen.state == State::Running => ContainerState {
+            running: Some(ContainerStateRunning { started_at: Some(Time(whole_secs(seen.started_at))) }),
+            ..Default::default()
+        },
         Some(seen) if seen.state == State::Exited || seen.state == State::Unknown => ended(seen),
         _ => waiting_state(default_waiting(facts, role), None),
     };
     let mut last_state = previous.filter(|p| p.state == State::Exited).map(&ended);
+    if last_state.is_none() {
+        last_state = remembered(facts.before, &container.name, latest);
+    }
     let waits = facts.waiting.get(&container.name).filter(|_| !running && facts.failure.is_none());
     if let Some((reason, message)) = waits {
         // The container that ended is the last state now, and the wait is the state.
@@ -104,17 +116,60 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
         image: latest.map(|s| s.image.clone()).filter(|i| !i.is_empty()).unwrap_or_else(|| container.image.clone().unwrap_or_default()),
         image_id: latest.map(|s| s.image_id.clone()).unwrap_or_default(),
         ready,
-        started: Some(started),
+        started: (role != Role::Ephemeral).then_some(started),
         restart_count: latest.map_or(0, |s| i32::try_from(s.attempt).unwrap_or(i32::MAX)),
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
+        resources: resources(facts, container, role, latest.filter(|_| running)),
+        allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|_| role != Role::Ephemeral),
+        stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
+        user: latest.and_then(|s| s.user.clone()),
+        volume_mounts: volume_mounts(facts, container),
         ..Default::default()
     }
 }
 
+/// What holds in a running container, or would.
+fn resources(facts: &Facts<'_>, container: &Container, role: Role, running: Option<&Seen>) -> Option<ResourceRequirements> {
+    if role == Role::Ephemeral {
+        return None;
+    }
+    let applied = running.and_then(|seen| facts.resizing.applied(&seen.id)).cloned();
+    Some(applied.or_else(|| container.resources.clone()).unwrap_or_default())
+}
+
+fn volume_mounts(facts: &Facts<'_>, container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let of = |mount: &VolumeMount| {
+        let read_only = mount.read_only.unwrap_or(false);
+        let recursive = match mount.recursive_read_only.as_deref() {
+            _ if !read_only => None,
+            Some("Enabled") => Some("Enabled"),
+            Some("IfPossible") if facts.recursive_read_only => Some("Enabled"),
+            _ => Some("Disabled"),
+        };
+        VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: Some(read_only).filter(|r| *r),
+            recursive_read_only: recursive.map(str::to_owned),
+            volume_status: None,
+        }
+    };
+    container.volume_mounts.as_ref().map(|mounts| mounts.iter().map(of).collect())
+}
+
+/// The last state as an earlier status told it, for a forerunner that the runtime has forgotten.
+fn remembered(before: &PodStatus, name: &str, latest: Option<&Seen>) -> Option<ContainerState> {
+    let lists = [&before.container_statuses, &before.init_container_statuses];
+    let old = lists.into_iter().flat_map(|l| l.iter().flatten()).find(|s| s.name == name)?;
+    let attempt = i32::try_from(latest?.attempt).ok()?;
+    let ended = |state: &Option<ContainerState>| state.clone().filter(|s| s.terminated.is_some());
+    if old.restart_count == attempt { ended(&old.last_state) } else { ended(&old.state).or_else(|| ended(&old.last_state)) }
+}
+
 fn default_waiting(facts: &Facts<'_>, role: Role) -> &'static str {
     let has_init = container::all(facts.pod).iter().any(|(_, role)| *role != Role::Main);
-    if has_init || role != Role::Main { "PodInitializing" } else { "ContainerCreating" }
+    if has_init || matches!(role, Role::Init | Role::Sidecar) { "PodInitializing" } else { "ContainerCreating" }
 }
 
 fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
@@ -132,10 +187,15 @@ fn terminated(facts: &Facts<'_>, seen: &Seen) -> ContainerStateTerminated {
         exit_code: seen.exit_code,
         reason: Some(reason),
         message: Some(seen.message.clone()).filter(|m| !m.is_empty()),
-        started_at: Some(Time(whole_secs(seen.started_at))),
-        finished_at: Some(Time(whole_secs(seen.finished_at))),
+        started_at: known_time(seen.started_at),
+        finished_at: known_time(seen.finished_at),
         signal: None,
     }
+}
+
+/// The runtime's zero stands for a time that nobody knows.
+fn known_time(at: Timestamp) -> Option<Time> {
+    (at > Timestamp::UNIX_EPOCH).then(|| Time(whole_secs(at)))
 }
 
 fn phase(facts: &Facts<'_>, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
@@ -171,11 +231,8 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCond
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let main = status.container_statuses.as_deref().unwrap_or_default();
     let sidecar = |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
-    let not_init: Vec<&str> = init
-        .iter()
-        .filter(|s| !(s.ready || (sidecar(&s.name) && s.started == Some(true))))
-        .map(|s| s.name.as_str())
-        .collect();
+    let not_init: Vec<&str> =
+        init.iter().filter(|s| !(s.ready || (sidecar(&s.name) && s.started == Some(true)))).map(|s| s.name.as_str()).collect();
     let main_ran = main.iter().any(|s| s.container_id.is_some());
     let unready: Vec<&str> = init.iter().filter(|s| sidecar(&s.name)).chain(main).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     let initialized = match phase {
@@ -199,13 +256,21 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCond
     let mut all = vec![sandbox, initialized, ready, containers_ready("ContainersReady")];
     let scheduled = facts.pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == "PodScheduled").cloned();
     all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
+    if let Some((reason, message)) = &facts.resizing.pending {
+        all.push(PodCondition { message: Some(message.clone()), ..good("PodResizePending", Some(reason)) });
+    }
+    if let Some(error) = &facts.resizing.progress {
+        all.push(PodCondition { message: error.clone(), ..good("PodResizeInProgress", error.as_ref().map(|_| "Error")) });
+    }
+    if let Some((_, message)) = facts.failure.filter(|(reason, _)| reason == "Evicted") {
+        all.push(PodCondition { message: Some(message.clone()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
+    }
     for condition in &mut all {
         if condition.type_ != "PodScheduled" || condition.observed_generation.is_none() {
             condition.observed_generation = facts.pod.metadata.generation;
         }
         let before = facts.before.conditions.iter().flatten().find(|c| c.type_ == condition.type_ && c.status == condition.status);
-        condition.last_transition_time =
-            before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
+        condition.last_transition_time = before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
     }
     all
 }
@@ -234,14 +299,11 @@ fn good(kind: &str, reason: Option<&str>) -> PodCondition {
 
 fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
     let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-    PodCondition {
-        type_: kind.to_owned(),
-        status: "False".to_owned(),
-        reason: text(reason),
-        message: text(message),
-        ..Default::default()
-    }
+    PodCondition { type_: kind.to_owned(), status: "False".to_owned(), reason: text(reason), message: text(message), ..Default::default() }
 }
+
+/// Conditions that the kubelet takes away again.
+const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Whether a status reached the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,7 +316,7 @@ pub(crate) enum Published {
 }
 
 /// Writes a status to the API. Fields that are absent are taken away.
-pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus) -> Published {
+pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> Published {
     let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     let name = pod.metadata.name.clone().unwrap_or_default();
     let mut body = serde_json::to_value(status).unwrap_or_default();
@@ -269,12 +331,25 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus) -> Publi
             }
         }
     }
+    // Conditions come and go with a resize; a merge alone would keep them.
+    let told = before.into_iter().chain(pod.status.as_ref()).flat_map(|s| s.conditions.iter().flatten());
+    let passing = told.filter(|c| PASSING.contains(&c.type_.as_str())).map(|c| c.type_.clone());
+    let over: BTreeSet<String> = passing.filter(|kind| !status.conditions.iter().flatten().any(|c| c.type_ == *kind)).collect();
+    if let Some(list) = body.get_mut("conditions").and_then(|c| c.as_array_mut()) {
+        list.extend(over.iter().map(|kind| serde_json::json!({"type": kind, "$patch": "delete"})));
+    }
     let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": body});
     match api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(change)).await {
         Ok(_) => Published::Yes,
-        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {
-            debug!(pod = %name, err = %status.message, "status of a pod that is gone");
-            Published::Gone
+        Err(kube::Error::Api(status)) if status.code == 404 => Published::Gone,
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            debug!(pod = %name, err = %status.message, "conflict on a pod's status");
+            // Either another pod has the name now, or somebody wrote at the same moment: only the object itself can tell.
+            match api.get_opt(&name).await {
+                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => Published::Failed,
+                Ok(_) => Published::Gone,
+                Err(_) => Published::Failed,
+            }
         }
         Err(err) => {
             warn!(pod = %name, err = %Chain(&err), "cannot write a pod's status");
@@ -287,7 +362,12 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus) -> Publi
 mod tests {
     use super::*;
 
-    fn facts<'a>(pod: &'a Pod, observed: &'a Observed, waiting: &'a BTreeMap<String, (String, String)>, before: &'a PodStatus) -> Facts<'a> {
+    fn facts<'a>(
+        pod: &'a Pod,
+        observed: &'a Observed,
+        waiting: &'a BTreeMap<String, (String, String)>,
+        before: &'a PodStatus,
+    ) -> Facts<'a> {
         static NONE: BTreeMap<String, Health> = BTreeMap::new();
         Facts {
             pod,
@@ -296,6 +376,8 @@ mod tests {
             waiting,
             failure: None,
             before,
+            resizing: Box::leak(Box::default()),
+            recursive_read_only: false,
             host_ips: vec!["10.0.0.1".to_owned()],
             runtime_name: "containerd",
             now: Timestamp::UNIX_EPOCH,
@@ -319,7 +401,8 @@ mod tests {
 
     #[test]
     fn a_gate_without_its_condition_keeps_the_pod_unready() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}})).unwrap();
+        let pod: Pod =
+            serde_json::from_value(serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}})).unwrap();
         assert_eq!(closed_gates(&pod).unwrap(), "corresponding condition of pod readiness gate \"x/y\" does not exist.");
     }
 }

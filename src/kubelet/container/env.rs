@@ -54,7 +54,12 @@ pub(crate) fn expand(text: &str, vars: &HashMap<&str, &str>) -> String {
 }
 
 /// The whole environment of a container, in the order in which it was defined.
-pub(crate) fn build(pod: &Pod, container: &Container, sources: &Sources, around: &Surroundings) -> Result<Vec<(String, String)>, ConfigError> {
+pub(crate) fn build(
+    pod: &Pod,
+    container: &Container,
+    sources: &Sources,
+    around: &Surroundings,
+) -> Result<Vec<(String, String)>, ConfigError> {
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let services = service_vars(pod, &sources.services, links);
     let mut vars: BTreeMap<String, String> = BTreeMap::new();

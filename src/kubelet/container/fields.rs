@@ -55,7 +55,12 @@ fn format_map<'a>(map: impl Iterator<Item = (&'a String, &'a String)>) -> String
 }
 
 /// The text of a `resourceFieldRef`; a missing limit is what the node can give.
-pub(crate) fn resource(pod: &Pod, around: &Surroundings, default_container: &str, selector: &ResourceFieldSelector) -> Result<String, ConfigError> {
+pub(crate) fn resource(
+    pod: &Pod,
+    around: &Surroundings,
+    default_container: &str,
+    selector: &ResourceFieldSelector,
+) -> Result<String, ConfigError> {
     let name = selector.container_name.as_deref().filter(|n| !n.is_empty()).unwrap_or(default_container);
     let found = super::all(pod).into_iter().find(|(c, _)| c.name == name);
     let Some((container, _)) = found else { return Err(ConfigError::new(format!("container {name} not found"))) };

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 use crate::cgroups;
 use crate::runtime::labels;
@@ -41,10 +41,15 @@ pub(crate) struct Making<'a> {
     pub(crate) envs: Vec<(String, String)>,
     pub(crate) mounts: Vec<cri::Mount>,
     pub(crate) termination_file: &'a Path,
-    /// Sandbox of the process namespace to join, for ephemeral containers.
+    /// Container whose process namespace is joined, for ephemeral containers.
     pub(crate) target: Option<String>,
     pub(crate) memory_capacity: i64,
     pub(crate) restrict_oom_score_adj: bool,
+    pub(crate) unified: bool,
+    /// The pod's own user namespace.
+    pub(crate) userns: Option<cri::UserNamespace>,
+    /// Block devices of `volumeDevices`.
+    pub(crate) devices: Vec<cri::Device>,
     pub(crate) seccomp_root: &'a Path,
 }
 
@@ -58,12 +63,51 @@ pub(crate) fn all(pod: &Pod) -> Vec<(&Container, Role)> {
     init.chain(spec.containers.iter().map(|c| (c, Role::Main))).collect()
 }
 
+/// The pod's ephemeral containers in the form of ordinary ones, each with the container whose processes it wants to see.
+pub(crate) fn ephemeral(pod: &Pod) -> Vec<(Container, Option<String>)> {
+    let of = |e: &EphemeralContainer| {
+        let e = e.clone();
+        let container = Container {
+            args: e.args,
+            command: e.command,
+            env: e.env,
+            env_from: e.env_from,
+            image: e.image,
+            image_pull_policy: e.image_pull_policy,
+            name: e.name,
+            resources: e.resources,
+            security_context: e.security_context,
+            stdin: e.stdin,
+            stdin_once: e.stdin_once,
+            termination_message_path: e.termination_message_path,
+            termination_message_policy: e.termination_message_policy,
+            tty: e.tty,
+            volume_devices: e.volume_devices,
+            volume_mounts: e.volume_mounts,
+            working_dir: e.working_dir,
+            ..Default::default()
+        };
+        (container, e.target_container_name.filter(|t| !t.is_empty()))
+    };
+    pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten()).map(of).collect()
+}
+
+/// A container of any role by its name.
+pub(crate) fn find(pod: &Pod, name: &str) -> Option<(Container, Role)> {
+    if let Some((container, role)) = all(pod).into_iter().find(|(c, _)| c.name == name) {
+        return Some((container.clone(), role));
+    }
+    ephemeral(pod).into_iter().find(|(c, _)| c.name == name).map(|(c, _)| (c, Role::Ephemeral))
+}
+
 /// What a container is to its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Init,
     Sidecar,
     Main,
+    /// Put into a running pod by `kubectl debug`; started once.
+    Ephemeral,
 }
 
 impl Role {
@@ -71,6 +115,7 @@ impl Role {
     pub(crate) fn field(self, name: &str) -> String {
         match self {
             Role::Main => format!("spec.containers{{{name}}}"),
+            Role::Ephemeral => format!("spec.ephemeralContainers{{{name}}}"),
             Role::Init | Role::Sidecar => format!("spec.initContainers{{{name}}}"),
         }
     }
@@ -97,7 +142,7 @@ pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigE
     let mut all_labels = labels::of_pod(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let linux = cri::LinuxContainerConfig {
-        resources: Some(resources(&making)),
+        resources: Some(resources(making.pod, container, making.memory_capacity, making.restrict_oom_score_adj, making.unified)),
         security_context: Some(security::of_container(&making)?),
     };
     Ok(cri::ContainerConfig {
@@ -112,6 +157,7 @@ pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigE
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: making.envs.iter().map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: making.mounts.clone(),
+        devices: making.devices.clone(),
         labels: all_labels,
         annotations: annotations(&making),
         log_path: log_path(&container.name, *attempt),
@@ -143,21 +189,46 @@ fn annotations(making: &Making<'_>) -> HashMap<String, String> {
     notes
 }
 
-fn resources(making: &Making<'_>) -> cri::LinuxContainerResources {
-    let resources = making.container.resources.as_ref();
+/// A container's limits in the runtime's form.
+pub(crate) fn resources(
+    pod: &Pod,
+    container: &Container,
+    memory_capacity: i64,
+    restrict_oom_score_adj: bool,
+    unified: bool,
+) -> cri::LinuxContainerResources {
+    let resources = container.resources.as_ref();
     let cpu_request = cgroups::request(resources, "cpu").map_or(0, |q| q.milli_value());
     let memory_request = cgroups::request(resources, "memory").map_or(0, |q| q.value());
     let cpu_limit = cgroups::limit(resources, "cpu").map(|q| q.milli_value());
-    let adjust = cgroups::oom_score_adj(making.pod, memory_request, making.memory_capacity);
-    cri::LinuxContainerResources {
+    let adjust = cgroups::oom_score_adj(pod, memory_request, memory_capacity);
+    let mut limits = cri::LinuxContainerResources {
         cpu_period: if cpu_limit.is_some() { cgroups::PERIOD_USEC } else { 0 },
         cpu_quota: cpu_limit.map_or(0, cgroups::quota),
         cpu_shares: cgroups::shares(cpu_request),
         memory_limit_in_bytes: cgroups::limit(resources, "memory").map_or(0, |q| q.value()),
         // Without CAP_SYS_RESOURCE a lower value than our own cannot be set, and runc would refuse the container.
-        oom_score_adj: if making.restrict_oom_score_adj { adjust.max(0) } else { adjust },
+        oom_score_adj: if restrict_oom_score_adj { adjust.max(0) } else { adjust },
+        hugepage_limits: hugepages(container),
         ..Default::default()
+    };
+    if unified {
+        // All processes of a container go together, as upstream since v1.28.
+        limits.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
+    limits
+}
+
+/// `hugepages-2Mi: 4Mi` becomes `2MB: 4194304`, as the kernel names page sizes.
+fn hugepages(container: &Container) -> Vec<cri::HugepageLimit> {
+    let limits = container.resources.iter().flat_map(|r| r.limits.iter().flatten());
+    let sized = limits.filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, cgroups::parse(amount).value())));
+    sized
+        .map(|(size, bytes)| cri::HugepageLimit {
+            page_size: size.replace("Ki", "KB").replace("Mi", "MB").replace("Gi", "GB"),
+            limit: u64::try_from(bytes).unwrap_or(0),
+        })
+        .collect()
 }
 
 /// `name_namespace(uid)`, upstream's way to name a pod in texts.

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext};
 
 use super::{ConfigError, Making};
+
+/// Begins the annotation that held a container's AppArmor profile before there was a field: `…/<container>`.
+pub(crate) const APPARMOR_NOTE: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const MASKED: [&str; 13] = [
     "/proc/asound",
@@ -36,6 +39,36 @@ pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
     }
 }
 
+pub(crate) fn selinux(options: SELinuxOptions) -> cri::SeLinuxOption {
+    cri::SeLinuxOption {
+        user: options.user.unwrap_or_default(),
+        role: options.role.unwrap_or_default(),
+        r#type: options.type_.unwrap_or_default(),
+        level: options.level.unwrap_or_default(),
+    }
+}
+
+/// The profile in both forms of the CRI: the container's own word, its old annotation, the pod's word.
+fn apparmor(making: &Making<'_>, own: &SecurityContext, pod: &PodSecurityContext) -> Option<(cri::SecurityProfile, String)> {
+    use cri::security_profile::ProfileType;
+    let note = making.pod.metadata.annotations.as_ref().and_then(|notes| notes.get(&format!("{APPARMOR_NOTE}{}", making.container.name)));
+    let text = match (&own.app_armor_profile, note, &pod.app_armor_profile) {
+        (None, Some(note), _) => note.clone(),
+        (Some(profile), ..) | (None, None, Some(profile)) => match profile.type_.as_str() {
+            "RuntimeDefault" => "runtime/default".to_owned(),
+            "Localhost" => format!("localhost/{}", profile.localhost_profile.as_deref().unwrap_or_default()),
+            _ => "unconfined".to_owned(),
+        },
+        (None, None, None) => return None,
+    };
+    let (kind, local) = match text.strip_prefix("localhost/") {
+        Some(name) => (ProfileType::Localhost, name.to_owned()),
+        None if text == "runtime/default" => (ProfileType::RuntimeDefault, String::new()),
+        None => (ProfileType::Unconfined, String::new()),
+    };
+    Some((cri::SecurityProfile { profile_type: kind as i32, localhost_ref: local }, text))
+}
+
 pub(crate) fn groups_policy(context: &PodSecurityContext) -> i32 {
     match context.supplemental_groups_policy.as_deref() {
         Some("Strict") => cri::SupplementalGroupsPolicy::Strict as i32,
@@ -54,12 +87,14 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
     let mut groups = pod.supplemental_groups.clone().unwrap_or_default();
     groups.extend(pod.fs_group);
     let mut namespace_options = namespaces(&spec);
+    namespace_options.userns_options = making.userns.clone();
     if let Some(target) = &making.target {
         namespace_options.pid = cri::NamespaceMode::Target as i32;
         namespace_options.target_id = target.clone();
     }
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;
     let paths = |list: &[&str]| if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() };
+    let apparmor = apparmor(making, &own, &pod);
     let capabilities = own.capabilities.clone().unwrap_or_default();
     Ok(cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
@@ -68,6 +103,9 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
             add_ambient_capabilities: Vec::new(),
         }),
         privileged,
+        selinux_options: own.se_linux_options.or(pod.se_linux_options.clone()).map(selinux),
+        apparmor_profile: apparmor.as_ref().map(|(_, old)| old.clone()).unwrap_or_default(),
+        apparmor: apparmor.map(|(profile, _)| profile),
         namespace_options: Some(namespace_options),
         run_as_user: user.map(|value| cri::Int64Value { value }),
         // The runtime refuses a group without a user; the image's user is then spelt out.

@@ -1,63 +1,325 @@
 //! Whether this node takes a pod: upstream's last check, after the scheduler. Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
 
 use crate::cgroups;
-use crate::config::Config;
 use crate::container::{self, Role};
-use crate::node::Machine;
+use crate::settings::Settings;
+use crate::sources;
+
+/// What a node is to a pod that wants to run on it.
+pub(crate) struct Host<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    /// What pods may use in all: CPU in milli-units, the rest in units. Extended resources too.
+    pub(crate) allocatable: BTreeMap<String, i64>,
+    pub(crate) settings: &'a Settings,
+    /// Conditions under which the node takes less: `MemoryPressure`, `DiskPressure`, `PIDPressure`.
+    pub(crate) pressure: Vec<String>,
+    pub(crate) has_apparmor: bool,
+    /// Whether the runtime knows `supplementalGroupsPolicy: Strict`.
+    pub(crate) strict_groups: bool,
+}
+
+type Verdict = Result<(), (String, String)>;
+
+fn refuse(reason: &str, message: impl Into<String>) -> Verdict {
+    Err((reason.to_owned(), message.into()))
+}
 
 /// The error is the reason and the text of the pod's failure.
-pub(super) fn admit(config: &Config, machine: &Machine, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), (&'static str, String)> {
+pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict {
     let spec = pod.spec.clone().unwrap_or_default();
+    under_pressure(host, pod)?;
+    sysctls(host.settings, &spec)?;
     if let Some(os) = spec.os.as_ref().filter(|os| os.name != "linux") {
-        return Err(("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name)));
-    }
-    let labels = crate::register::labels(config);
-    let wanted = spec.node_selector.iter().flatten();
-    if !wanted.clone().all(|(key, value)| labels.get(key) == Some(value)) {
-        return Err(("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".to_owned()));
+        return refuse("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name));
     }
     let live: Vec<&Pod> = others.iter().map(Arc::as_ref).filter(|p| !over(p)).collect();
-    if live.len() >= usize::try_from(config.max_pods).unwrap_or(usize::MAX) {
-        let text = format!("Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}", live.len(), config.max_pods);
-        return Err(("OutOfpods", text));
+    resources(host, pod, &live)?;
+    if !selected(host, &spec) {
+        return refuse("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
     }
-    for (name, reason, capacity) in [("cpu", "OutOfcpu", machine.cpus * 1000), ("memory", "OutOfmemory", machine.memory)] {
-        let requested = requests(pod, name);
-        let used: i64 = live.iter().map(|p| requests(p, name)).sum();
-        if requested > 0 && used + requested > capacity {
-            let text = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}");
-            return Err((reason, text));
-        }
+    let taken: Vec<(i32, String, String)> = live.iter().flat_map(|p| host_ports(p)).collect();
+    if host_ports(pod).iter().any(|port| taken.iter().any(|other| collide(port, other))) {
+        return refuse("NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports");
     }
-    let taken: Vec<(i32, String)> = live.iter().flat_map(|p| host_ports(p)).collect();
-    if host_ports(pod).iter().any(|port| taken.contains(port)) {
-        return Err(("NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".to_owned()));
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    let untolerated = host.taints.iter().any(|t| t.effect == "NoExecute" && !tolerations.iter().any(|o| tolerates(o, t)));
+    if untolerated && !sources::is_static(pod) {
+        return refuse("TaintToleration", "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate");
     }
-    Ok(())
+    if spec.security_context.as_ref().is_some_and(|c| c.supplemental_groups_policy.as_deref() == Some("Strict")) && !host.strict_groups {
+        return refuse("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node");
+    }
+    apparmor(host, pod, &spec)
 }
 
 fn over(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
-/// What a pod asks for: its containers and sidecars together, or its largest init container. CPU in milli-units.
-pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
-    let own = |c: &k8s_openapi::api::core::v1::Container| {
-        let quantity = cgroups::request(c.resources.as_ref(), name);
-        quantity.map_or(0, |q| if name == "cpu" { q.milli_value() } else { q.value() })
-    };
-    let all = container::all(pod);
-    let steady: i64 = all.iter().filter(|(_, role)| *role != Role::Init).map(|(c, _)| own(c)).sum();
-    let init = all.iter().filter(|(_, role)| *role == Role::Init).map(|(c, _)| own(c)).max().unwrap_or(0);
-    steady.max(init)
+/// A critical or static pod always enters; under memory pressure alone, pods that asked for memory do too.
+fn under_pressure(host: &Host<'_>, pod: &Pod) -> Verdict {
+    let critical = pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || sources::is_static(pod);
+    if host.pressure.is_empty() || critical {
+        return Ok(());
+    }
+    let memory_only = host.pressure.iter().all(|p| p == "MemoryPressure");
+    let tolerates_memory = pod.spec.iter().flat_map(|s| s.tolerations.iter().flatten()).any(|t| {
+        tolerates(t, &Taint { key: "node.kubernetes.io/memory-pressure".to_owned(), effect: "NoSchedule".to_owned(), ..Default::default() })
+    });
+    if memory_only && (cgroups::qos(pod) != cgroups::Qos::BestEffort || tolerates_memory) {
+        return Ok(());
+    }
+    refuse("Evicted", format!("The node had condition: [{}]. ", host.pressure.join(" ")))
 }
 
-fn host_ports(pod: &Pod) -> Vec<(i32, String)> {
+/// Sysctls that are namespaced and cannot hurt neighbours; upstream's list.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+fn sysctls(settings: &Settings, spec: &PodSpec) -> Verdict {
+    let wanted = spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten());
+    for sysctl in wanted {
+        let name = sysctl.name.replace('/', ".");
+        let forbid = |why: &str| refuse("SysctlForbidden", format!("forbidden sysctl: {:?} {why}", sysctl.name));
+        if name.starts_with("net.") && spec.host_network == Some(true) {
+            return forbid("not allowed with host net enabled");
+        }
+        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix));
+        if ipc && spec.host_ipc == Some(true) {
+            return forbid("not allowed with host ipc enabled");
+        }
+        let allowed = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => *pattern == name,
+        };
+        if !SAFE_SYSCTLS.contains(&name.as_str()) && !settings.unsafe_sysctls.iter().any(allowed) {
+            return forbid("not allowlisted");
+        }
+    }
+    Ok(())
+}
+
+fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
+    let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
+        let text = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}");
+        refuse(&format!("OutOf{name}"), text)
+    };
+    let pods_max = host.allocatable.get("pods").copied().unwrap_or(i64::MAX);
+    let n_live = i64::try_from(live.len()).unwrap_or(i64::MAX);
+    if n_live >= pods_max {
+        return lacks("pods", 1, n_live, pods_max);
+    }
+    for name in resource_names(pod) {
+        let requested = requests(pod, &name);
+        // A resource that this node does not have is a matter of its plugin, not of room: upstream lets it pass to the plugin's check.
+        let capacity = host.allocatable.get(&name).copied().unwrap_or(0);
+        let used: i64 = live.iter().map(|p| requests(p, &name)).sum();
+        if requested > 0 && used.saturating_add(requested) > capacity {
+            return lacks(&name, requested, used, capacity);
+        }
+    }
+    Ok(())
+}
+
+fn resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
+    let own = |r: Option<&k8s_openapi::api::core::v1::ResourceRequirements>| -> Vec<String> {
+        let maps = r.into_iter().flat_map(|r| [&r.requests, &r.limits]);
+        maps.flat_map(|m| m.iter().flatten()).map(|(name, _)| name.clone()).collect()
+    };
+    let of_containers = container::all(pod).into_iter().flat_map(|(c, _)| own(c.resources.as_ref()));
+    let of_pod = own(pod.spec.as_ref().and_then(|s| s.resources.as_ref()));
+    let overhead = pod.spec.iter().flat_map(|s| s.overhead.iter().flatten()).map(|(name, _)| name.clone());
+    of_containers.chain(of_pod).chain(overhead).collect()
+}
+
+/// What a pod asks for: its own request, or its containers and sidecars together or its largest init container beside the sidecars
+/// before it, whichever is more; plus overhead. CPU in milli-units.
+pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
+    let number = |q: schema::quantity::Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
+    let spec = pod.spec.as_ref();
+    let overhead = spec.and_then(|s| s.overhead.as_ref()?.get(name)).map_or(0, |q| number(cgroups::parse(q)));
+    if let Some(whole) = cgroups::request(spec.and_then(|s| s.resources.as_ref()), name) {
+        return number(whole) + overhead;
+    }
+    let (mut sidecars, mut init_peak, mut mains) = (0i64, 0i64, 0i64);
+    for (container, role) in container::all(pod) {
+        let own = cgroups::request(container.resources.as_ref(), name).map_or(0, number);
+        match role {
+            Role::Sidecar => {
+                sidecars += own;
+                init_peak = init_peak.max(sidecars);
+            }
+            Role::Init => init_peak = init_peak.max(sidecars + own),
+            _ => mains += own,
+        }
+    }
+    (mains + sidecars).max(init_peak) + overhead
+}
+
+fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
+    if !spec.node_selector.iter().flatten().all(|(key, value)| host.labels.get(key) == Some(value)) {
+        return false;
+    }
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(host, term)))
+}
+
+/// An empty term matches nothing.
+fn term_matches(host: &Host<'_>, term: &NodeSelectorTerm) -> bool {
+    let by_label = term.match_expressions.as_deref().unwrap_or_default();
+    let by_field = term.match_fields.as_deref().unwrap_or_default();
+    let field = |r: &NodeSelectorRequirement| (r.key == "metadata.name").then(|| host.name.to_owned());
+    !(by_label.is_empty() && by_field.is_empty())
+        && by_label.iter().all(|r| requirement(r, host.labels.get(&r.key)))
+        && by_field.iter().all(|r| requirement(r, field(r).as_ref()))
+}
+
+fn requirement(r: &NodeSelectorRequirement, have: Option<&String>) -> bool {
+    let values = r.values.as_deref().unwrap_or_default();
+    let numbers = || Some((have?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match r.operator.as_str() {
+        "In" => have.is_some_and(|v| values.contains(v)),
+        "NotIn" => !have.is_some_and(|v| values.contains(v)),
+        "Exists" => have.is_some(),
+        "DoesNotExist" => have.is_none(),
+        "Gt" => numbers().is_some_and(|(have, limit)| have > limit),
+        "Lt" => numbers().is_some_and(|(have, limit)| have < limit),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let empty = |s: &Option<String>| s.as_deref().is_none_or(str::is_empty);
+    let effect = empty(&toleration.effect) || toleration.effect.as_deref() == Some(&taint.effect);
+    let key = empty(&toleration.key) || toleration.key.as_deref() == Some(&taint.key);
+    let value = toleration.operator.as_deref() == Some("Exists")
+        || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+    effect && key && value
+}
+
+/// Port, protocol and address of each port that is published on the host.
+fn host_ports(pod: &Pod) -> Vec<(i32, String, String)> {
     let ports = container::all(pod).into_iter().flat_map(|(c, _)| c.ports.iter().flatten());
-    let used = ports.filter_map(|p| p.host_port.filter(|h| *h > 0).map(|h| (h, p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()))));
+    let used = ports.filter_map(|p| {
+        let port = p.host_port.filter(|h| *h > 0)?;
+        let ip = p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".to_owned());
+        Some((port, p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), ip))
+    });
     used.collect()
+}
+
+fn collide(a: &(i32, String, String), b: &(i32, String, String)) -> bool {
+    let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
+    a.0 == b.0 && a.1 == b.1 && (a.2 == b.2 || any(&a.2) || any(&b.2))
+}
+
+fn apparmor(host: &Host<'_>, pod: &Pod, spec: &PodSpec) -> Verdict {
+    let of_pod = spec.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let of_container = |c: &k8s_openapi::api::core::v1::Container| {
+        let own = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+        own.or(of_pod).is_some_and(|p| p.type_ != "Unconfined")
+    };
+    let noted = pod
+        .metadata
+        .annotations
+        .iter()
+        .flatten()
+        .any(|(key, value)| key.starts_with(container::security::APPARMOR_NOTE) && value != "unconfined");
+    if !host.has_apparmor && (containers.into_iter().any(of_container) || noted) {
+        return refuse("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn check(spec: serde_json::Value) -> String {
+        let settings = Settings::default();
+        let host = Host {
+            name: "n1",
+            labels: [("disk".to_owned(), "ssd".to_owned()), ("size".to_owned(), "5".to_owned())].into(),
+            taints: Vec::new(),
+            allocatable: [("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30), ("pods".to_owned(), 3), ("x.y/z".to_owned(), 1)].into(),
+            settings: &settings,
+            pressure: Vec::new(),
+            has_apparmor: false,
+            strict_groups: false,
+        };
+        let other = pod(
+            serde_json::json!({"spec": {"containers": [{"name": "o", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.1"}],
+            "resources": {"requests": {"cpu": "1500m"}}}]}}),
+        );
+        let all = pod(serde_json::json!({"spec": spec}));
+        admit(&host, &all, &[Arc::new(other)]).err().map_or("ok".to_owned(), |(reason, _)| reason)
+    }
+
+    #[test]
+    fn a_pod_is_refused_with_upstreams_reason() {
+        let main = |extra: serde_json::Value| serde_json::json!([extra]);
+        let of = |c: serde_json::Value| check(serde_json::json!({"containers": main(c)}));
+        assert_eq!(of(serde_json::json!({"name": "c"})), "ok");
+        assert_eq!(of(serde_json::json!({"name": "c", "resources": {"requests": {"cpu": "600m"}}})), "OutOfcpu");
+        assert_eq!(of(serde_json::json!({"name": "c", "resources": {"limits": {"x.y/z": "2"}}})), "OutOfx.y/z");
+        assert_eq!(of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]})), "NodePorts");
+        assert_eq!(of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.2"}]})), "ok");
+        assert_eq!(of(serde_json::json!({"name": "c", "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}})), "AppArmor");
+        assert_eq!(check(serde_json::json!({"containers": [], "nodeSelector": {"disk": "hdd"}})), "NodeAffinity");
+        assert_eq!(
+            check(serde_json::json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})),
+            "SysctlForbidden"
+        );
+    }
+
+    #[test]
+    fn required_affinity_is_any_of_its_terms() {
+        let with = |terms: serde_json::Value| {
+            check(serde_json::json!({"containers": [], "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}))
+        };
+        let gt = serde_json::json!({"matchExpressions": [{"key": "size", "operator": "Gt", "values": ["4"]}]});
+        let other = serde_json::json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]});
+        assert_eq!(with(serde_json::json!([other, gt])), "ok");
+        assert_eq!(with(serde_json::json!([other])), "NodeAffinity");
+        assert_eq!(with(serde_json::json!([{}])), "NodeAffinity");
+    }
+
+    #[test]
+    fn sidecars_count_beside_each_init_container_after_them() {
+        let pod = pod(
+            serde_json::json!({"spec": {"overhead": {"cpu": "10m"}, "containers": [{"name": "m", "resources": {"requests": {"cpu": "100m"}}}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "50m"}}},
+                               {"name": "i", "resources": {"requests": {"cpu": "200m"}}}]}}),
+        );
+        assert_eq!(requests(&pod, "cpu"), 260);
+    }
 }

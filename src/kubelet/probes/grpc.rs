@@ -28,7 +28,8 @@ pub(super) async fn check(ip: &str, port: u16, service: String, timeout: Duratio
     let addr = joined(ip, port);
     let ask = async {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).map_err(|err| Verdict::Error(err.to_string()))?;
-        let unreachable = || Verdict::Failure(format!("timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded"));
+        let unreachable =
+            || Verdict::Failure(format!("timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded"));
         let channel = endpoint.connect().await.map_err(|_| unreachable())?;
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|_| unreachable())?;
@@ -36,7 +37,10 @@ pub(super) async fn check(ip: &str, port: u16, service: String, timeout: Duratio
         let codec: ProstCodec<HealthCheckRequest, HealthCheckResponse> = ProstCodec::default();
         let answer = grpc.unary(Request::new(HealthCheckRequest { service }), path, codec).await;
         answer.map(|a| a.into_inner().status).map_err(|status| match status.code() {
-            tonic::Code::Unimplemented => Verdict::Failure(format!("this server does not implement the grpc health protocol (grpc.health.v1.Health): {}", status.message())),
+            tonic::Code::Unimplemented => Verdict::Failure(format!(
+                "this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+                status.message()
+            )),
             _ => Verdict::Failure(format!("health rpc failed: rpc error: code = {:?} desc = {}", status.code(), status.message())),
         })
     };

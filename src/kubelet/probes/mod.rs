@@ -42,6 +42,8 @@ impl What {
 /// The verdict of one try.
 pub(super) enum Verdict {
     Success,
+    /// Good, but a person should look: the text for the event.
+    Warning(String),
     /// With the text for the event.
     Failure(String),
     /// The probe itself could not be done; counts as neither, as upstream.
@@ -62,14 +64,7 @@ pub(crate) struct Probes {
 
 impl Probes {
     pub(crate) fn new(node: Arc<Node>, wake: watch::Sender<Desired>, group: &Group) -> Probes {
-        Probes {
-            node,
-            wake,
-            group: group.child("probes"),
-            health: Shared::default(),
-            tasks: BTreeMap::new(),
-            graces: BTreeMap::new(),
-        }
+        Probes { node, wake, group: group.child("probes"), health: Shared::default(), tasks: BTreeMap::new(), graces: BTreeMap::new() }
     }
 
     /// What the probes say, by container name.
@@ -100,7 +95,8 @@ impl Probes {
             // A container that an earlier kubelet found ready stays so until a probe says otherwise: a restart of ours must not take
             // it out of its Services.
             let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
-            let told = statuses.into_iter().find(|c| c.name == spec.name && c.container_id.as_deref().is_some_and(|id| id.ends_with(&seen.id)));
+            let told =
+                statuses.into_iter().find(|c| c.name == spec.name && c.container_id.as_deref().is_some_and(|id| id.ends_with(&seen.id)));
             let health = Health {
                 id: seen.id.clone(),
                 started: spec.startup_probe.is_none() || told.is_some_and(|c| c.started == Some(true)),
@@ -123,7 +119,8 @@ impl Probes {
                 started_at: seen.started_at,
             };
             let target = Arc::new(target);
-            let probes = [(What::Startup, &spec.startup_probe), (What::Liveness, &spec.liveness_probe), (What::Readiness, &spec.readiness_probe)];
+            let probes =
+                [(What::Startup, &spec.startup_probe), (What::Liveness, &spec.liveness_probe), (What::Readiness, &spec.readiness_probe)];
             for (what, probe) in probes {
                 if let Some(probe) = probe {
                     group.spawn_short(what.title(), run_probe(Arc::clone(&target), what, probe.clone()));
@@ -162,6 +159,18 @@ pub(super) struct Target {
 }
 
 impl Target {
+    fn count(&self, what: What, verdict: &Verdict) {
+        let result = match verdict {
+            Verdict::Success | Verdict::Warning(_) => "successful",
+            Verdict::Failure(_) => "failed",
+            Verdict::Error(_) => "unknown",
+        };
+        let meta = &self.pod.metadata;
+        let text = |s: &Option<String>| s.clone().unwrap_or_default();
+        let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
+        self.node.probe_counts.count([ns, name, uid, self.container.name.clone(), what.title().to_owned(), result.to_owned()]);
+    }
+
     fn health(&self) -> Option<Health> {
         let map = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
@@ -208,8 +217,14 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
             ticks.reset_immediately();
             continue;
         }
-        match run::once(&target, &probe, timeout).await {
-            Verdict::Success => {
+        let verdict = run::once(&target, &probe, timeout).await;
+        target.count(what, &verdict);
+        if let Verdict::Warning(text) = &verdict {
+            let message = format!("{} probe warning: {text}", what.title());
+            target.node.events.pod(&target.pod, Some(target.field.clone()), Kind::Warning, "ProbeWarning", message);
+        }
+        match verdict {
+            Verdict::Success | Verdict::Warning(_) => {
                 (good, bad) = (good + 1, 0);
                 if good >= successes_min {
                     match what {

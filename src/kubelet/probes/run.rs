@@ -18,7 +18,8 @@ pub(super) async fn once(target: &Target, probe: &Probe, timeout: Duration) -> V
     if let Some(get) = &probe.http_get {
         let host = get.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(&target.ip);
         return match http::get(get, &target.container, host, timeout, &target.node).await {
-            Ok(()) => Verdict::Success,
+            Ok(None) => Verdict::Success,
+            Ok(Some(text)) => Verdict::Warning(text),
             Err(text) => Verdict::Failure(text),
         };
     }
@@ -89,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_named_port_is_found_in_the_container() {
-        let container: Container = serde_json::from_value(serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]})).unwrap();
+        let container: Container =
+            serde_json::from_value(serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]})).unwrap();
         assert_eq!(port_of(&IntOrString::String("web".to_owned()), &container), Some(8080));
         assert_eq!(port_of(&IntOrString::String("none".to_owned()), &container), None);
         assert_eq!(port_of(&IntOrString::Int(70000), &container), None);

@@ -239,7 +239,7 @@ pub(super) fn may_lower_oom_score() -> bool {
     effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|caps| caps & (1 << 24) != 0)
 }
 
-fn has_apparmor() -> bool {
+pub(crate) fn has_apparmor() -> bool {
     let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
     enabled && Path::new("/sys/kernel/security/apparmor").exists() && Path::new("/sbin/apparmor_parser").exists()
 }

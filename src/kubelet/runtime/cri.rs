@@ -121,6 +121,18 @@ impl Cri {
         Ok(answer.status.map(|status| status.conditions).unwrap_or_default())
     }
 
+    /// What the runtime and its handlers can do; empty where it does not say (containerd 1.x).
+    pub async fn features(&self) -> Result<(cri::RuntimeFeatures, Vec<cri::RuntimeHandler>), CriError> {
+        let answer = call!(self.runtime.status(cri::StatusRequest { verbose: false }), QUERY_TIMEOUT)?;
+        Ok((answer.features.unwrap_or_default(), answer.runtime_handlers))
+    }
+
+    /// Changes the limits of a running container.
+    pub async fn update_resources(&self, id: &str, linux: cri::LinuxContainerResources) -> Result<(), CriError> {
+        let message = cri::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(linux), ..Default::default() };
+        call!(self.runtime.update_container_resources(message), ACT_TIMEOUT).map(drop)
+    }
+
     /// Sandboxes of one pod, or of all.
     pub async fn sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<cri::PodSandbox>, CriError> {
         let filter = cri::PodSandboxFilter { label_selector: uid_selector(pod_uid), ..Default::default() };
@@ -172,11 +184,8 @@ impl Cri {
         config: cri::ContainerConfig,
         sandbox_config: cri::PodSandboxConfig,
     ) -> Result<String, CriError> {
-        let message = cri::CreateContainerRequest {
-            pod_sandbox_id: sandbox.to_owned(),
-            config: Some(config),
-            sandbox_config: Some(sandbox_config),
-        };
+        let message =
+            cri::CreateContainerRequest { pod_sandbox_id: sandbox.to_owned(), config: Some(config), sandbox_config: Some(sandbox_config) };
         Ok(call!(self.runtime.create_container(message), ACT_TIMEOUT)?.container_id)
     }
 
@@ -253,7 +262,12 @@ impl Cri {
     }
 
     /// Fetches an image. Returns its reference.
-    pub async fn pull(&self, name: &str, auth: Option<cri::AuthConfig>, sandbox: Option<cri::PodSandboxConfig>) -> Result<String, CriError> {
+    pub async fn pull(
+        &self,
+        name: &str,
+        auth: Option<cri::AuthConfig>,
+        sandbox: Option<cri::PodSandboxConfig>,
+    ) -> Result<String, CriError> {
         let message = cri::PullImageRequest { image: Some(image_spec(name)), auth, sandbox_config: sandbox };
         Ok(call!(self.images.pull_image(message), PULL_TIMEOUT)?.image_ref)
     }

@@ -94,7 +94,9 @@ async fn from_cri(cri: &Cri, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Back
         backoff.reset();
         let event = match event.container_event_type() {
             ContainerEventType::ContainerStartedEvent => RuntimeEvent::Started(event.container_id),
-            ContainerEventType::ContainerStoppedEvent | ContainerEventType::ContainerDeletedEvent => RuntimeEvent::Ended(event.container_id),
+            ContainerEventType::ContainerStoppedEvent | ContainerEventType::ContainerDeletedEvent => {
+                RuntimeEvent::Ended(event.container_id)
+            }
             ContainerEventType::ContainerCreatedEvent => continue,
         };
         if tx.send(event).await.is_err() {

@@ -13,6 +13,8 @@ pub(crate) const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 pub(crate) const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 pub(crate) const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
 pub(crate) const POD_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+/// The folder of the kubelet that made a sandbox: on a runtime that is shared, others' pods are not ours to end.
+pub(crate) const OWNER: &str = "kedge.io/kubelet-dir";
 /// Where the file behind `terminationMessagePath` lies on the host.
 pub(crate) const TERMINATION_FILE: &str = "kedge.io/termination-file";
 /// The preStop hook as JSON, so that a container whose pod vanished from the API is still ended in its own way.

@@ -6,6 +6,8 @@ pub mod cri;
 
 pub mod events;
 
+pub(crate) mod tasks;
+
 pub(crate) mod labels;
 
 use std::path::PathBuf;
@@ -38,8 +40,19 @@ pub struct Runtime {
     pub name: String,
     /// e.g. `1.6.20`.
     pub version: String,
+    /// What the runtime can do beyond the common.
+    pub features: k8s_cri::v1::RuntimeFeatures,
+    /// Its handlers, the default one under the empty name; none where it does not say.
+    pub handlers: Vec<k8s_cri::v1::RuntimeHandler>,
     /// Whether lowering oom_score_adj is forbidden here (no CAP_SYS_RESOURCE).
     pub restrict_oom_score_adj: bool,
+}
+
+impl Runtime {
+    /// What a handler can do.
+    pub(crate) fn handler(&self, name: &str) -> k8s_cri::v1::RuntimeHandlerFeatures {
+        self.handlers.iter().find(|h| h.name == name).and_then(|h| h.features).unwrap_or_default()
+    }
 }
 
 /// Starts or joins the runtime and waits until it answers.
@@ -54,7 +67,10 @@ pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
         Some(driver) => driver,
         None => containerd::cgroup_driver(),
     };
+    let (features, handlers) = cri.features().await?;
     Ok(Runtime {
+        features,
+        handlers,
         cri,
         socket,
         cgroup_driver,

@@ -83,7 +83,10 @@ fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
     let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
     paths.sort();
     let named = |p: &&std::path::PathBuf| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
-    let read = |path: &std::path::PathBuf| match fs::read_to_string(path).map_err(|err| err.to_string()).and_then(|text| parse(&text, node_name)) {
+    let read = |path: &std::path::PathBuf| match fs::read_to_string(path)
+        .map_err(|err| err.to_string())
+        .and_then(|text| parse(&text, node_name))
+    {
         Ok(pod) => Some(pod),
         Err(err) => {
             warn!(path = %path.display(), err, "not a pod manifest");

@@ -4,19 +4,13 @@ pub(crate) mod manifests;
 
 pub(crate) mod mirror;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use base::backoff::Backoff;
-use base::chain::Chain;
 use base::task::Group;
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use client::informer::{Change as Changed, Key};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::runtime::watcher::{self, Event};
 use tokio::sync::mpsc;
-use tracing::warn;
 
 use crate::node::Node;
 
@@ -47,79 +41,64 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// Starts both sources. Files come first: `Synced` follows when the API has spoken too.
+/// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.
 pub(crate) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
     manifests::start(node, tx.clone(), group);
     let node = Arc::clone(node);
     group.spawn("api-pods", async move {
-        let api: Api<Pod> = Api::all(node.client.clone());
-        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", node.config.node_name));
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        let mut seen = Seen { known: HashMap::new(), listed: HashSet::new(), synced: false };
-        // The stream never ends by itself; after an error it lists again when polled, so the pause is ours.
-        let mut stream = watcher::watcher(api, config).boxed();
+        let pods = node.informers.selected::<Pod>(&format!("spec.nodeName={}", node.config.node_name));
+        let mut changes = pods.changes();
+        node.own.synced().await;
+        pods.synced().await;
+        changes.drain();
+        let mut seen = Seen::default();
+        let mut told = seen.compare(&pods.list());
+        told.push(Change::Synced);
         loop {
-            match stream.try_next().await {
-                Ok(Some(event)) => {
-                    backoff.reset();
-                    for change in seen.read(event) {
-                        if tx.send(change).await.is_err() {
-                            return;
-                        }
-                    }
-                }
-                Ok(None) => return,
-                Err(err) => {
-                    warn!(err = %Chain(&err), "cannot watch this node's pods");
-                    tokio::time::sleep(backoff.next(&node.rng)).await;
+            for change in told {
+                if tx.send(change).await.is_err() {
+                    return;
                 }
             }
+            told = match changes.next().await {
+                Changed::Added(pod) | Changed::Modified { new: pod, .. } => seen.set(&pod),
+                Changed::Deleted(pod) => seen.gone(&pod).into_iter().collect(),
+                Changed::Resync => seen.compare(&pods.list()),
+            };
         }
     });
 }
 
-/// What the watch has told so far, to find what vanished while it was broken.
-struct Seen {
-    known: HashMap<String, Arc<Pod>>,
-    listed: HashSet<String>,
-    synced: bool,
-}
+/// What the API has told so far, to find what vanished unseen: by namespace and name.
+#[derive(Default)]
+struct Seen(BTreeMap<Key, Arc<Pod>>);
 
 impl Seen {
-    fn read(&mut self, event: Event<Pod>) -> Vec<Change> {
-        match event {
-            Event::Apply(pod) => vec![self.set(pod)],
-            Event::Delete(pod) => self.gone(&pod.metadata.uid.clone().unwrap_or_default()).into_iter().collect(),
-            Event::Init => {
-                self.listed.clear();
-                Vec::new()
-            }
-            Event::InitApply(pod) => {
-                self.listed.insert(pod.metadata.uid.clone().unwrap_or_default());
-                vec![self.set(pod)]
-            }
-            Event::InitDone => {
-                let lost: Vec<String> = self.known.keys().filter(|uid| !self.listed.contains(*uid)).cloned().collect();
-                let mut changes: Vec<Change> = lost.iter().filter_map(|uid| self.gone(uid)).collect();
-                if !std::mem::replace(&mut self.synced, true) {
-                    changes.push(Change::Synced);
-                }
-                changes
-            }
-        }
+    /// A pod of the same name with another uid is another pod.
+    fn set(&mut self, pod: &Arc<Pod>) -> Vec<Change> {
+        let before = self.0.insert(Key::of(&**pod), Arc::clone(pod));
+        let replaced = before.filter(|old| old.metadata.uid != pod.metadata.uid).map(|old| over(&old));
+        let now = if annotation(pod, MIRROR).is_some() { Change::Mirror(Arc::clone(pod)) } else { Change::Set(Arc::clone(pod)) };
+        replaced.into_iter().chain([now]).collect()
     }
 
-    fn set(&mut self, mut pod: Pod) -> Change {
-        // Nobody here reads them, and they are most of an object's size.
-        pod.metadata.managed_fields = None;
-        let pod = Arc::new(pod);
-        self.known.insert(pod.metadata.uid.clone().unwrap_or_default(), Arc::clone(&pod));
-        if annotation(&pod, MIRROR).is_some() { Change::Mirror(pod) } else { Change::Set(pod) }
+    fn gone(&mut self, pod: &Pod) -> Option<Change> {
+        self.0.remove(&Key::of(pod)).map(|known| over(&known))
     }
 
-    fn gone(&mut self, uid: &str) -> Option<Change> {
-        let pod = self.known.remove(uid)?;
-        Some(if annotation(&pod, MIRROR).is_some() { Change::MirrorGone(pod) } else { Change::Gone(uid.to_owned()) })
+    fn compare(&mut self, now: &[Arc<Pod>]) -> Vec<Change> {
+        let names: BTreeSet<Key> = now.iter().map(|pod| Key::of(&**pod)).collect();
+        let lost: Vec<Arc<Pod>> = self.0.iter().filter(|(key, _)| !names.contains(key)).map(|(_, pod)| Arc::clone(pod)).collect();
+        let mut changes: Vec<Change> = lost.iter().filter_map(|pod| self.gone(pod)).collect();
+        changes.extend(now.iter().flat_map(|pod| self.set(pod)));
+        changes
+    }
+}
+
+fn over(pod: &Arc<Pod>) -> Change {
+    match annotation(pod, MIRROR) {
+        Some(_) => Change::MirrorGone(Arc::clone(pod)),
+        None => Change::Gone(pod.metadata.uid.clone().unwrap_or_default()),
     }
 }
 
@@ -127,17 +106,21 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn pod(uid: &str) -> Pod {
-        serde_json::from_value(serde_json::json!({"metadata": {"name": uid, "uid": uid}})).unwrap()
+    fn pod(name: &str, uid: &str) -> Arc<Pod> {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": name, "uid": uid}})).map(Arc::new).unwrap()
     }
 
     #[test]
     fn a_pod_that_vanished_while_the_watch_was_broken_is_gone() {
-        let mut seen = Seen { known: HashMap::new(), listed: HashSet::new(), synced: false };
-        seen.read(Event::Init);
-        seen.read(Event::InitApply(pod("a")));
-        assert!(matches!(seen.read(Event::InitDone).as_slice(), [Change::Synced]));
-        seen.read(Event::Init);
-        assert!(matches!(seen.read(Event::InitDone).as_slice(), [Change::Gone(uid)] if uid == "a"));
+        let mut seen = Seen::default();
+        assert!(matches!(seen.compare(&[pod("a", "1")]).as_slice(), [Change::Set(_)]));
+        assert!(matches!(seen.compare(&[]).as_slice(), [Change::Gone(uid)] if uid == "1"));
+    }
+
+    #[test]
+    fn a_new_pod_of_an_old_name_ends_the_old_one_first() {
+        let mut seen = Seen::default();
+        seen.set(&pod("a", "1"));
+        assert!(matches!(seen.set(&pod("a", "2")).as_slice(), [Change::Gone(uid), Change::Set(_)] if uid == "1"));
     }
 }

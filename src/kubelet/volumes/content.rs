@@ -158,7 +158,8 @@ async fn token(
     let (text, refresh_at) = match node.tokens.get(&key, now) {
         Some(kept) => kept,
         None => {
-            let fresh = request(node, pod, &spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()), source, life).await?;
+            let fresh =
+                request(node, pod, &spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()), source, life).await?;
             let (text, expires) = fresh;
             let whole = expires.duration_since(now).as_secs().max(0);
             let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
@@ -208,7 +209,9 @@ async fn request(
     };
     let answer = api.create_token_request(account, &kube::api::PostParams::default(), &ask).await;
     let status = answer.map_err(|err| format!("failed to fetch token: {err}"))?.status;
-    status.and_then(|s| Some((s.token?, s.expiration_timestamp?.0))).ok_or_else(|| "failed to fetch token: the answer holds none".to_owned())
+    status
+        .and_then(|s| Some((s.token?, s.expiration_timestamp?.0)))
+        .ok_or_else(|| "failed to fetch token: the answer holds none".to_owned())
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
 }
 
 /// An ephemeral volume's claim has a name made of the pod's and the volume's.
-fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
+pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     let named = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
     let ephemeral = || Some(format!("{}-{}", pod.metadata.name.as_deref()?, volume.name));
     named.or_else(|| volume.ephemeral.as_ref().and_then(|_| ephemeral()))
@@ -190,7 +190,10 @@ pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// mountinfo writes space, tab, newline and backslash as three octal digits.
 fn unescape(field: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"].iter().zip([" ", "\t", "\n", "\\"]).fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
+    ["\\040", "\\011", "\\012", "\\134"]
+        .iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
 pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::mount::{MsFlags, mount};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
 
@@ -22,7 +22,9 @@ pub(crate) fn of_container(
     container: &Container,
     mounted: &Mounted,
     envs: &[(String, String)],
+    userns: Option<&cri::UserNamespace>,
 ) -> Result<Vec<cri::Mount>, ConfigError> {
+    let recursive_works = node.runtime.handler("").recursive_read_only_mounts;
     let mut mounts = Vec::new();
     for (i, wish) in container.volume_mounts.iter().flatten().enumerate() {
         let Some(volume) = mounted.paths.get(&wish.name) else {
@@ -38,7 +40,10 @@ pub(crate) fn of_container(
                     .join(&container.name)
                     .join(i.to_string());
                 bind_sub_path(volume, &sub, &target).map_err(|err| {
-                    ConfigError::new(format!("failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {err}", wish.name, container.name))
+                    ConfigError::new(format!(
+                        "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {err}",
+                        wish.name, container.name
+                    ))
                 })?
             }
         };
@@ -47,15 +52,45 @@ pub(crate) fn of_container(
             Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
             _ => cri::MountPropagation::PropagationPrivate,
         };
+        let read_only = wish.read_only.unwrap_or(false) || mounted.read_only.contains_key(&wish.name);
+        let recursive = match wish.recursive_read_only.as_deref() {
+            Some("Enabled") if !recursive_works => {
+                return Err(ConfigError::new(format!(
+                    "failed to resolve recursive read-only mode: volume mount \"{}\" requires recursive read-only mounts, which the runtime does not support",
+                    wish.name
+                )));
+            }
+            Some("Enabled" | "IfPossible") => recursive_works && read_only,
+            _ => false,
+        };
+        let idmap = |map: fn(&cri::UserNamespace) -> &Vec<cri::IdMapping>| userns.map(|u| map(u).clone()).unwrap_or_default();
         mounts.push(cri::Mount {
+            recursive_read_only: recursive,
+            uid_mappings: idmap(|u| &u.uids),
+            gid_mappings: idmap(|u| &u.gids),
             container_path: absolute(&wish.mount_path),
             host_path: host_path.display().to_string(),
-            readonly: wish.read_only.unwrap_or(false) || mounted.read_only.contains_key(&wish.name),
+            readonly: read_only,
             propagation: propagation as i32,
             ..Default::default()
         });
     }
     Ok(mounts)
+}
+
+/// The block devices of a container.
+pub(crate) fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<cri::Device>, ConfigError> {
+    let device = |wish: &VolumeDevice| {
+        let missing = || ConfigError::new(format!("cannot find volume \"{}\" to pass into container \"{}\"", wish.name, container.name));
+        let path = mounted.paths.get(&wish.name).ok_or_else(missing)?;
+        let permissions = if mounted.read_only.contains_key(&wish.name) { "r" } else { "mrw" };
+        Ok(cri::Device {
+            container_path: wish.device_path.clone(),
+            host_path: path.display().to_string(),
+            permissions: permissions.to_owned(),
+        })
+    };
+    container.volume_devices.iter().flatten().map(device).collect()
 }
 
 fn absolute(path: &str) -> String {

@@ -60,7 +60,8 @@ fn check(path: &str) -> io::Result<()> {
 fn same(dir: &Path, files: &Files) -> bool {
     let matches = |(path, file): (&String, &File)| {
         let at = dir.join(path);
-        fs::read(&at).is_ok_and(|have| have == file.bytes) && fs::metadata(&at).is_ok_and(|m| m.permissions().mode() & 0o777 == file.mode & 0o777)
+        fs::read(&at).is_ok_and(|have| have == file.bytes)
+            && fs::metadata(&at).is_ok_and(|m| m.permissions().mode() & 0o777 == file.mode & 0o777)
     };
     files.iter().all(matches) && count(dir) == files.len()
 }

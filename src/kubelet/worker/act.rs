@@ -33,6 +33,7 @@ impl Worker {
             }
             Command::Prune { id, log_path } => {
                 let _logs_of_the_dead = fs::remove_file(&log_path);
+                self.unlink_log(&id);
                 self.pods.unindex(&id);
                 self.node.runtime.cri.remove_container(&id).await.is_ok()
             }
@@ -62,10 +63,19 @@ impl Worker {
         let failed = |err: &dyn std::fmt::Display| {
             self.node.events.pod(&self.pod, None, Kind::Warning, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {err}"));
         };
-        if let Err(err) = self.node.cgroups.create(&self.pod) {
+        let pids_max = self.node.config.settings.pod_max_pids;
+        if let Err(err) = self.node.cgroups.create(&self.pod, pids_max) {
             failed(&err);
             return false;
         }
+        let (handler, userns) = match self.isolation().await {
+            Ok(found) => found,
+            Err(why) => {
+                failed(&why);
+                return false;
+            }
+        };
+        self.userns = userns;
         let config = self.sandbox_config(attempt);
         // Readable for those who collect logs, as upstream.
         if let Err(err) = fs::create_dir_all(&config.log_directory)
@@ -74,9 +84,9 @@ impl Worker {
             failed(&err);
             return false;
         }
-        let handler = "";
-        match self.node.runtime.cri.run_sandbox(config, handler).await {
+        match self.node.runtime.cri.run_sandbox(config, &handler).await {
             Ok(id) => {
+                self.node.cgroups.settle(&self.pod, pids_max);
                 info!(pod = %self.name(), uid = %self.uid, sandbox = %id, "made a sandbox");
                 self.pods.index(&id, &self.uid);
                 true
@@ -91,16 +101,21 @@ impl Worker {
 
     fn sandbox_config(&self, attempt: u32) -> cri::PodSandboxConfig {
         let dns = resolv::for_pod(&self.node.config, &self.pod);
-        sandbox::config(&self.node.config, &self.node.cgroups, &self.pod, attempt, dns, &self.node.config.hostname)
+        let mut config = sandbox::config(&self.node.config, &self.node.cgroups, &self.pod, attempt, dns, &self.node.config.hostname);
+        let security = config.linux.as_mut().and_then(|l| l.security_context.as_mut());
+        if let Some(namespaces) = security.and_then(|s| s.namespace_options.as_mut()) {
+            namespaces.userns_options = self.userns.clone();
+        }
+        config
     }
 
     async fn start_container(&mut self, name: &str, attempt: u32, ended: Option<Timestamp>) -> bool {
         let pod = self.pod.clone();
-        let Some((spec, role)) = container::all(&pod).into_iter().find(|(c, _)| c.name == name) else { return true };
+        let Some((spec, role)) = container::find(&pod, name) else { return true };
         if let Some(ended) = ended {
             self.backoffs.next(name, ended, self.node.clock.now());
         }
-        match self.try_start(spec, role, attempt).await {
+        match self.try_start(&spec, role, attempt).await {
             Ok(()) => {
                 self.waiting.remove(name);
                 true
@@ -122,7 +137,11 @@ impl Worker {
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
         let config = self.configure(spec, attempt, &image).await.map_err(Problem::from)?;
         let cri = self.node.runtime.cri.clone();
-        let id = cri.create_container(&sandbox.id, config, sandbox_config).await.map_err(|err| Problem::of_call("CreateContainerError", &err))?;
+        let id = cri
+            .create_container(&sandbox.id, config, sandbox_config)
+            .await
+            .map_err(|err| Problem::of_call("CreateContainerError", &err))?;
+        self.resizing.made(&id, spec.resources.as_ref());
         self.pods.index(&id, &self.uid);
         self.say(spec, Kind::Normal, "Created", "Container created");
         if let Err(err) = cri.start_container(&id).await {
@@ -153,8 +172,7 @@ impl Worker {
 
     /// The link that log collectors follow: `/var/log/containers/<pod>_<ns>_<container>-<id>.log`.
     fn link_log(&self, spec: &Container, attempt: u32, id: &str) {
-        let Some(parent) = self.node.config.log_dir.parent() else { return };
-        let dir = parent.join("containers");
+        let Some(dir) = self.links_dir() else { return };
         let meta = &self.pod.metadata;
         let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
         let target = sandbox::log_dir(&self.node.config, &self.pod).join(container::log_path(&spec.name, attempt));
@@ -165,11 +183,34 @@ impl Worker {
         }
     }
 
+    fn links_dir(&self) -> Option<PathBuf> {
+        self.node.config.log_dir.parent().map(|parent| parent.join("containers"))
+    }
+
+    /// Takes away the link to a container's log.
+    pub(super) fn unlink_log(&self, id: &str) {
+        let Some(seen) = self.observed.containers.iter().find(|c| c.id == id) else { return };
+        let meta = &self.pod.metadata;
+        let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
+        if let Some(dir) = self.links_dir() {
+            let _gone_already = fs::remove_file(dir.join(format!("{pod}_{ns}_{}-{id}.log", seen.name)));
+        }
+    }
+
+    /// The running container whose processes an ephemeral one wants to see.
+    fn target(&self, name: &str) -> Result<Option<String>, ConfigError> {
+        let wanted = container::ephemeral(&self.pod).into_iter().find(|(c, _)| c.name == name).and_then(|(_, target)| target);
+        let Some(wanted) = wanted else { return Ok(None) };
+        let found = self.observed.running().find(|seen| seen.name == wanted);
+        let missing = || ConfigError { reason: "CreateContainerError", message: format!("unable to find target container \"{wanted}\"") };
+        found.map(|seen| Some(seen.id.clone())).ok_or_else(missing)
+    }
+
     async fn configure(&mut self, spec: &Container, attempt: u32, image: &cri::Image) -> Result<cri::ContainerConfig, ConfigError> {
         let sources = self.env_sources(spec).await?;
         let around = self.node.surroundings(self.ips());
         let envs = env::build(&self.pod, spec, &sources, &around)?;
-        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs)?;
+        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref())?;
         let dir = volumes::pod_dir(&self.node, &self.uid);
         let file_failed = |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
         let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);
@@ -178,14 +219,18 @@ impl Worker {
             let of_node = fs::read_to_string("/etc/hosts").unwrap_or_default();
             let text = hosts::render(&self.pod, &self.ips(), &self.node.config.cluster_domain, &of_node);
             write_open(&path, text.as_bytes(), 0o644).map_err(|err| file_failed(&path, err))?;
-            mounts.push(cri::Mount { container_path: "/etc/hosts".to_owned(), host_path: path.display().to_string(), ..Default::default() });
+            mounts.push(cri::Mount {
+                container_path: "/etc/hosts".to_owned(),
+                host_path: path.display().to_string(),
+                ..Default::default()
+            });
         }
         let message_path = spec.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned());
         let message_file = dir.join("containers").join(&spec.name).join(self.node.rng.hex(4));
         // Any user of the container may write its last words.
         write_open(&message_file, b"", 0o666).map_err(|err| file_failed(&message_file, err))?;
         mounts.push(cri::Mount { container_path: message_path, host_path: message_file.display().to_string(), ..Default::default() });
-        let target = None;
+        let target = self.target(&spec.name)?;
         container::config(Making {
             pod: &self.pod,
             container: spec,
@@ -197,6 +242,9 @@ impl Worker {
             target,
             memory_capacity: self.node.machine.memory,
             restrict_oom_score_adj: self.node.runtime.restrict_oom_score_adj,
+            unified: self.node.cgroups.is_unified(),
+            userns: self.userns.clone(),
+            devices: mounts::devices(spec, &self.mounted)?,
             seccomp_root: &self.node.config.root_dir.join("seccomp"),
         })
     }
@@ -270,6 +318,11 @@ impl From<ConfigError> for Problem {
 
 impl From<images::NoImage> for Problem {
     fn from(missing: images::NoImage) -> Problem {
-        Problem { reason: missing.reason, message: missing.message, event: missing.reason == "ErrImageNeverPull", retry_at: missing.retry_at }
+        Problem {
+            reason: missing.reason,
+            message: missing.message,
+            event: missing.reason == "ErrImageNeverPull",
+            retry_at: missing.retry_at,
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::task::Group;
 use futures_util::future::join_all;
+use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
@@ -14,11 +15,16 @@ use super::observe::{Seen, State};
 use super::{Desired, Outcome, Worker, hooks};
 use crate::container::{self, Role};
 use crate::events::Kind;
+use crate::runtime::tasks;
 use crate::{images, sandbox, volumes};
 
 /// A container always gets this long after its preStop hook, as upstream.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 const GRACE_DEFAULT_SECS: i64 = 30;
+/// An evicted pod gets this long, as upstream's hard thresholds.
+const GRACE_EVICTED: Duration = Duration::from_secs(1);
+/// Between two looks whether a container obeyed its own stop signal.
+const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
 impl Worker {
     /// One round of a pod that must end, or of one that failed as a whole.
@@ -32,7 +38,12 @@ impl Worker {
         let grace = self.grace();
         let mut rx = self.rx.clone();
         let sooner = async move {
-            let shorter = |d: &Desired| d.pod.metadata.deletion_grace_period_seconds.is_some_and(|secs| secs >= 0 && Duration::from_secs(secs.unsigned_abs()) < grace);
+            let shorter = |d: &Desired| {
+                d.pod
+                    .metadata
+                    .deletion_grace_period_seconds
+                    .is_some_and(|secs| secs >= 0 && Duration::from_secs(secs.unsigned_abs()) < grace)
+            };
             if rx.wait_for(shorter).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -65,6 +76,9 @@ impl Worker {
 
     /// How long containers have.
     pub(super) fn grace(&self) -> Duration {
+        if self.failure.as_ref().is_some_and(|(reason, _)| reason == "Evicted") && self.pod.metadata.deletion_timestamp.is_none() {
+            return GRACE_EVICTED;
+        }
         let of_spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
         let secs = self.pod.metadata.deletion_grace_period_seconds.or(of_spec).unwrap_or(GRACE_DEFAULT_SECS);
         Duration::from_secs(u64::try_from(secs).unwrap_or(0))
@@ -87,7 +101,13 @@ impl Worker {
         }
         for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
             if let Err(err) = self.node.runtime.cri.stop_sandbox(&sandbox.id).await {
-                self.node.events.pod(&self.pod, None, Kind::Warning, "FailedKillPod", format!("error killing pod: failed to \"KillPodSandbox\": {err}"));
+                self.node.events.pod(
+                    &self.pod,
+                    None,
+                    Kind::Warning,
+                    "FailedKillPod",
+                    format!("error killing pod: failed to \"KillPodSandbox\": {err}"),
+                );
                 good = false;
             }
         }
@@ -104,7 +124,7 @@ impl Worker {
             if let Some(hook) = hook
                 && !grace.is_zero()
             {
-                let spec = container::all(&self.pod).into_iter().find(|(c, _)| c.name == seen.name).map(|(c, _)| c.clone());
+                let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
                 let ip = self.ips().first().cloned();
                 let spec = spec.unwrap_or_default();
                 if let Err(err) = hooks::run(&self.node, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await {
@@ -116,6 +136,7 @@ impl Worker {
         }
         let left = grace.saturating_sub(watch.elapsed());
         let left = if grace.is_zero() { Duration::ZERO } else { left.max(GRACE_MIN) };
+        let left = self.own_signal(seen, left).await;
         match self.node.runtime.cri.stop_container(&seen.id, left).await {
             Ok(()) => true,
             Err(err) => {
@@ -125,11 +146,39 @@ impl Worker {
         }
     }
 
+    /// Ends a container in the way that `lifecycle.stopSignal` asks for. Returns how long the usual way may take after it.
+    async fn own_signal(&self, seen: &Seen, left: Duration) -> Duration {
+        let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
+        let wish = spec.and_then(|c| c.lifecycle?.stop_signal);
+        let Some(signal) = wish.as_deref().and_then(tasks::number).filter(|_| seen.state == State::Running && !left.is_zero()) else {
+            return left;
+        };
+        if let Err(status) = tasks::signal(&self.node.runtime.socket, &seen.id, signal).await {
+            warn!(pod = %self.name(), container = %seen.name, err = %Chain(&status), "cannot send a container its stop signal, it gets the usual one");
+            return left;
+        }
+        let ended = async {
+            while self
+                .node
+                .runtime
+                .cri
+                .container(&seen.id)
+                .await
+                .is_ok_and(|s| s.is_some_and(|s| s.state() == cri::ContainerState::ContainerRunning))
+            {
+                tokio::time::sleep(SIGNAL_POLL).await;
+            }
+        };
+        let _too_slow_is_killed = tokio::time::timeout(left, ended).await;
+        Duration::ZERO
+    }
+
     /// Gives back what the node holds for the pod: probes, watches, volumes, cgroup.
     pub(super) async fn tidy_node(&mut self) -> bool {
         self.probes.stop();
         self.node.refs.release(&self.uid);
         images::forget(&self.node.pulls, &self.uid);
+        self.node.probe_counts.forget(&self.uid);
         let dir = volumes::pod_dir(&self.node, &self.uid);
         self.node.tokens.forget(&dir);
         let (cgroups, pod, path) = (self.node.cgroups.clone(), self.pod.clone(), dir.clone());
@@ -157,6 +206,7 @@ impl Worker {
     async fn forget_containers(&mut self) -> bool {
         let cri = &self.node.runtime.cri;
         for seen in &self.observed.containers {
+            self.unlink_log(&seen.id);
             if let Err(err) = cri.remove_container(&seen.id).await {
                 warn!(pod = %self.name(), container = %seen.name, err = %Chain(&err), "cannot remove a container");
                 return false;
@@ -188,7 +238,12 @@ impl Worker {
         let params = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
         match api.delete(target.metadata.name.as_deref().unwrap_or_default(), &params).await {
             Ok(_) => true,
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => true,
+            Err(kube::Error::Api(status)) if status.code == 404 => true,
+            // Another pod has the name; anything else that conflicts is tried again.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                let name = target.metadata.name.as_deref().unwrap_or_default();
+                matches!(api.get_opt(name).await, Ok(now) if now.as_ref().map(|p| &p.metadata.uid) != Some(&target.metadata.uid))
+            }
             Err(err) => {
                 warn!(pod = %self.name(), err = %Chain(&err), "cannot confirm the deletion of a pod");
                 false

@@ -13,6 +13,10 @@ pub(crate) mod observe;
 
 pub(crate) mod plan;
 
+pub(crate) mod resize;
+
+mod isolation;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +39,8 @@ use crate::volumes::{self, Mounted};
 
 /// After an error of the runtime or the API.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between two looks whether a deferred resize fits now.
+const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// The safety net below all events.
 const RELIST: Duration = Duration::from_secs(300);
 /// containerd tells of an end a moment before its CRI knows it.
@@ -62,6 +68,8 @@ pub(crate) struct Desired {
 pub(crate) struct Snapshot {
     pub(crate) observed: Observed,
     pub(crate) status: PodStatus,
+    /// Where its volumes lie.
+    pub(crate) volumes: BTreeMap<String, std::path::PathBuf>,
 }
 
 /// A pod's task.
@@ -85,6 +93,9 @@ pub(crate) struct Worker {
     admitted: bool,
     settled: bool,
     wake_at: Option<Timestamp>,
+    /// The pod's own user namespace, once its sandbox was made.
+    userns: Option<k8s_cri::v1::UserNamespace>,
+    resizing: resize::Resizing,
 }
 
 impl Worker {
@@ -118,6 +129,8 @@ impl Worker {
             admitted: false,
             settled: false,
             wake_at: None,
+            userns: None,
+            resizing: resize::Resizing::default(),
         }
     }
 
@@ -126,7 +139,7 @@ impl Worker {
         let mut polls = 0;
         loop {
             let desired = self.rx.borrow_and_update().clone();
-            self.pod = Arc::clone(&desired.pod);
+            self.pod = self.resizing.effective(&desired.pod);
             if let (Some(message), None) = (&desired.evicted, &self.failure) {
                 self.node.events.pod(&self.pod, None, Kind::Warning, "Evicted", message.clone());
                 self.failure = Some(("Evicted".to_owned(), message.clone()));
@@ -170,13 +183,13 @@ impl Worker {
         if !self.admitted {
             if self.observed.sandboxes.is_empty() && self.status.phase.as_deref().is_none_or(|p| p == "Pending") {
                 if let Err((reason, message)) = self.pods.admit(&self.node, &self.pod) {
-                    let text = format!("Pod was rejected: {message}");
-                    self.node.events.pod(&self.pod, None, Kind::Warning, reason, text.clone());
-                    self.failure = Some((reason.to_owned(), text));
+                    self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
+                    self.failure = Some((reason, format!("Pod was rejected: {message}")));
                     return Outcome::Again;
                 }
             }
             self.admitted = true;
+            self.resizing.admit(&self.pod, &self.status);
             self.node.refs.hold(&self.pod);
         }
         if self.ended_phase() {
@@ -187,6 +200,10 @@ impl Worker {
             self.node.events.pod(&self.pod, None, Kind::Normal, "DeadlineExceeded", text);
             self.failure = Some(("DeadlineExceeded".to_owned(), text.to_owned()));
             return Outcome::Again;
+        }
+        self.consider_resize(&desired.pod);
+        if self.apply_resize().await && self.resizing.restart.is_empty() {
+            self.wake(self.node.clock.now().checked_add(RESIZE_RETRY).ok());
         }
         let plan = self.decide();
         self.note_waits(&plan);
@@ -238,6 +255,7 @@ impl Worker {
             observed: &self.observed,
             health: &health,
             backoffs: &self.backoffs,
+            anew: &self.resizing.restart,
             now: self.node.clock.now(),
         })
     }
@@ -286,6 +304,7 @@ impl Worker {
 
     async fn look(&mut self) -> Result<(), crate::runtime::cri::CriError> {
         self.observed = observe(&self.node.runtime.cri, &self.uid, &self.observed).await?;
+        self.observed.recall(&self.status);
         let running: Vec<String> = self.observed.running().map(|c| c.name.clone()).collect();
         self.waiting.retain(|name, _| !running.contains(name));
         self.probes.follow(&self.pod, &self.observed, self.ips());
@@ -305,18 +324,20 @@ impl Worker {
             waiting: &self.waiting,
             failure: self.failure.as_ref(),
             before: &self.status,
+            resizing: &self.resizing,
             host_ips: self.node.config.node_ips.iter().map(ToString::to_string).collect(),
             runtime_name: &self.node.runtime.name,
+            recursive_read_only: self.node.runtime.handler("").recursive_read_only_mounts,
             now: self.node.clock.now(),
         };
         self.status = status::compute(&facts);
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) =
-            Snapshot { observed: self.observed.clone(), status: self.status.clone() };
+            Snapshot { observed: self.observed.clone(), status: self.status.clone(), volumes: self.mounted.paths.clone() };
         if self.published.as_ref() == Some(&self.status) {
             return true;
         }
         let Some(target) = self.pods.api_pod(&self.pod) else { return true };
-        match status::publish(&self.node, &target, &self.status).await {
+        match status::publish(&self.node, &target, &self.status, self.published.as_ref()).await {
             Published::Yes | Published::Gone => {
                 self.published = Some(self.status.clone());
                 true
@@ -357,7 +378,7 @@ impl Worker {
     }
 
     fn field(&self, name: &str) -> Option<String> {
-        crate::container::all(&self.pod).into_iter().find(|(c, _)| c.name == name).map(|(_, role)| role.field(name))
+        crate::container::find(&self.pod, name).map(|(_, role)| role.field(name))
     }
 
     fn name(&self) -> String {

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus};
+
 use crate::runtime::cri::{Cri, CriError};
 use crate::runtime::labels;
 
@@ -26,7 +28,7 @@ pub(crate) enum State {
 }
 
 /// A container that was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) id: String,
     pub(crate) name: String,
@@ -44,6 +46,8 @@ pub(crate) struct Seen {
     pub(crate) hash: String,
     pub(crate) log_path: String,
     pub(crate) pre_stop: Option<String>,
+    /// Who its first process is, where the runtime tells.
+    pub(crate) user: Option<ContainerUser>,
 }
 
 /// A pod's sandboxes and containers.
@@ -74,6 +78,62 @@ impl Observed {
     pub(crate) fn running(&self) -> impl Iterator<Item = &Seen> {
         self.containers.iter().filter(|c| c.state == State::Running)
     }
+}
+
+/// The exit code of a container that vanished, as upstream.
+const EXIT_UNKNOWN: i32 = 137;
+
+impl Observed {
+    /// Adds what a status told of containers that the runtime has lost (its data deleted, the pod killed behind our back): a pod that
+    /// ended stays ended, and a restart counts on.
+    pub(crate) fn recall(&mut self, status: &PodStatus) {
+        let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+        for told in lists.into_iter().flat_map(|list| list.iter().flatten()) {
+            if self.latest(&told.name).is_none()
+                && let Some(seen) = lost(told)
+            {
+                self.containers.push(seen);
+            }
+        }
+    }
+}
+
+fn lost(told: &ContainerStatus) -> Option<Seen> {
+    let id = told.container_id.as_deref().and_then(|id| id.split_once("://"))?.1.to_owned();
+    let state = told.state.clone().unwrap_or_default();
+    let last = told.last_state.as_ref().and_then(|s| s.terminated.clone());
+    let unknown = || ContainerStateTerminated {
+        exit_code: EXIT_UNKNOWN,
+        reason: Some("ContainerStatusUnknown".to_owned()),
+        message: Some("The container could not be located when the pod was terminated".to_owned()),
+        started_at: state.running.as_ref().and_then(|r| r.started_at.clone()),
+        ..Default::default()
+    };
+    let ended = match (&state.terminated, &state.running) {
+        (Some(ended), _) => ended.clone(),
+        (None, Some(_)) => unknown(),
+        (None, None) => last?,
+    };
+    let at = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0);
+    Some(Seen {
+        id,
+        name: told.name.clone(),
+        sandbox_id: String::new(),
+        attempt: u32::try_from(told.restart_count).unwrap_or(0),
+        state: State::Exited,
+        created_at: Timestamp::UNIX_EPOCH,
+        started_at: at(&ended.started_at),
+        finished_at: at(&ended.finished_at),
+        exit_code: ended.exit_code,
+        reason: ended.reason.unwrap_or_default(),
+        message: ended.message.unwrap_or_default(),
+        image: told.image.clone(),
+        image_id: told.image_id.clone(),
+        hash: String::new(),
+        log_path: String::new(),
+        pre_stop: None,
+        user: told.user.clone(),
+    })
 }
 
 /// Asks the runtime. Ended containers that `before` knows already are not asked for again: they cannot change.
@@ -137,10 +197,17 @@ fn seen(status: cri::ContainerStatus, item: &cri::Container) -> Seen {
         finished_at: time(status.finished_at),
         exit_code: status.exit_code,
         message: termination_message(&status),
-        image: status.image.as_ref().map(|i| if i.user_specified_image.is_empty() { i.image.clone() } else { i.user_specified_image.clone() }).unwrap_or_default(),
+        image: status
+            .image
+            .as_ref()
+            .map(|i| if i.user_specified_image.is_empty() { i.image.clone() } else { i.user_specified_image.clone() })
+            .unwrap_or_default(),
         image_id: status.image_ref.clone(),
         hash: note(labels::HASH).unwrap_or_default(),
         pre_stop: note(labels::PRE_STOP),
+        user: status.user.clone().and_then(|u| u.linux).map(|u| ContainerUser {
+            linux: Some(LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: Some(u.supplemental_groups) }),
+        }),
         reason: status.reason,
         log_path: status.log_path,
         id: status.id,
@@ -165,4 +232,24 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
         text = tail(&lines, LOG_BYTES_MAX);
     }
     if text.is_empty() { status.message.clone() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_that_the_runtime_lost_is_recalled_as_ended() {
+        let status: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
+            {"name": "done", "containerID": "containerd://a", "image": "i", "imageID": "", "ready": false, "restartCount": 2,
+             "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+            {"name": "ran", "containerID": "containerd://b", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}},
+            {"name": "never", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {}}}]}))
+        .unwrap();
+        let mut observed = Observed::default();
+        observed.recall(&status);
+        observed.recall(&status);
+        let told: Vec<_> = observed.containers.iter().map(|c| (c.name.as_str(), c.attempt, c.exit_code, c.reason.as_str())).collect();
+        assert_eq!(told, [("done", 2, 0, "Completed"), ("ran", 0, 137, "ContainerStatusUnknown")]);
+    }
 }

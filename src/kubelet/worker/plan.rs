@@ -1,6 +1,6 @@
 //! The decision: from what a pod should be and what the runtime has, to what is done next. Pure; upstream's `computePodActions`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -28,6 +28,8 @@ pub(crate) struct View<'a> {
     pub(crate) observed: &'a Observed,
     pub(crate) health: &'a BTreeMap<String, Health>,
     pub(crate) backoffs: &'a Backoffs,
+    /// Containers that a resize must make again.
+    pub(crate) anew: &'a BTreeSet<String>,
     pub(crate) now: Timestamp,
 }
 
@@ -102,6 +104,12 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
         plan.commands.push(Command::Finish);
         return plan;
     }
+    for (container, _) in container::ephemeral(view.pod) {
+        // Started once and never again, whatever stage the others are in.
+        if view.observed.latest(&container.name).is_none() {
+            plan.commands.push(Command::Start { name: container.name, attempt: 0, ended: None });
+        }
+    }
     let current = |name: &str| view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
     let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some());
     for (container, role) in all.iter().filter(|(_, role)| *role != Role::Main) {
@@ -151,6 +159,11 @@ fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: R
     }
     if !seen.hash.is_empty() && seen.hash != hash(container) {
         let why = format!("Container {} definition changed, will be restarted", container.name);
+        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: false });
+        return false;
+    }
+    if view.anew.contains(&container.name) {
+        let why = format!("Container {} resize requires restart", container.name);
         plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: false });
         return false;
     }
@@ -254,6 +267,7 @@ mod tests {
             hash: String::new(),
             log_path: String::new(),
             pre_stop: None,
+            user: None,
         }
     }
 
@@ -263,7 +277,7 @@ mod tests {
 
     fn decide(pod: &Pod, sandboxes: Vec<Sandbox>, containers: Vec<Seen>, backoffs: &Backoffs) -> Plan {
         let observed = Observed { sandboxes, containers };
-        plan(&View { pod, observed: &observed, health: &BTreeMap::new(), backoffs, now: at(3) })
+        plan(&View { pod, observed: &observed, health: &BTreeMap::new(), backoffs, anew: &BTreeSet::new(), now: at(3) })
     }
 
     fn starts(plan: &Plan) -> Vec<&str> {
@@ -273,7 +287,9 @@ mod tests {
 
     #[test]
     fn init_containers_run_one_by_one_and_sidecars_stay() {
-        let pod = pod(serde_json::json!({"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "containers": [{"name": "m"}]}));
+        let pod = pod(
+            serde_json::json!({"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "containers": [{"name": "m"}]}),
+        );
         let none = Backoffs::default();
         assert_eq!(decide(&pod, vec![], vec![], &none).commands, [Command::MakeSandbox { attempt: 0 }]);
         assert_eq!(starts(&decide(&pod, ready(), vec![], &none)), ["i"]);

@@ -1,0 +1,317 @@
+//! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go. Upstream's eviction
+//! manager with hard thresholds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use schema::quantity::{Notation, Quantity};
+use tracing::{info, warn};
+
+use crate::cgroups;
+use crate::container;
+use crate::disk;
+use crate::events::Kind;
+use crate::images;
+use crate::manager::{Pods, requests};
+use crate::node::Node;
+use crate::runtime::labels;
+use crate::volumes;
+
+/// Between two looks, as upstream's housekeeping.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// What a signal reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Observation {
+    available: u64,
+    capacity: u64,
+}
+
+/// The condition of the node that a signal raises.
+fn condition_of(signal: &str) -> &'static str {
+    match signal {
+        "memory.available" => "MemoryPressure",
+        "pid.available" => "PIDPressure",
+        _ => "DiskPressure",
+    }
+}
+
+/// The resource of upstream's texts.
+fn resource_of(signal: &str) -> &'static str {
+    match signal {
+        "memory.available" => "memory",
+        "pid.available" => "pids",
+        "nodefs.inodesFree" | "imagefs.inodesFree" => "inodes",
+        _ => "ephemeral-storage",
+    }
+}
+
+fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
+    let mut all = BTreeMap::new();
+    let memory = Observation {
+        available: u64::try_from(crate::stats::memory_available()).unwrap_or(0),
+        capacity: u64::try_from(node.machine.memory).unwrap_or(0),
+    };
+    all.insert("memory.available", memory);
+    if let Some(disk) = node.disk() {
+        all.insert("nodefs.available", Observation { available: disk.available, capacity: disk.capacity });
+        all.insert("nodefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
+    }
+    if let Some(disk) = node.image_disk() {
+        all.insert("imagefs.available", Observation { available: disk.available, capacity: disk.capacity });
+        all.insert("imagefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
+    }
+    let pid_max: Option<u64> = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|n| n.trim().parse().ok());
+    let loadavg = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let running: Option<u64> = loadavg.split(' ').nth(3).and_then(|n| n.split_once('/')?.1.parse().ok());
+    if let (Some(max), Some(running)) = (pid_max, running) {
+        all.insert("pid.available", Observation { available: max.saturating_sub(running), capacity: max });
+    }
+    all
+}
+
+/// Signals below their thresholds. File systems without inodes (btrfs) tell 0 of 0.
+fn met(node: &Node, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
+    let hard = &node.config.settings.eviction_hard;
+    let low = |(signal, o): (&&'static str, &Observation)| {
+        hard.get(*signal).is_some_and(|t| o.capacity > 0 && o.available < t.of(o.capacity)).then_some(*signal)
+    };
+    seen.iter().filter_map(low).collect()
+}
+
+/// Starts the watch over the machine's resources.
+pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
+    group.spawn("evictions", async move {
+        let mut last_seen: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
+        loop {
+            learn_image_dir(&node).await;
+            over_local_limits(&node, &pods).await;
+            round(&node, &pods, &mut last_seen).await;
+            tokio::time::sleep(PERIOD).await;
+        }
+    });
+}
+
+async fn learn_image_dir(node: &Node) {
+    if node.image_dir.get().is_some() {
+        return;
+    }
+    let Ok(answer) = node.runtime.cri.image_fs().await else { return };
+    let dir = answer.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
+    if let Some(dir) = dir.filter(|d| !d.is_empty()) {
+        let _set_once = node.image_dir.set(dir.into());
+    }
+}
+
+async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Timestamp>) {
+    let seen = observe(node);
+    let mut low = met(node, &seen);
+    let now = node.clock.now();
+    for signal in &low {
+        last_seen.insert(condition_of(signal), now);
+    }
+    // A condition stays for a while, so that a node that swings does not invite pods in between.
+    last_seen.retain(|_, at| Duration::try_from(now.duration_since(*at)).unwrap_or_default() <= node.config.settings.pressure_transition);
+    *node.pressure.lock().unwrap_or_else(PoisonError::into_inner) = last_seen.keys().map(|c| (*c).to_owned()).collect();
+    if low.is_empty() {
+        return;
+    }
+    // Memory first, as upstream ranks thresholds.
+    low.sort_by_key(|signal| *signal != "memory.available");
+    let signal = low[0];
+    let resource = resource_of(signal);
+    node.events.node(&node.config.node_name, Kind::Warning, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
+    warn!(signal, "the node runs low, reclaiming");
+    if condition_of(signal) == "DiskPressure" {
+        if let Err(err) = images::free(node, u64::MAX, Duration::ZERO).await {
+            warn!(err = %Chain(&err), "cannot delete unused images");
+        }
+        if !met(node, &observe(node)).contains(&signal) {
+            info!(signal, "enough was reclaimed by deleting images");
+            return;
+        }
+    }
+    evict_one(node, pods, signal, &seen).await;
+}
+
+/// What one pod uses of the resource, in all and by container.
+struct Use {
+    pod: Arc<Pod>,
+    bytes: i64,
+    by_container: Vec<(String, i64)>,
+}
+
+async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) {
+    let resource = resource_of(signal);
+    let uses = usage(node, pods, resource).await;
+    let critical =
+        |pod: &Pod| pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
+    let rank = |u: &Use| {
+        let over = u.bytes - requests(&u.pod, resource);
+        let priority = u.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+        (over > 0, std::cmp::Reverse(priority), over)
+    };
+    let Some(chosen) = uses.into_iter().filter(|u| !critical(&u.pod)).max_by_key(|u| rank(u)) else {
+        warn!(signal, "no pod can be evicted");
+        return;
+    };
+    let mut text = format!("The node was low on resource: {resource}. ");
+    if let Some(o) = seen.get(signal) {
+        let threshold = node.config.settings.eviction_hard.get(signal).map_or(0, |t| t.of(o.capacity));
+        text += &format!("Threshold quantity: {}, available: {}. ", threshold_text(signal, threshold), kibibytes(signal, o.available));
+    }
+    for (name, bytes) in &chosen.by_container {
+        let request =
+            container::find(&chosen.pod, name).and_then(|(c, _)| cgroups::request(c.resources.as_ref(), resource)).map_or(0, |q| q.value());
+        if *bytes > request {
+            let (using, request) = (kibibytes("", u64::try_from(*bytes).unwrap_or(0)), binary(request));
+            text += &format!("Container {name} was using {using}, request is {request}, has larger consumption of {resource}. ");
+        }
+    }
+    info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
+    pods.evict(&chosen.pod, &text);
+}
+
+fn binary(bytes: i64) -> String {
+    Quantity::from_units(bytes, Notation::BinarySi).to_string()
+}
+
+fn threshold_text(signal: &str, threshold: u64) -> String {
+    if signal.ends_with("inodesFree") || signal == "pid.available" {
+        threshold.to_string()
+    } else {
+        binary(i64::try_from(threshold).unwrap_or(i64::MAX))
+    }
+}
+
+fn kibibytes(signal: &str, amount: u64) -> String {
+    if signal.ends_with("inodesFree") || signal == "pid.available" { amount.to_string() } else { format!("{}Ki", amount / 1024) }
+}
+
+async fn usage(node: &Node, pods: &Pods, resource: &str) -> Vec<Use> {
+    let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
+    let mut used: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
+    for stat in stats {
+        let Some(attributes) = &stat.attributes else { continue };
+        let uid = attributes.labels.get(labels::POD_UID).cloned().unwrap_or_default();
+        let name = attributes.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
+        let value = match resource {
+            "memory" => stat.memory.and_then(|m| m.working_set_bytes),
+            "inodes" => stat.writable_layer.and_then(|l| l.inodes_used),
+            "ephemeral-storage" => stat.writable_layer.and_then(|l| l.used_bytes),
+            _ => None,
+        };
+        used.entry(uid).or_default().push((name, i64::try_from(value.map_or(0, |v| v.value)).unwrap_or(i64::MAX)));
+    }
+    let live = pods.all().into_iter().filter(|(_, snapshot)| snapshot.observed.running().next().is_some());
+    let mut all = Vec::new();
+    for (pod, _) in live {
+        let by_container = used.remove(pod.metadata.uid.as_deref().unwrap_or_default()).unwrap_or_default();
+        let volumes =
+            if resource == "ephemeral-storage" { local_volumes(node, &pod).await.iter().map(|(_, bytes)| bytes).sum() } else { 0 };
+        let bytes = by_container.iter().map(|(_, bytes)| bytes).sum::<i64>() + volumes;
+        all.push(Use { pod, bytes, by_container });
+    }
+    all
+}
+
+/// Bytes of each emptyDir on disk.
+async fn local_volumes(node: &Node, pod: &Pod) -> Vec<(String, i64)> {
+    let disk_backed =
+        |v: &&k8s_openapi::api::core::v1::Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
+    let names: Vec<String> = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(disk_backed).map(|v| v.name.clone()).collect();
+    let dir = volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes/kubernetes.io~empty-dir");
+    let measure =
+        move || names.into_iter().map(|name| (name.clone(), i64::try_from(disk::tree(&dir.join(&name)).0).unwrap_or(i64::MAX))).collect();
+    Group::blocking(measure).await.unwrap_or_default()
+}
+
+/// Throws out pods whose emptyDirs, containers or whole local storage grew over their limits.
+async fn over_local_limits(node: &Node, pods: &Pods) {
+    let limited: Vec<Arc<Pod>> =
+        pods.all().into_iter().filter(|(pod, s)| has_local_limit(pod) && s.observed.running().next().is_some()).map(|(p, _)| p).collect();
+    if limited.is_empty() {
+        return;
+    }
+    let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
+    for pod in limited {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let volumes = local_volumes(node, &pod).await;
+        let layers: BTreeMap<String, i64> = stats
+            .iter()
+            .filter_map(|s| s.attributes.as_ref().map(|a| (a, s)))
+            .filter(|(a, _)| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
+            .map(|(a, s)| {
+                let name = a.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
+                let layer = s.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref()).map_or(0, |v| v.value);
+                let logs = disk::tree(&crate::sandbox::log_dir(&node.config, &pod).join(&name)).0;
+                (name, i64::try_from(layer + logs).unwrap_or(i64::MAX))
+            })
+            .collect();
+        if let Some(text) = local_breach(&pod, &volumes, &layers) {
+            pods.evict(&pod, &text);
+        }
+    }
+}
+
+fn has_local_limit(pod: &Pod) -> bool {
+    let sized =
+        pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some()));
+    sized || container::all(pod).iter().any(|(c, _)| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
+}
+
+/// Upstream's text when a limit of local storage is broken. Pure.
+fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, i64>) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    for volume in spec.volumes.iter().flatten() {
+        let Some(limit) = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()) else { continue };
+        let used = volumes.iter().find(|(name, _)| *name == volume.name).map_or(0, |(_, bytes)| *bytes);
+        let bytes = cgroups::parse(limit).value();
+        if bytes > 0 && used > bytes {
+            return Some(format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0));
+        }
+    }
+    let limit_of = |c: &k8s_openapi::api::core::v1::Container| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value());
+    let limits: Option<i64> = spec.containers.iter().map(limit_of).sum();
+    let total: i64 = volumes.iter().map(|(_, b)| b).sum::<i64>() + layers.values().sum::<i64>();
+    if let Some(limit) = limits.filter(|limit| total > *limit) {
+        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {}. ", binary(limit)));
+    }
+    spec.containers.iter().find_map(|c| {
+        let limit = limit_of(c)?;
+        let text = c.resources.as_ref()?.limits.as_ref()?.get("ephemeral-storage")?.0.clone();
+        (layers.get(&c.name).copied().unwrap_or(0) > limit)
+            .then(|| format!("Container {} exceeded its local ephemeral storage limit \"{text}\". ", c.name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_over_its_limit_is_named() {
+        let pod: Pod = serde_json::from_value(
+            serde_json::json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]}}),
+        )
+        .unwrap();
+        let none = BTreeMap::new();
+        assert_eq!(local_breach(&pod, &[("v".to_owned(), 1 << 20)], &none), None);
+        assert_eq!(
+            local_breach(&pod, &[("v".to_owned(), 2 << 20)], &none).unwrap(),
+            "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
+        );
+        let layers = BTreeMap::from([("c".to_owned(), 3 << 20)]);
+        assert_eq!(
+            local_breach(&pod, &[], &layers).unwrap(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! What pods and node use, for `/stats/summary` (upstream's `stats/v1alpha1.Summary`) and for the pages of metrics.
+
+pub(crate) mod metrics;
+
+mod read;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::task::Group;
+use base::time::rfc3339_secs;
+use jiff::Timestamp;
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Map, Value, json};
+
+use self::read::{Interface, Usage};
+use crate::disk::{self, Disk};
+use crate::manager::Pods;
+use crate::node::Node;
+use crate::runtime::cri::CriError;
+use crate::runtime::labels;
+use crate::sandbox::host_network;
+use crate::volumes;
+use crate::worker::Snapshot;
+
+/// Rates need two looks that are at least this far apart.
+const RATE_MILLIS_MIN: i64 = 500;
+
+/// CPU counters at an earlier look, by the key of what they count: for rates.
+#[derive(Default)]
+pub(crate) struct Rates(Mutex<HashMap<String, Sample>>);
+
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Timestamp,
+    nanos: u64,
+    rate: Option<u64>,
+}
+
+impl Rates {
+    /// Nanoseconds of CPU per second since the look before. A question right after another gets the same answer.
+    fn rate(&self, key: &str, now: Timestamp, nanos: u64) -> Option<u64> {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = map.get(key).copied();
+        let millis = before.map_or(0, |b| now.duration_since(b.at).as_millis().try_into().unwrap_or(i64::MAX));
+        if let Some(before) = before.filter(|_| millis < RATE_MILLIS_MIN) {
+            return before.rate;
+        }
+        let since = before.and_then(|b| nanos.checked_sub(b.nanos)).zip(u64::try_from(millis).ok());
+        let rate = since.map(|(grown, millis)| grown.saturating_mul(1000) / millis.max(1));
+        map.insert(key.to_owned(), Sample { at: now, nanos, rate });
+        rate
+    }
+
+    fn keep(&self, wanted: impl Fn(&str) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| wanted(key));
+    }
+}
+
+/// `MemAvailable` of the machine in bytes.
+pub(crate) fn memory_available() -> i64 {
+    meminfo("MemAvailable:")
+}
+
+fn meminfo(field: &str) -> i64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<i64>().ok()).map_or(i64::MAX, |kib| kib.saturating_mul(1024))
+}
+
+/// Everything known of one pod's use.
+pub(crate) struct PodUse {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) usage: Usage,
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) containers: Vec<cri::ContainerStats>,
+}
+
+/// Looks at every pod that has something running.
+pub(crate) async fn look(node: &Node, pods: &Pods) -> Result<Vec<PodUse>, CriError> {
+    let mut by_pod: BTreeMap<String, Vec<cri::ContainerStats>> = BTreeMap::new();
+    for stats in node.runtime.cri.container_stats().await? {
+        let uid = stats.attributes.as_ref().and_then(|a| a.labels.get(labels::POD_UID)).cloned().unwrap_or_default();
+        by_pod.entry(uid).or_default().push(stats);
+    }
+    let mut all = Vec::new();
+    for (pod, snapshot) in pods.all() {
+        if snapshot.observed.sandbox().is_none() {
+            continue;
+        }
+        let containers = by_pod.remove(pod.metadata.uid.as_deref().unwrap_or_default()).unwrap_or_default();
+        let pid = (!host_network(&pod)).then(|| read::any_pid(&node.cgroups.dir_of(&pod, "memory"))).flatten();
+        let interfaces = pid.map(|pid| read::interfaces(Some(pid))).unwrap_or_default();
+        all.push(PodUse { usage: read::pod(&node.cgroups, &pod), pod, snapshot, interfaces, containers });
+    }
+    let known: Vec<String> = all.iter().map(|p| p.pod.metadata.uid.clone().unwrap_or_default()).collect();
+    node.rates.keep(|key| !key.contains('/') || known.iter().any(|uid| key.starts_with(uid.as_str())));
+    Ok(all)
+}
+
+/// The answer of `/stats/summary`. With `only_cpu_and_memory` nothing else is measured.
+pub(crate) async fn summary(node: &Node, pods: &Pods, only_cpu_and_memory: bool) -> Result<Value, CriError> {
+    let at = node.clock.now();
+    let mut listed = Vec::new();
+    for used in look(node, pods).await? {
+        listed.push(pod_value(node, used, at, only_cpu_and_memory).await);
+    }
+    Ok(json!({"node": machine(node, at), "pods": listed}))
+}
+
+async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory: bool) -> Value {
+    let now = rfc3339_secs(at);
+    let (meta, usage) = (&used.pod.metadata, &used.usage);
+    let uid = meta.uid.clone().unwrap_or_default();
+    let started = |name: &str| used.snapshot.observed.latest(name).map(|s| rfc3339_secs(s.started_at));
+    let containers: Vec<Value> = used.containers.iter().map(|s| container(node, &uid, s, at, started(&name_of(s)))).collect();
+    let mut value = json!({
+        "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": uid},
+        "startTime": used.snapshot.status.start_time,
+        "containers": containers,
+        "cpu": cpu(&now, usage.cpu_nanos, usage.cpu_nanos.and_then(|n| node.rates.rate(&format!("{uid}/"), at, n))),
+        "memory": memory(&now, usage),
+    });
+    if !only_cpu_and_memory {
+        value["process_stats"] = json!({"process_count": usage.pids});
+        value["network"] = network(&now, &used.interfaces);
+        let volumes = volumes_of(&used, &now).await;
+        let sum = |list: &[Value], path: &str| list.iter().filter_map(|v| v.pointer(path)?.as_u64()).sum::<u64>();
+        let bytes = sum(&containers, "/rootfs/usedBytes") + sum(&containers, "/logs/usedBytes") + sum(&volumes, "/usedBytes");
+        let mut storage = disk_value(&now, node.disk());
+        storage.insert("usedBytes".to_owned(), json!(bytes));
+        value["ephemeral-storage"] = Value::Object(storage);
+        value["volume"] = Value::Array(volumes);
+    }
+    value
+}
+
+fn name_of(stats: &cri::ContainerStats) -> String {
+    stats.attributes.as_ref().and_then(|a| a.metadata.as_ref()).map(|m| m.name.clone()).unwrap_or_default()
+}
+
+fn cpu(now: &str, nanos: Option<u64>, rate: Option<u64>) -> Value {
+    without_null(json!({"time": now, "usageNanoCores": rate, "usageCoreNanoSeconds": nanos}))
+}
+
+fn memory(now: &str, usage: &Usage) -> Value {
+    without_null(json!({"time": now, "usageBytes": usage.memory, "workingSetBytes": usage.working_set, "rssBytes": usage.rss,
+        "pageFaults": usage.page_faults, "majorPageFaults": usage.major_page_faults}))
+}
+
+fn network(now: &str, interfaces: &[Interface]) -> Value {
+    let one = |i: &Interface| json!({"name": i.name, "rxBytes": i.rx_bytes, "rxErrors": i.rx_errors, "txBytes": i.tx_bytes, "txErrors": i.tx_errors});
+    let Some(first) = interfaces.iter().find(|i| i.name == "eth0").or(interfaces.first()) else { return Value::Null };
+    let mut value = one(first);
+    value["time"] = json!(now);
+    value["interfaces"] = interfaces.iter().map(one).collect();
+    value
+}
+
+fn without_null(mut value: Value) -> Value {
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, v| !v.is_null());
+    }
+    value
+}
+
+fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp, started: Option<String>) -> Value {
+    let value = |v: &Option<cri::UInt64Value>| v.as_ref().map(|v| v.value);
+    let (name, now) = (name_of(stats), rfc3339_secs(at));
+    let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
+    let rate = used.and_then(|n| node.rates.rate(&format!("{uid}/{name}"), at, n));
+    let m = stats.memory.clone().unwrap_or_default();
+    let usage = Usage {
+        memory: value(&m.usage_bytes),
+        working_set: value(&m.working_set_bytes),
+        rss: value(&m.rss_bytes),
+        page_faults: value(&m.page_faults),
+        major_page_faults: value(&m.major_page_faults),
+        ..Usage::default()
+    };
+    let layer = stats.writable_layer.clone().unwrap_or_default();
+    let mut rootfs = disk_value(&now, node.image_disk());
+    rootfs.insert("usedBytes".to_owned(), json!(value(&layer.used_bytes)));
+    rootfs.insert("inodesUsed".to_owned(), json!(value(&layer.inodes_used)));
+    let mut logs = disk_value(&now, node.disk());
+    let dir = stats.attributes.as_ref().map(|a| {
+        let label = |key: &str| a.labels.get(key).cloned().unwrap_or_default();
+        format!("{}_{}_{}", label(labels::POD_NAMESPACE), label(labels::POD_NAME), label(labels::POD_UID))
+    });
+    let (bytes, inodes) = dir.map_or((0, 0), |dir| disk::tree(&node.config.log_dir.join(dir).join(&name)));
+    logs.insert("usedBytes".to_owned(), json!(bytes));
+    logs.insert("inodesUsed".to_owned(), json!(inodes));
+    json!({
+        "name": name,
+        "startTime": started.unwrap_or(now.clone()),
+        "cpu": cpu(&now, used, rate),
+        "memory": memory(&now, &usage),
+        "rootfs": without_null(Value::Object(rootfs)),
+        "logs": logs,
+    })
+}
+
+fn disk_value(now: &str, disk: Option<Disk>) -> Map<String, Value> {
+    let Some(d) = disk else { return Map::new() };
+    let value = json!({"time": now, "availableBytes": d.available, "capacityBytes": d.capacity, "usedBytes": d.used,
+        "inodesFree": d.inodes_free, "inodes": d.inodes, "inodesUsed": d.inodes.saturating_sub(d.inodes_free)});
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// Every volume that has a file system: what it occupies, and what is left where it lies.
+async fn volumes_of(used: &PodUse, now: &str) -> Vec<Value> {
+    let pod = &used.pod;
+    let mut all = Vec::new();
+    // A folder of the host is not the pod's.
+    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none()) {
+        let Some(path) = used.snapshot.volumes.get(&volume.name).cloned() else { continue };
+        let measured = path.clone();
+        let (bytes, inodes) = Group::blocking(move || disk::tree(&measured)).await.unwrap_or_default();
+        let mut value = disk_value(now, Disk::of(&path));
+        value.insert("name".to_owned(), json!(volume.name));
+        value.insert("usedBytes".to_owned(), json!(bytes));
+        value.insert("inodesUsed".to_owned(), json!(inodes));
+        if let Some(claim) = volumes::claim_name(pod, volume) {
+            value.insert("pvcRef".to_owned(), json!({"name": claim, "namespace": pod.metadata.namespace}));
+        }
+        all.push(Value::Object(value));
+    }
+    all
+}
+
+fn machine(node: &Node, at: Timestamp) -> Value {
+    let now = rfc3339_secs(at);
+    let (total, available) = (node.machine.memory, memory_available());
+    let nanos = cpu_nanos();
+    let disk = without_null(Value::Object(disk_value(&now, node.disk())));
+    let images = without_null(Value::Object(disk_value(&now, node.image_disk())));
+    let pods = read::group(node.cgroups.is_unified(), |controller| node.cgroups.all_pods_dir(controller));
+    let curproc: Option<u64> = fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').nth(3)?.split_once('/')?.1.parse().ok());
+    let maxpid: Option<u64> = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|t| t.trim().parse().ok());
+    json!({
+        "nodeName": node.config.node_name,
+        "startTime": boot_time().map(rfc3339_secs),
+        "cpu": cpu(&now, Some(nanos), node.rates.rate("node", at, nanos)),
+        "memory": {"time": now, "availableBytes": available, "usageBytes": total - meminfo("MemFree:"), "workingSetBytes": total - available,
+            "rssBytes": meminfo("AnonPages:")},
+        "network": network(&now, &read::interfaces(None)),
+        "fs": disk,
+        "runtime": {"imageFs": images, "containerFs": images},
+        "rlimit": {"time": now, "maxpid": maxpid, "curproc": curproc},
+        "systemContainers": [{"name": "pods", "startTime": boot_time().map(rfc3339_secs), "memory": memory(&now, &pods),
+            "cpu": cpu(&now, pods.cpu_nanos, pods.cpu_nanos.and_then(|n| node.rates.rate("pods", at, n)))}],
+    })
+}
+
+fn boot_time() -> Option<Timestamp> {
+    let text = fs::read_to_string(Path::new("/proc/stat")).ok()?;
+    let secs = text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Timestamp::from_second(secs).ok()
+}
+
+/// CPU time of the machine that was not idle. /proc/stat counts hundredths of a second.
+fn cpu_nanos() -> u64 {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    let busy: u64 = fields.iter().enumerate().filter(|(i, _)| *i < 8 && *i != 3 && *i != 4).map(|(_, n)| n).sum();
+    busy.saturating_mul(10_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_needs_two_looks_and_a_hurried_one_gets_the_last_answer() {
+        let rates = Rates::default();
+        let at = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
+        assert_eq!(rates.rate("c", at(0), 0), None);
+        assert_eq!(rates.rate("c", at(2000), 1_000_000_000), Some(500_000_000));
+        assert_eq!(rates.rate("c", at(2001), 9_000_000_000), Some(500_000_000));
+        assert_eq!(rates.rate("c", at(4000), 5), None, "a counter that began anew says nothing");
+    }
+}

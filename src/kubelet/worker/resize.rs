@@ -1,0 +1,317 @@
+//! Resizing a pod in place: whether the node grants what the spec asks for now, and bringing the running containers there.
+//! Spec: KEP-1287.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
+use serde_json::json;
+use tracing::info;
+
+use super::Worker;
+use super::observe::State;
+use crate::cgroups::{self, Limits};
+use crate::container::{self, Role};
+use crate::events::Kind;
+use crate::manager::{Host, requests};
+use crate::sources;
+
+/// What of a resize a pod's task remembers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Resizing {
+    /// What the node granted, by container; nothing until the pod was admitted.
+    allocated: Option<BTreeMap<String, ResourceRequirements>>,
+    /// What holds in each running container, by its id.
+    applied: BTreeMap<String, ResourceRequirements>,
+    /// Why the spec's wish is not granted: reason and text.
+    pub(crate) pending: Option<(&'static str, String)>,
+    /// Set while containers are not there yet, with the last error.
+    pub(crate) progress: Option<Option<String>>,
+    /// Containers that must be made again to change.
+    pub(crate) restart: BTreeSet<String>,
+}
+
+/// The node's answer to a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Grant {
+    Granted,
+    Deferred(String),
+    Infeasible(String),
+}
+
+fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
+    container::all(pod).into_iter().filter(|(_, role)| *role != Role::Init).map(|(c, _)| c)
+}
+
+fn wishes(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
+    resizable(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+}
+
+/// Requests and limits as numbers, so that `1000m` and `1` are the same.
+fn amounts(resources: &ResourceRequirements) -> BTreeMap<(bool, &str), i64> {
+    let of = |is_limit: bool, map: &'_ Option<BTreeMap<String, _>>| -> Vec<((bool, String), i64)> {
+        let value = |name: &str, q| if name == "cpu" { cgroups::parse(q).milli_value() } else { cgroups::parse(q).value() };
+        map.iter().flatten().map(|(name, q)| ((is_limit, name.clone()), value(name, q))).collect()
+    };
+    let names: Vec<(bool, &str)> = [(false, &resources.requests), (true, &resources.limits)]
+        .into_iter()
+        .flat_map(|(is_limit, map)| map.iter().flatten().map(move |(name, _)| (is_limit, name.as_str())))
+        .collect();
+    let values: BTreeMap<(bool, String), i64> = of(false, &resources.requests).into_iter().chain(of(true, &resources.limits)).collect();
+    names.into_iter().map(|(l, n)| ((l, n), values.get(&(l, n.to_owned())).copied().unwrap_or(0))).collect()
+}
+
+fn same(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+    amounts(a) == amounts(b)
+}
+
+/// Resources that differ between two.
+fn changed<'a>(a: &'a ResourceRequirements, b: &'a ResourceRequirements) -> BTreeSet<&'a str> {
+    let (a, b) = (amounts(a), amounts(b));
+    let differs = |key: &(bool, &'a str)| a.get(key) != b.get(key);
+    a.keys().chain(b.keys()).filter(|key| differs(key)).map(|(_, name)| *name).collect()
+}
+
+fn with(pod: &Pod, resources: &BTreeMap<String, ResourceRequirements>) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = &mut pod.spec {
+        for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+            if let Some(own) = resources.get(&container.name) {
+                container.resources = Some(own.clone());
+            }
+        }
+    }
+    pod
+}
+
+/// Whether the node can give a pod what it asks for now. Pure.
+fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
+    if sources::is_static(pod) {
+        return Grant::Infeasible("In-place resize of static-pods is not supported".to_owned());
+    }
+    for name in ["cpu", "memory"] {
+        let (asked, capacity) = (requests(pod, name), host.allocatable.get(name).copied().unwrap_or(0));
+        if asked > capacity {
+            return Grant::Infeasible(format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {capacity}"));
+        }
+        let live = others.iter().filter(|p| !matches!(p.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")));
+        let used: i64 = live.map(|p| requests(p, name)).sum();
+        if used + asked > capacity {
+            return Grant::Deferred(format!(
+                "Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
+            ));
+        }
+    }
+    Grant::Granted
+}
+
+impl Resizing {
+    /// The pod with what was granted in place of what was asked for.
+    pub(crate) fn effective(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        match &self.allocated {
+            Some(allocated) if *allocated != wishes(pod) => Arc::new(with(pod, allocated)),
+            _ => Arc::clone(pod),
+        }
+    }
+
+    /// At admission: what an earlier kubelet granted, or all that is asked for.
+    pub(crate) fn admit(&mut self, pod: &Pod, told: &PodStatus) {
+        let mut allocated = wishes(pod);
+        let lists = [&told.init_container_statuses, &told.container_statuses];
+        for status in lists.into_iter().flat_map(|l| l.iter().flatten()) {
+            let (Some(own), Some(resources)) = (allocated.get_mut(&status.name), &status.resources) else { continue };
+            *own = ResourceRequirements { claims: own.claims.clone(), ..resources.clone() };
+            if let Some((_, id)) = status.container_id.as_deref().and_then(|id| id.split_once("://")) {
+                self.applied.insert(id.to_owned(), resources.clone());
+            }
+        }
+        self.allocated = Some(allocated);
+    }
+
+    /// A container was made with these resources.
+    pub(crate) fn made(&mut self, id: &str, resources: Option<&ResourceRequirements>) {
+        self.applied.insert(id.to_owned(), resources.cloned().unwrap_or_default());
+    }
+
+    /// What holds in a running container.
+    pub(crate) fn applied(&self, id: &str) -> Option<&ResourceRequirements> {
+        self.applied.get(id)
+    }
+}
+
+impl Worker {
+    /// Takes up a new wish of the spec, if there is one.
+    pub(super) fn consider_resize(&mut self, wanted: &Arc<Pod>) {
+        let Some(allocated) = &self.resizing.allocated else { return };
+        let wish = wishes(wanted);
+        let equal = wish.len() == allocated.len() && wish.iter().all(|(name, r)| allocated.get(name).is_some_and(|have| same(have, r)));
+        if equal {
+            self.resizing.pending = None;
+            self.resizing.allocated = Some(wish);
+            self.pod = Arc::clone(wanted);
+            return;
+        }
+        let others: Vec<Arc<Pod>> = self.pods.all().into_iter().map(|(p, _)| p).filter(|p| p.metadata.uid != wanted.metadata.uid).collect();
+        let refused = match grant(&self.node.host(), wanted, &others) {
+            Grant::Granted => None,
+            Grant::Deferred(why) => Some(("Deferred", why)),
+            Grant::Infeasible(why) => Some(("Infeasible", why)),
+        };
+        if let Some((reason, why)) = refused {
+            if self.resizing.pending.as_ref() != Some(&(reason, why.clone())) {
+                let text = format!("Pod resize {reason}: {}", self.resize_text(wanted, Some(&why)));
+                self.node.events.pod(wanted, None, Kind::Warning, &format!("Resize{reason}"), text);
+            }
+            self.resizing.pending = Some((reason, why));
+            if reason == "Deferred" {
+                // Room is made by other pods' ends, of which nobody tells this one.
+                self.wake(self.node.clock.now().checked_add(super::RESIZE_RETRY).ok());
+            }
+            return;
+        }
+        info!(pod = %self.name(), "resizing a pod");
+        self.resizing.pending = None;
+        self.resizing.progress = Some(None);
+        self.resizing.allocated = Some(wish);
+        self.pod = Arc::clone(wanted);
+        let text = format!("Pod resize started: {}", self.resize_text(wanted, None));
+        self.node.events.pod(wanted, None, Kind::Normal, "ResizeStarted", text);
+    }
+
+    fn resize_text(&self, pod: &Pod, error: Option<&str>) -> String {
+        let containers: Vec<_> = resizable(pod).map(|c| json!({"name": c.name, "resources": c.resources})).collect();
+        let mut text = json!({"containers": containers, "generation": pod.metadata.generation});
+        if let Some(error) = error {
+            text["error"] = json!(error);
+        }
+        text.to_string()
+    }
+
+    /// Brings the running containers to what was granted. Returns whether something is left to do.
+    pub(super) async fn apply_resize(&mut self) -> bool {
+        self.resizing.restart.clear();
+        let ids: BTreeSet<String> = self.observed.containers.iter().map(|c| c.id.clone()).collect();
+        self.resizing.applied.retain(|id, _| ids.contains(id));
+        let pod = Arc::clone(&self.pod);
+        let mut before = wishes(&pod);
+        let mut updates: Vec<(String, Container)> = Vec::new();
+        for spec in resizable(&pod) {
+            let Some(seen) = self.observed.latest(&spec.name).filter(|s| s.state == State::Running).cloned() else { continue };
+            let goal = spec.resources.clone().unwrap_or_default();
+            let have = self.resizing.applied.entry(seen.id.clone()).or_insert_with(|| goal.clone());
+            if same(have, &goal) {
+                *have = goal;
+                continue;
+            }
+            let differ = changed(have, &goal);
+            before.insert(spec.name.clone(), have.clone());
+            let anew = |name: &&str| {
+                spec.resize_policy.iter().flatten().any(|p| p.resource_name == **name && p.restart_policy == "RestartContainer")
+            };
+            if differ.iter().any(anew) {
+                self.resizing.restart.insert(spec.name.clone());
+            } else {
+                updates.push((seen.id, spec.clone()));
+            }
+        }
+        if updates.is_empty() && self.resizing.restart.is_empty() {
+            self.complete_resize(&pod);
+            return false;
+        }
+        let (old, new) = (Limits::of(&with(&pod, &before)), Limits::of(&pod));
+        let pids_max = self.node.config.settings.pod_max_pids;
+        self.node.cgroups.limit(&old.widest(new), &pod, pids_max);
+        let mut error = None;
+        for (id, spec) in updates {
+            let (memory, restrict) = (self.node.machine.memory, self.node.runtime.restrict_oom_score_adj);
+            let mut limits = container::resources(&pod, &spec, memory, restrict, self.node.cgroups.is_unified());
+            lift(&mut limits);
+            match self.node.runtime.cri.update_resources(&id, limits).await {
+                Ok(()) => self.resizing.made(&id, spec.resources.as_ref()),
+                Err(err) => error = Some(err.to_string()),
+            }
+        }
+        if self.resizing.restart.is_empty() && error.is_none() {
+            self.node.cgroups.limit(&new, &pod, pids_max);
+            self.complete_resize(&pod);
+            return false;
+        }
+        if let Some(error) = &error {
+            self.node.events.pod(
+                &pod,
+                None,
+                Kind::Warning,
+                "ResizeError",
+                format!("Pod resize error: {}", self.resize_text(&pod, Some(error))),
+            );
+        }
+        self.resizing.progress = Some(error);
+        true
+    }
+
+    fn complete_resize(&mut self, pod: &Pod) {
+        if self.resizing.progress.take().is_some() {
+            self.node.cgroups.limit(&Limits::of(pod), pod, self.node.config.settings.pod_max_pids);
+            let text = format!("Pod resize completed: {}", self.resize_text(pod, None));
+            self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
+        }
+    }
+}
+
+/// In an update, 0 means "as it was": a limit that was taken away must be said.
+fn lift(limits: &mut k8s_cri::v1::LinuxContainerResources) {
+    if limits.cpu_quota == 0 {
+        limits.cpu_quota = -1;
+        limits.cpu_period = cgroups::PERIOD_USEC;
+    }
+    if limits.memory_limit_in_bytes == 0 {
+        limits.memory_limit_in_bytes = -1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn pod(cpu: &str) -> Pod {
+        serde_json::from_value(
+            serde_json::json!({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_wish_is_granted_deferred_or_infeasible() {
+        let settings = Settings::default();
+        let host = Host {
+            name: "n",
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            allocatable: [("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30)].into(),
+            settings: &settings,
+            pressure: Vec::new(),
+            has_apparmor: false,
+            strict_groups: false,
+        };
+        let others = [Arc::new(pod("1"))];
+        assert_eq!(grant(&host, &pod("1"), &others), Grant::Granted);
+        assert!(
+            matches!(grant(&host, &pod("1500m"), &others), Grant::Deferred(why) if why == "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000")
+        );
+        assert!(
+            matches!(grant(&host, &pod("3"), &others), Grant::Infeasible(why) if why == "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000")
+        );
+    }
+
+    #[test]
+    fn what_was_granted_stands_in_for_the_wish_and_equal_amounts_are_no_change() {
+        let mut resizing = Resizing::default();
+        resizing.admit(&pod("1"), &PodStatus::default());
+        let asked = Arc::new(pod("2"));
+        assert_eq!(requests(&resizing.effective(&asked), "cpu"), 1000);
+        let of = |cpu: &str| wishes(&pod(cpu)).remove("c").unwrap();
+        assert!(same(&of("1"), &of("1000m")));
+        assert_eq!(changed(&of("1"), &of("2")), ["cpu"].into());
+    }
+}
