@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use schema::quantity::Quantity;
 
-/// What an operator may tune; the defaults are upstream's.
+/// What an operator may tune; the defaults are upstream's, but for the disk's thresholds, which are k3s's 5 %: small machines run full.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `max-pods`.
@@ -67,9 +67,9 @@ impl Default for Settings {
     fn default() -> Settings {
         let hard = [
             ("memory.available", Threshold::Amount(100 << 20)),
-            ("nodefs.available", Threshold::Share(10_000)),
+            ("nodefs.available", Threshold::Share(5_000)),
             ("nodefs.inodesFree", Threshold::Share(5_000)),
-            ("imagefs.available", Threshold::Share(15_000)),
+            ("imagefs.available", Threshold::Share(5_000)),
             ("imagefs.inodesFree", Threshold::Share(5_000)),
         ];
         Settings {

@@ -302,6 +302,8 @@ fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
     PodCondition { type_: kind.to_owned(), status: "False".to_owned(), reason: text(reason), message: text(message), ..Default::default() }
 }
 
+/// A status that meets another write is tried again at once this often.
+const CONFLICTS_MAX: u32 = 3;
 /// Conditions that the kubelet takes away again.
 const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
@@ -339,7 +341,14 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
         list.extend(over.iter().map(|kind| serde_json::json!({"type": kind, "$patch": "delete"})));
     }
     let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": body});
-    match api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(change)).await {
+    let mut answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
+    for _ in 0..CONFLICTS_MAX {
+        if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409) {
+            break;
+        }
+        answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
+    }
+    match answer {
         Ok(_) => Published::Yes,
         Err(kube::Error::Api(status)) if status.code == 404 => Published::Gone,
         Err(kube::Error::Api(status)) if status.code == 409 => {

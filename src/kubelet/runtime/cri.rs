@@ -261,6 +261,24 @@ impl Cri {
         Ok(call!(self.images.image_status(message), QUERY_TIMEOUT)?.image)
     }
 
+    /// The topmost layer of an image's files, where the runtime tells (containerd does).
+    pub async fn chain_id(&self, name: &str) -> Result<Option<String>, CriError> {
+        let message = cri::ImageStatusRequest { image: Some(image_spec(name)), verbose: true };
+        let answer = call!(self.images.image_status(message), QUERY_TIMEOUT)?;
+        let told = answer.info.get("info").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        Ok(told.and_then(|v| v["chainID"].as_str().map(str::to_owned)).filter(|id| !id.is_empty()))
+    }
+
+    /// The snapshotter in use, from the runtime's own account of its configuration.
+    pub async fn snapshotter(&self) -> Result<Option<String>, CriError> {
+        let answer = call!(self.runtime.status(cri::StatusRequest { verbose: true }), QUERY_TIMEOUT)?;
+        let told = answer.info.get("config").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        let of = |v: &serde_json::Value| {
+            v.pointer("/containerd/snapshotter").or_else(|| v.get("snapshotter")).and_then(|s| s.as_str()).map(str::to_owned)
+        };
+        Ok(told.as_ref().and_then(of).filter(|s| !s.is_empty()))
+    }
+
     /// Fetches an image. Returns its reference.
     pub async fn pull(
         &self,

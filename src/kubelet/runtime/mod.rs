@@ -44,6 +44,8 @@ pub struct Runtime {
     pub features: k8s_cri::v1::RuntimeFeatures,
     /// Its handlers, the default one under the empty name; none where it does not say.
     pub handlers: Vec<k8s_cri::v1::RuntimeHandler>,
+    /// Who keeps images' files, e.g. `overlayfs`.
+    pub snapshotter: String,
     /// Whether lowering oom_score_adj is forbidden here (no CAP_SYS_RESOURCE).
     pub restrict_oom_score_adj: bool,
 }
@@ -68,7 +70,9 @@ pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
         None => containerd::cgroup_driver(),
     };
     let (features, handlers) = cri.features().await?;
+    let snapshotter = cri.snapshotter().await?.unwrap_or_else(|| "overlayfs".to_owned());
     Ok(Runtime {
+        snapshotter,
         features,
         handlers,
         cri,

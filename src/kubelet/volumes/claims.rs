@@ -1,11 +1,11 @@
-//! Persistent volumes that lie on this machine: `local` and `hostPath` sources behind a bound claim.
+//! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`) and NFS shares.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
-use super::host_path;
+use super::{host_path, nfs};
 use crate::node::Node;
 
 pub(super) struct Local {
@@ -15,8 +15,8 @@ pub(super) struct Local {
     pub(super) takes_group: bool,
 }
 
-/// Follows the claim to its volume.
-pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str) -> Result<Local, String> {
+/// Follows the claim to its volume; what must be mounted first is mounted at `target`.
+pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str, target: &Path) -> Result<Local, String> {
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), ns);
     let found = claims.get_opt(claim).await.map_err(|err| err.to_string())?;
@@ -28,13 +28,22 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str) -> Result<Local
     let volume = volumes.get_opt(&name).await.map_err(|err| err.to_string())?;
     let spec = volume.and_then(|v| v.spec).ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
+    let block = spec.volume_mode.as_deref() == Some("Block");
     if let Some(local) = spec.local {
-        let source = HostPathVolumeSource { path: local.path, type_: Some("Directory".to_owned()) };
-        return Ok(Local { path: host_path::prepare(&source)?, read_only, takes_group: true });
+        let kind = if block { "BlockDevice" } else { "Directory" };
+        let source = HostPathVolumeSource { path: local.path, type_: Some(kind.to_owned()) };
+        return Ok(Local { path: host_path::prepare(&source)?, read_only, takes_group: !block });
     }
     if let Some(source) = spec.host_path {
         return Ok(Local { path: host_path::prepare(&source)?, read_only, takes_group: false });
     }
-    let kind = if spec.csi.is_some() { "csi" } else { "its type" };
-    Err(format!("persistentvolume \"{name}\": volumes of {kind} are not supported on this node"))
+    if let Some(share) = spec.nfs {
+        let source = NFSVolumeSource { path: share.path, server: share.server, read_only: share.read_only };
+        nfs::attach(&source, spec.mount_options.as_deref().unwrap_or_default(), target).await?;
+        return Ok(Local { path: target.to_owned(), read_only, takes_group: false });
+    }
+    Err(match spec.csi {
+        Some(csi) => format!("kubernetes.io/csi: driver name {} not found in the list of registered CSI drivers", csi.driver),
+        None => format!("persistentvolume \"{name}\": no volume plugin matched"),
+    })
 }

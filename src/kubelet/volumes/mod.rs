@@ -6,6 +6,10 @@ mod content;
 
 mod host_path;
 
+pub(crate) mod image;
+
+mod nfs;
+
 pub(crate) mod mounts;
 
 mod payload;
@@ -59,6 +63,12 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
     for volume in spec.volumes.iter().flatten() {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let known = before.paths.contains_key(&volume.name);
+        if volume.image.is_some() {
+            // Mounted when its image is here, before the first container that shows it.
+            mounted.paths.extend(before.paths.get(&volume.name).map(|path| (volume.name.clone(), path.clone())));
+            mounted.read_only.insert(volume.name.clone(), true);
+            continue;
+        }
         let path = if let Some(source) = &volume.host_path {
             host_path::prepare(source).map_err(failed)?
         } else if let Some(source) = &volume.empty_dir {
@@ -68,14 +78,27 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             }
             path
         } else if let Some(claim) = claim_name(pod, volume) {
-            let local = claims::resolve(node, pod, &claim).await.map_err(failed)?;
+            let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
+            let local = claims::resolve(node, pod, &claim, &target).await.map_err(failed)?;
             if local.read_only || volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true) {
                 mounted.read_only.insert(volume.name.clone(), true);
             }
+            let mismatch_only =
+                spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some(group) = fs_group.filter(|_| local.takes_group && !known) {
-                own_tree(&local.path, group).map_err(|err| failed(err.to_string()))?;
+                let root = local.path.clone();
+                let work = move || if mismatch_only && fits(&root, group) { Ok(()) } else { own_tree(&root, group) };
+                let owned = Group::blocking(work).await.map_err(|err| failed(err.to_string()))?;
+                owned.map_err(|err| failed(err.to_string()))?;
             }
             local.path
+        } else if let Some(source) = &volume.nfs {
+            if source.read_only == Some(true) {
+                mounted.read_only.insert(volume.name.clone(), true);
+            }
+            let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
+            nfs::attach(source, &[], &target).await.map_err(failed)?;
+            target
         } else {
             rendered(node, pod, volume, around, fs_group, &mut mounted).await.map_err(failed)?
         };
@@ -91,7 +114,7 @@ pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     named.or_else(|| volume.ephemeral.as_ref().and_then(|_| ephemeral()))
 }
 
-fn plugin_dir(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+pub(crate) fn plugin_dir(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
     pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes").join(plugin).join(volume)
 }
 
@@ -105,8 +128,10 @@ async fn rendered(
     mounted: &mut Mounted,
 ) -> Result<PathBuf, String> {
     let Some(plugin) = content::plugin(volume) else {
-        let kind = if volume.csi.is_some() { "csi" } else { "of this type" };
-        return Err(format!("volumes {kind} are not supported on this node"));
+        return Err(match &volume.csi {
+            Some(csi) => format!("kubernetes.io/csi: driver name {} not found in the list of registered CSI drivers", csi.driver),
+            None => "no volume plugin matched".to_owned(),
+        });
     };
     let path = plugin_dir(node, pod, plugin.dir, &volume.name);
     let content = content::of(node, pod, volume, around, &path).await?;
@@ -138,6 +163,13 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) 
                 mount_tmpfs(path, source.size_limit.as_ref().map(|q| cgroups::parse(q).value()))?;
             }
         }
+        huge if huge == "HugePages" || huge.starts_with("HugePages-") => {
+            if !is_mount_point(path)? {
+                // `HugePages-2Mi`: the kernel wants `pagesize=2M`.
+                let size = huge.strip_prefix("HugePages-").map(|s| format!("pagesize={}", s.trim_end_matches('i')));
+                mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), size.as_deref()).map_err(io::Error::from)?;
+            }
+        }
         other => return Err(io::Error::other(format!("unknown storage medium \"{other}\""))),
     }
     let group_bit = if fs_group.is_some() { 0o2000 } else { 0 };
@@ -156,6 +188,12 @@ fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
 pub(super) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::create_dir_all(path)?;
     fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// Whether a folder belongs to the group already as `fsGroup` would make it.
+fn fits(path: &Path, group: u32) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).is_ok_and(|m| m.gid() == group && m.permissions().mode() & 0o2770 == 0o2770)
 }
 
 /// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group.

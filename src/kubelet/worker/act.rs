@@ -20,6 +20,9 @@ use crate::runtime::cri::CriError;
 use crate::volumes::{self, mounts};
 use crate::{hosts, images, resolv, sandbox};
 
+/// What the kernel takes as a host name.
+const HOSTNAME_BYTES_MAX: usize = 64;
+
 impl Worker {
     /// Does one command. Returns whether it worked; a failure is in an event or in the container's waiting state already.
     pub(super) async fn act(&mut self, command: Command) -> bool {
@@ -77,6 +80,13 @@ impl Worker {
         };
         self.userns = userns;
         let config = self.sandbox_config(attempt);
+        let (fqdn, n) = (&config.hostname, config.hostname.len());
+        if n > HOSTNAME_BYTES_MAX {
+            failed(&format!(
+                "Failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({HOSTNAME_BYTES_MAX} characters is the max, {n} characters requested)"
+            ));
+            return false;
+        }
         // Readable for those who collect logs, as upstream.
         if let Err(err) = fs::create_dir_all(&config.log_directory)
             .and_then(|()| fs::set_permissions(&config.log_directory, fs::Permissions::from_mode(0o755)))
@@ -135,6 +145,7 @@ impl Worker {
         let Some(sandbox) = self.observed.sandbox().cloned() else { return Err(Problem::new("ContainerCreating", "no sandbox")) };
         let sandbox_config = self.sandbox_config(sandbox.attempt);
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
+        self.image_volumes(spec, &role.field(&spec.name), &sandbox_config).await?;
         let config = self.configure(spec, attempt, &image).await.map_err(Problem::from)?;
         let cri = self.node.runtime.cri.clone();
         let id = cri
@@ -150,6 +161,23 @@ impl Worker {
         self.say(spec, Kind::Normal, "Started", "Container started");
         self.link_log(spec, attempt, &id);
         self.post_start(spec, &id).await
+    }
+
+    /// Fetches and mounts the images that the container shows as volumes.
+    async fn image_volumes(&mut self, spec: &Container, field: &str, sandbox: &cri::PodSandboxConfig) -> Result<(), Problem> {
+        let wanted: Vec<&str> = spec.volume_mounts.iter().flatten().map(|m| m.name.as_str()).collect();
+        let pod = self.pod.clone();
+        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str())) {
+            let Some(source) = &volume.image else { continue };
+            let target = volumes::plugin_dir(&self.node, &self.pod, "kubernetes.io~image", &volume.name);
+            let stand_in =
+                Container { image: source.reference.clone(), image_pull_policy: source.pull_policy.clone(), ..Container::default() };
+            let image = images::ensure(&self.node, &self.pod, &stand_in, field, sandbox).await?;
+            let made = volumes::image::mount_image(&self.node, &self.uid, &volume.name, &image.id, &target).await;
+            made.map_err(|why| Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name)))?;
+            self.mounted.paths.insert(volume.name.clone(), target);
+        }
+        Ok(())
     }
 
     fn say(&self, spec: &Container, kind: Kind, reason: &'static str, text: &str) {

@@ -189,6 +189,7 @@ impl Worker {
         .await;
         match tidied {
             Ok(Ok(())) => {
+                volumes::image::release(&self.node, &self.pod).await;
                 self.mounted = volumes::Mounted::default();
                 true
             }

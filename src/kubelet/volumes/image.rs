@@ -1,0 +1,103 @@
+//! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every containerd, also on those
+//! whose CRI knows no such mounts.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use base::task::Group;
+use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
+use containerd_client::services::v1::snapshots::{MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest};
+use containerd_client::types::Mount;
+use nix::mount::{MsFlags, mount};
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Request, Status};
+
+use super::is_mount_point;
+use crate::node::Node;
+use crate::runtime::cri::channel;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Keeps a snapshot from containerd's garbage collector until we remove it.
+const ROOT_LABEL: &str = "containerd.io/gc.root";
+
+fn request<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static("k8s.io"));
+    request.set_timeout(TIMEOUT);
+    request
+}
+
+/// The snapshot's name: one for each volume of a pod.
+fn key(uid: &str, volume: &str) -> String {
+    format!("kedge-image-{uid}-{volume}")
+}
+
+/// Mounts the files of an image that is here at `target`.
+pub(crate) async fn mount_image(node: &Node, uid: &str, volume: &str, image: &str, target: &Path) -> Result<(), String> {
+    if is_mount_point(target).map_err(|err| err.to_string())? {
+        return Ok(());
+    }
+    let chain = node.runtime.cri.chain_id(image).await.map_err(|err| err.to_string())?;
+    let chain = chain.ok_or_else(|| format!("the runtime does not tell where the files of image \"{image}\" are"))?;
+    let mut client = SnapshotsClient::new(channel(&node.runtime.socket));
+    let (snapshotter, key) = (node.runtime.snapshotter.clone(), key(uid, volume));
+    let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(node.clock.now()))]);
+    let view = ViewSnapshotRequest { snapshotter: snapshotter.clone(), key: key.clone(), parent: chain, labels };
+    let mounts = match client.view(request(view)).await {
+        Ok(answer) => answer.into_inner().mounts,
+        Err(status) if status.code() == Code::AlreadyExists => {
+            let again = MountsRequest { snapshotter, key };
+            client.mounts(request(again)).await.map_err(told)?.into_inner().mounts
+        }
+        Err(status) => return Err(told(status)),
+    };
+    let target = target.to_owned();
+    let work = move || -> Result<(), String> {
+        fs::create_dir_all(&target).map_err(|err| err.to_string())?;
+        mounts.iter().try_for_each(|m| one(m, &target))
+    };
+    Group::blocking(work).await.map_err(|err| err.to_string())?
+}
+
+fn told(status: Status) -> String {
+    format!("the runtime gives no view of the image: {}", status.message())
+}
+
+fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
+    let (mut flags, mut data) = (MsFlags::MS_RDONLY, Vec::new());
+    for option in &wanted.options {
+        match option.as_str() {
+            "ro" | "rw" => {}
+            "bind" => flags |= MsFlags::MS_BIND,
+            "rbind" => flags |= MsFlags::MS_BIND | MsFlags::MS_REC,
+            other => data.push(other),
+        }
+    }
+    let failed = |err: nix::Error| format!("cannot mount an image at {}: {err}", target.display());
+    let data = data.join(",");
+    let data = Some(data.as_str()).filter(|d| !d.is_empty());
+    let kind = Some(wanted.r#type.as_str()).filter(|t| *t != "bind");
+    mount(Some(wanted.source.as_str()), target, kind, flags, data).map_err(failed)?;
+    if flags.contains(MsFlags::MS_BIND) {
+        // The kernel ignores read-only in the call that binds.
+        mount(None::<&str>, target, None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, None::<&str>)
+            .map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Gives the views of a pod back, after they were unmounted.
+pub(crate) async fn release(node: &Node, pod: &k8s_openapi::api::core::v1::Pod) {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.image.is_some()) {
+        let gone = RemoveSnapshotRequest { snapshotter: node.runtime.snapshotter.clone(), key: key(uid, &volume.name) };
+        match SnapshotsClient::new(channel(&node.runtime.socket)).remove(request(gone)).await {
+            Err(status) if status.code() != Code::NotFound => {
+                tracing::warn!(volume = %volume.name, err = %base::chain::Chain(&status), "cannot give back the view of an image");
+            }
+            _ => {}
+        }
+    }
+}
