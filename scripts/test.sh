@@ -11,5 +11,8 @@ say "building the static binary that node tests drive"
 sh scripts/build.sh fast
 KEDGE_BIN=$(sh scripts/bin-path.sh fast)
 export KEDGE_BIN
+say "clients for other languages"
+KEDGE_CLIENTS=$(sh scripts/clients.sh)
+export KEDGE_CLIENTS
 say "tests"
 cargo test --locked --workspace --no-fail-fast

@@ -2,21 +2,25 @@
 //!
 //! Both images share one layer with the binary under several names; containerd stores and unpacks it once.
 
-use std::io::{self, Read as _};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use base::task::Group;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 /// `ctr` unpacks some 25 MB; a slow SD card needs a while.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Names of the binary in the layer; each is a role (main.rs).
 const NAMES: [&str; 2] = ["pause", "coredns"];
+/// Spec: POSIX pax, "ustar Interchange Format".
+const TAR_BLOCK: usize = 512;
+/// Enough of an ELF file to hold its program headers.
+const PROGRAM_HEADERS: u64 = 4096;
 
 /// Why the system images could not be made or imported.
 #[derive(Debug, thiserror::Error)]
@@ -36,13 +40,24 @@ pub(crate) enum ImageError {
 }
 
 /// References of the two images; the tag is the binary's digest, so that a new binary brings new images.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct SystemImages {
-    binary: Vec<u8>,
+    layer: Layer,
     /// The sandbox image.
     pub(crate) pause: String,
     /// The CoreDNS-compatible DNS server.
     pub(crate) dns: String,
+}
+
+/// The one layer of both images, as a tar file that is never whole in memory: `head`, the binary, `tail`.
+#[derive(Debug)]
+struct Layer {
+    binary: File,
+    binary_len: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    /// SHA-256 of the three.
+    digest: String,
 }
 
 impl SystemImages {
@@ -50,16 +65,34 @@ impl SystemImages {
     pub(crate) fn of_this_program() -> Result<SystemImages, ImageError> {
         // Not current_exe(): after an upgrade in place that path names the new file, /proc/self/exe is what runs.
         let path = Path::new("/proc/self/exe");
-        let mut binary = Vec::new();
-        std::fs::File::open(path)
-            .and_then(|mut file| file.read_to_end(&mut binary))
-            .map_err(|source| ImageError::ReadSelf { path: path.to_owned(), source })?;
-        if has_interpreter(&binary) {
+        let unreadable = |source| ImageError::ReadSelf { path: path.to_owned(), source };
+        let mut binary = File::open(path).map_err(unreadable)?;
+        let mut start = Vec::new();
+        Read::take(&mut binary, PROGRAM_HEADERS).read_to_end(&mut start).map_err(unreadable)?;
+        if has_interpreter(&start) {
             return Err(ImageError::NotStatic);
         }
-        let tag = hex(&Sha256::digest(&binary))[..12].to_owned();
+        SystemImages::of(binary).map_err(unreadable)
+    }
+
+    fn of(mut binary: File) -> io::Result<SystemImages> {
+        let binary_len = binary.seek(SeekFrom::End(0))?;
+        let (head, tail) = (file_header("kedge", 0o755, binary_len)?, layer_tail(binary_len)?);
+        let (mut of_binary, mut of_layer) = (Sha256::new(), Sha256::new_with_prefix(&head));
+        binary.rewind()?;
+        let mut chunk = vec![0; 64 * 1024];
+        loop {
+            let read = binary.read(&mut chunk)?;
+            if read == 0 {
+                break;
+            }
+            of_binary.update(&chunk[..read]);
+            of_layer.update(&chunk[..read]);
+        }
+        of_layer.update(&tail);
+        let tag = hex(&of_binary.finalize())[..12].to_owned();
         let [pause, dns] = NAMES.map(|name| format!("kedge.local/{name}:{tag}"));
-        Ok(SystemImages { binary, pause, dns })
+        Ok(SystemImages { layer: Layer { binary, binary_len, head, tail, digest: hex(&of_layer.finalize()) }, pause, dns })
     }
 
     /// Imports both images into containerd unless it has them.
@@ -75,51 +108,56 @@ impl SystemImages {
             return Ok(());
         }
         let (pause, dns) = (self.pause.clone(), self.dns.clone());
-        let archive = Group::blocking(move || self.archive())
-            .await
-            .map_err(|fatal| ImageError::Pack(io::Error::other(fatal)))?
-            .map_err(ImageError::Pack)?;
-        run(ctr().args(["import", "-"]), &archive).await?;
+        let (before, after) = self.around_the_binary().map_err(ImageError::Pack)?;
+        let mut binary = self.layer.binary;
+        binary.rewind().map_err(ImageError::Pack)?;
+        let binary = tokio::fs::File::from_std(binary).take(self.layer.binary_len);
+        let archive = AsyncReadExt::chain(before, binary).chain(after);
+        run(ctr().args(["import", "-"]), archive).await?;
         // The label keeps image garbage collectors away (containerd 1.7 and later read it).
         for image in [pause, dns] {
-            run(ctr().args(["label", &image, "io.cri-containerd.pinned=pinned"]), &[]).await?;
+            run(ctr().args(["label", &image, "io.cri-containerd.pinned=pinned"]), io::Cursor::new(Vec::new())).await?;
         }
         Ok(())
     }
 
-    /// A docker archive (image spec v1.2): the manifest, a configuration per image, the one layer.
-    fn archive(&self) -> io::Result<Vec<u8>> {
-        let layer = layer(&self.binary)?;
-        let diff_id = format!("sha256:{}", hex(&Sha256::digest(&layer)));
-        let mut archive = tar::Builder::new(Vec::with_capacity(layer.len() + 16 * 1024));
-        let mut manifest = Vec::new();
+    /// What stands before and after the binary in a docker archive (image spec v1.2): a configuration per image, the head of the
+    /// one layer; its tail, the manifest.
+    fn around_the_binary(&self) -> io::Result<(io::Cursor<Vec<u8>>, io::Cursor<Vec<u8>>)> {
+        let (mut before, mut manifest) = (Vec::new(), Vec::new());
         for (name, tag) in NAMES.iter().zip([&self.pause, &self.dns]) {
             let config = json!({
                 "architecture": oci_architecture(),
                 "os": "linux",
                 "config": {"Entrypoint": [format!("/{name}")], "WorkingDir": "/", "Env": ["PATH=/"]},
-                "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+                "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", self.layer.digest)]},
                 "history": [{"created_by": "kedge"}],
             });
             let config = serde_json::to_vec(&config)?;
             let file = format!("{}.json", hex(&Sha256::digest(&config)));
-            append(&mut archive, &file, 0o644, &config)?;
+            append(&mut before, &file, &config)?;
             manifest.push(json!({"Config": file, "RepoTags": [tag], "Layers": ["layer.tar"]}));
         }
-        append(&mut archive, "layer.tar", 0o644, &layer)?;
-        append(&mut archive, "manifest.json", 0o644, &serde_json::to_vec(&manifest)?)?;
-        archive.into_inner()
+        let layer = &self.layer;
+        let layer_len = len(&layer.head)? + layer.binary_len + len(&layer.tail)?;
+        before.extend(file_header("layer.tar", 0o644, layer_len)?);
+        before.extend(&layer.head);
+        // A layer is whole tar blocks, so nothing fills up between it and the next entry.
+        let mut after = layer.tail.clone();
+        append(&mut after, "manifest.json", &serde_json::to_vec(&manifest)?)?;
+        after.extend([0; 2 * TAR_BLOCK]);
+        Ok((io::Cursor::new(before), io::Cursor::new(after)))
     }
 }
 
-async fn run(command: &mut Command, input: &[u8]) -> Result<(), ImageError> {
+async fn run(command: &mut Command, mut input: impl AsyncRead + Unpin) -> Result<(), ImageError> {
     let tool = "ctr";
     let failed = |source| ImageError::Run { tool, source };
     let work = async {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A tool that ends early says why on its standard error, which is the better message.
-            let _broken_pipe = stdin.write_all(input).await;
+            let _broken_pipe = tokio::io::copy(&mut input, &mut stdin).await;
         }
         child.wait_with_output().await.map_err(failed)
     };
@@ -130,10 +168,9 @@ async fn run(command: &mut Command, input: &[u8]) -> Result<(), ImageError> {
     Err(ImageError::Refused { tool, said: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
 }
 
-/// The layer: the binary once, its roles as links.
-fn layer(binary: &[u8]) -> io::Result<Vec<u8>> {
-    let mut layer = tar::Builder::new(Vec::with_capacity(binary.len() + 4096));
-    append(&mut layer, "kedge", 0o755, binary)?;
+/// The layer after the binary: padding, the roles as links, /tmp, the end of the archive.
+fn layer_tail(binary_len: u64) -> io::Result<Vec<u8>> {
+    let mut layer = tar::Builder::new(padding(binary_len));
     for name in NAMES {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
@@ -149,11 +186,30 @@ fn layer(binary: &[u8]) -> io::Result<Vec<u8>> {
     layer.into_inner()
 }
 
-fn append(archive: &mut tar::Builder<Vec<u8>>, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+fn file_header(name: &str, mode: u32, len: u64) -> io::Result<Vec<u8>> {
     let mut header = tar::Header::new_gnu();
-    header.set_size(u64::try_from(content.len()).map_err(io::Error::other)?);
+    header.set_path(name)?;
+    header.set_size(len);
     header.set_mode(mode);
-    archive.append_data(&mut header, name, content)
+    header.set_cksum();
+    Ok(header.as_bytes().to_vec())
+}
+
+fn append(archive: &mut Vec<u8>, name: &str, content: &[u8]) -> io::Result<()> {
+    archive.extend(file_header(name, 0o644, len(content)?)?);
+    archive.extend(content);
+    archive.extend(padding(len(content)?));
+    Ok(())
+}
+
+/// What fills an entry's last block.
+fn padding(len: u64) -> Vec<u8> {
+    let block = TAR_BLOCK as u64;
+    vec![0; usize::try_from(len.next_multiple_of(block) - len).unwrap_or_default()]
+}
+
+fn len(bytes: &[u8]) -> io::Result<u64> {
+    u64::try_from(bytes.len()).map_err(io::Error::other)
 }
 
 /// Whether an ELF file asks for a dynamic linker (program header PT_INTERP, 3). Spec: elf(5).
@@ -185,23 +241,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_archive_names_both_images_and_one_layer() {
-        let images = SystemImages { binary: b"binary".to_vec(), pause: "p:1".into(), dns: "d:1".into() };
-        let bytes = images.archive().unwrap();
+    fn the_archive_names_both_images_and_holds_the_binary_once_in_their_layer() {
+        let mut binary = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut binary, &[7; 1000]).unwrap();
+        let images = SystemImages::of(binary).unwrap();
+        let (before, after) = images.around_the_binary().unwrap();
+        let bytes = [before.get_ref(), &vec![7; 1000], after.get_ref()].map(Vec::as_slice).concat();
         let mut archive = tar::Archive::new(bytes.as_slice());
-        let mut names = Vec::new();
-        let mut manifest = String::new();
+        let mut files = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {
             let mut entry = entry.unwrap();
-            names.push(entry.path().unwrap().display().to_string());
-            if names.last().unwrap() == "manifest.json" {
-                entry.read_to_string(&mut manifest).unwrap();
-            }
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            files.insert(entry.path().unwrap().display().to_string(), content);
         }
-        assert_eq!(names.iter().filter(|name| *name == "layer.tar").count(), 1);
-        let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
-        assert_eq!(manifest[0]["RepoTags"][0], "p:1");
-        assert_eq!(manifest[1]["RepoTags"][0], "d:1");
+        let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
+        assert_eq!([&manifest[0]["RepoTags"][0], &manifest[1]["RepoTags"][0]], [&images.pause, &images.dns]);
+        let layer = &files["layer.tar"];
+        let config: serde_json::Value = serde_json::from_slice(&files[manifest[1]["Config"].as_str().unwrap()]).unwrap();
+        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(&Sha256::digest(layer))));
+        let mut layer = tar::Archive::new(layer.as_slice());
+        let names: Vec<_> = layer.entries().unwrap().map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size())).collect();
+        assert_eq!(names, [("kedge".to_owned(), 1000), ("pause".to_owned(), 0), ("coredns".to_owned(), 0), ("tmp/".to_owned(), 0)]);
     }
 
     #[test]

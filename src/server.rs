@@ -177,6 +177,8 @@ async fn run(plan: Plan) -> Result<(), ServerError> {
 /// Builds every room in the order of the road, each on what was built before.
 async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -> Result<(), ServerError> {
     let (clock, rng) = (Clock::system(), Rng::from_os());
+    // Hashing some 25 MB goes on beside the start of the store and the API.
+    let images = Group::blocking(SystemImages::of_this_program);
     let data_dir = &plan.args.data_dir;
     let server_dir = data_dir.join("server");
     files::create_private_dir(&server_dir)?;
@@ -211,7 +213,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     };
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
-    let images = SystemImages::of_this_program();
+    let images = images.await.map_err(ServerError::from)?;
     let supervisor = clients.for_user(identity::SUPERVISOR);
     if !plan.args.disable.iter().any(|name| name == "coredns") {
         deploy_dns(plan, &images, &supervisor, &informers, workers).await?;

@@ -92,8 +92,15 @@ impl Group {
     }
 
     /// Runs work that blocks its thread (SQLite, file trees) outside the async threads.
-    pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fatal> {
-        tokio::task::spawn_blocking(work).await.map_err(|_| Fatal { task: "blocking work".to_owned(), how: "panicked" })
+    ///
+    /// The work begins at once, before the answer is awaited.
+    pub fn blocking<T, F>(work: F) -> impl Future<Output = Result<T, Fatal>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let running = tokio::task::spawn_blocking(work);
+        async { running.await.map_err(|_| Fatal { task: "blocking work".to_owned(), how: "panicked" }) }
     }
 
     /// Resolves when the group is told to stop. Tasks are aborted then; those that must tidy up listen with

@@ -5,20 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use base::chain::Chain;
+use base::rng::Rng;
 use base::task::Group;
-use futures_util::StreamExt as _;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch};
-use tracing::warn;
 
-/// Changes that wait for one subscriber; one that is slower gets [`Change::Resync`] instead.
-const CHANGES_BACKLOG: usize = 1024;
+use crate::reflector::{self, Sink, Source};
+
+/// Changes that wait for one subscriber; one that is slower gets [`Change::Resync`] instead. Every informer pays for it in memory
+/// (the channel is made whole), and there is one for each kind.
+const CHANGES_BACKLOG: usize = 128;
 
 /// Namespace (empty for cluster-wide objects) and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,9 +99,11 @@ impl Informers {
         }
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
-        let api = Api::all_with(self.client.clone(), resource);
-        let name = resource.plural.clone();
-        self.group.spawn(&format!("watch-metadata-{name}"), follow(api, name, watcher::Config::default(), Arc::clone(&shared)));
+        let path = match resource.group.as_str() {
+            "" => format!("/api/{}/{}", resource.version, resource.plural),
+            group => format!("/apis/{group}/{}/{}", resource.version, resource.plural),
+        };
+        self.follow(Source { kind: resource.plural.clone(), path, fields: String::new(), metadata: true }, &shared);
         Informer(shared)
     }
 
@@ -115,12 +116,14 @@ impl Informers {
         }
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
-        let config = if fields.is_empty() { watcher::Config::default() } else { watcher::Config::default().fields(fields) };
-        self.group.spawn(
-            &format!("watch-{}", K::plural(&())),
-            follow(Api::all(self.client.clone()), K::plural(&()).into_owned(), config, Arc::clone(&shared)),
-        );
+        let source = Source { kind: K::plural(&()).into_owned(), path: K::url_path(&(), None), fields: fields.to_owned(), metadata: false };
+        self.follow(source, &shared);
         Informer(shared)
+    }
+
+    fn follow<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static>(&self, source: Source, shared: &Arc<Shared<K>>) {
+        let name = format!("watch-{}{}", if source.metadata { "metadata-" } else { "" }, source.kind);
+        self.group.spawn(&name, reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()));
     }
 }
 
@@ -135,13 +138,15 @@ impl<K> Clone for Informer<K> {
 
 struct Shared<K> {
     objects: RwLock<BTreeMap<Key, Arc<K>>>,
+    /// A list that is not whole yet.
+    fresh: Mutex<Option<BTreeMap<Key, Arc<K>>>>,
     synced: watch::Sender<bool>,
     changes: broadcast::Sender<Change<K>>,
 }
 
 impl<K: Clone> Default for Shared<K> {
     fn default() -> Shared<K> {
-        Shared { objects: RwLock::default(), synced: watch::Sender::new(false), changes: broadcast::Sender::new(CHANGES_BACKLOG) }
+        Shared { objects: RwLock::default(), fresh: Mutex::default(), synced: watch::Sender::new(false), changes: broadcast::Sender::new(CHANGES_BACKLOG) }
     }
 }
 
@@ -215,31 +220,37 @@ impl<K: Clone> Changes<K> {
     }
 }
 
-/// Keeps the cache true until the process ends.
-async fn follow<K>(api: Api<K>, kind: String, config: watcher::Config, shared: Arc<Shared<K>>)
-where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    // default_backoff() waits longer after each failure; a 410 makes the watcher list again.
-    let mut events = Box::pin(watcher(api, config).default_backoff());
-    let mut fresh = None;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init) => fresh = Some(BTreeMap::new()),
-            Ok(watcher::Event::InitApply(object)) => {
-                let object = slim(object);
-                if let Some(fresh) = &mut fresh {
-                    fresh.insert(Key::of(&object), Arc::new(object));
-                }
-            }
-            Ok(watcher::Event::InitDone) => {
-                shared.replace(fresh.take().unwrap_or_default());
-                shared.synced.send_replace(true);
-            }
-            Ok(watcher::Event::Apply(object)) => shared.apply(slim(object)),
-            Ok(watcher::Event::Delete(object)) => shared.delete(slim(object)),
-            Err(err) => warn!(kind, err = %Chain(&err), "watch failed, trying again"),
+impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Shared<K> {
+    fn begin(&self) {
+        *self.fresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(BTreeMap::new());
+    }
+
+    fn applied(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
+        let object: K = slim(serde_json::from_str(json)?);
+        let version = object.resource_version();
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *fresh {
+            Some(fresh) => drop(fresh.insert(Key::of(&object), Arc::new(object))),
+            None => self.apply(object),
         }
+        Ok(version)
+    }
+
+    fn deleted(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
+        let object: K = slim(serde_json::from_str(json)?);
+        let version = object.resource_version();
+        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *fresh {
+            Some(fresh) => drop(fresh.remove(&Key::of(&object))),
+            None => self.delete(object),
+        }
+        Ok(version)
+    }
+
+    fn listed(&self) {
+        let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.replace(fresh.unwrap_or_default());
+        self.synced.send_replace(true);
     }
 }
 

@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "shared with tests/it, which uses all of it")]
 #[path = "../it/harness.rs"]
 mod harness;
+
+mod clients;
 mod namespaces;
 mod node;
 mod story;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::clients::clients;
 use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
 use crate::namespaces::NODE_IP;
 use crate::node::{Load, containerd_socket, import_busybox, page, processes};
@@ -23,13 +24,14 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 9] = [
+    let chapters: [(&str, fn(&Server)); 10] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
         ("exec tells input, output and exit code", exec),
         ("logs", logs),
         ("port-forward and cp", forward_and_copy),
+        ("programs' clients", clients),
         ("an update and a rollback lose no request", rollout),
         ("containerd dies and pods do not", containerd_dies),
         ("a deleted pod leaves nothing", deletion),

@@ -98,7 +98,9 @@ fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
 
 /// Reads a manifest and makes it this node's: name, uid from the content, tolerations.
 fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
-    let mut pod: Pod = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    // By way of JSON: a second decoder of Pods, for YAML, would be a megabyte of code.
+    let json: serde_json::Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    let mut pod: Pod = serde_json::from_str(&json.to_string()).map_err(|err| err.to_string())?;
     let spec = pod.spec.as_mut().ok_or("no spec")?;
     if spec.containers.is_empty() {
         return Err("spec.containers: Required value".to_owned());

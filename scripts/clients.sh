@@ -1,0 +1,19 @@
+#!/bin/sh
+# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node. What a machine
+# cannot have (no pip, no npm, no package registry) is left out, said on standard error, and its test skipped.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+home=${CARGO_TARGET_DIR%/}/clients
+mkdir -p "$home"
+if [ ! -x "$home/python/bin/python3" ] || ! "$home/python/bin/python3" -c 'import kubernetes' 2>/dev/null; then
+    rm -rf "$home/python"
+    { python3 -m venv "$home/python" && "$home/python/bin/pip" install --quiet kubernetes==37.0.2; } >&2 || {
+        say "no Python client: python3-venv or the package is not to be had" >&2
+        rm -rf "$home/python"
+    }
+fi
+if [ ! -d "$home/node_modules/@kubernetes/client-node" ]; then
+    (cd "$home" && npm install --silent --no-save --no-fund --no-audit @kubernetes/client-node@1.4.0) >&2 ||
+        say "no client-node: npm or the package is not to be had" >&2
+fi
+printf '%s\n' "$home"
