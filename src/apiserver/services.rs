@@ -95,7 +95,53 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
     } else if kind != "NodePort" && kind != "LoadBalancer" {
         clear_ports(service, old);
     }
+    health_port(server, service, old, &taken, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(kinds::invalid("", "Service", &name, errors)) }
+}
+
+/// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.
+fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: &Taken, errors: &mut Vec<FieldError>) {
+    let needs = |s: &Value| s["spec"]["type"] == json!("LoadBalancer") && s["spec"]["externalTrafficPolicy"] == json!("Local");
+    let port = |s: &Value| s["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
+    let had = old.filter(|old| needs(old)).and_then(port);
+    if !needs(service) {
+        // What the type before needed goes; validation judges what somebody asks for without need.
+        if had.is_some() && port(service) == had {
+            drop_field(&mut service["spec"], "healthCheckNodePort");
+        }
+        return;
+    }
+    let field = "spec.healthCheckNodePort";
+    let mine: BTreeSet<u16> =
+        service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|p| u16::try_from(p["nodePort"].as_u64()?).ok()).collect();
+    let used = |n: u16| mine.contains(&n) || taken.ports.iter().any(|(_, used)| *used == n);
+    let (range, asked) = (&server.config.node_ports, port(service).or(had));
+    let given = match asked {
+        Some(asked) if asked_is_bad(asked, had, range.contains(&asked), used(asked)) => {
+            let detail = format!(
+                "failed to allocate requested HealthCheck NodePort {asked}: it is taken or not in the range {}-{}",
+                range.start(),
+                range.end()
+            );
+            errors.push(FieldError::invalid(field, json!(asked), detail));
+            return;
+        }
+        Some(asked) => Some(asked),
+        None => {
+            let count = u64::from(range.end() - range.start()) + 1;
+            let start = server.config.rng.below(count);
+            (0..count).filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok()).find(|n| !used(*n))
+        }
+    };
+    match given {
+        Some(number) => service["spec"]["healthCheckNodePort"] = json!(number),
+        None => errors.push(FieldError::internal(field, "failed to allocate a HealthCheck NodePort: range is full")),
+    }
+}
+
+/// A port that the service has already is its own.
+fn asked_is_bad(asked: u16, had: Option<u16>, in_range: bool, used: bool) -> bool {
+    had != Some(asked) && (!in_range || used)
 }
 
 fn drop_field(value: &mut Value, field: &str) {
@@ -237,7 +283,8 @@ fn give_ports(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &m
         if asked > 0 {
             let number = u16::try_from(asked).unwrap_or(0);
             if !range.contains(&number) {
-                let detail = format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
+                let detail =
+                    format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
                 errors.push(FieldError::invalid(field, json!(asked), detail));
             } else if taken.ports.contains(&(protocol.clone(), number)) {
                 errors.push(FieldError::invalid(field, json!(asked), "provided port is already allocated"));
