@@ -23,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::addons::{self, AddonError, Variables};
-use crate::agent::{self, AgentConfig, AgentError};
+use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
 use crate::cli::ServerArgs;
 use crate::connector::Direct;
 use crate::host::{self, HostError};
@@ -210,6 +210,8 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let config = controllers::registry::Config {
         cluster_cidr: plan.cluster_cidr,
         root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
+        balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
+            .then(|| vec![plan.args.https_listen_port, plan.args.kubelet_port]),
     };
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
@@ -299,11 +301,8 @@ async fn deploy_dns(
         warn!("no DNS server is deployed: this build cannot make its image");
         return Ok(());
     };
-    let variables = Variables {
-        cluster_dns: plan.cluster_dns,
-        cluster_domain: plan.args.cluster_domain.clone(),
-        dns_image: images.dns.clone(),
-    };
+    let variables =
+        Variables { cluster_dns: plan.cluster_dns, cluster_domain: plan.args.cluster_domain.clone(), dns_image: images.dns.clone() };
     addons::deploy_dns(client, &variables).await?;
     addons::keep_node_hosts(client.clone(), informers, group);
     Ok(())
@@ -330,10 +329,26 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         pause_image: plan.args.pause_image.clone(),
         labels: plan.labels()?,
         taints: plan.taints.clone(),
+        network: network_choice(&plan.args),
         search_path: cli::search_path(),
         serving,
         images,
     })
+}
+
+fn network_choice(args: &ServerArgs) -> NetworkChoice {
+    use network::overlay::Backend;
+    NetworkChoice {
+        backend: match args.flannel_backend.as_str() {
+            "host-gw" => Backend::HostGw,
+            "none" => Backend::None,
+            _ => Backend::Vxlan,
+        },
+        interface: args.flannel_iface.clone(),
+        external_ip: args.flannel_external_ip,
+        ipv6_masquerade: args.flannel_ipv6_masq,
+        policies: !args.disable_network_policy,
+    }
 }
 
 /// Looks twice a day whether a certificate nears its end and swaps a new one in.

@@ -22,6 +22,7 @@ mod replicaset;
 mod endpointslice;
 
 mod service_account;
+mod service_lb;
 
 mod node;
 

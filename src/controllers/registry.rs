@@ -7,7 +7,8 @@ use ipnet::IpNet;
 
 use crate::driver::Context;
 use crate::{
-    cronjob, daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account, statefulset,
+    cronjob, daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account, service_lb,
+    statefulset,
 };
 
 /// What controllers must be told.
@@ -17,6 +18,8 @@ pub struct Config {
     pub cluster_cidr: IpNet,
     /// PEM of the CA that pods verify the API server with.
     pub root_ca_pem: String,
+    /// Ports of the nodes that no LoadBalancer Service may take; `None` leaves such Services to somebody else.
+    pub balancer_reserved_ports: Option<Vec<u16>>,
 }
 
 /// Starts all controllers. They act as `system:serviceaccount:kube-system:NAME` and read through `informers`.
@@ -36,4 +39,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     deployment::start(&context);
     replicaset::start(&context);
     endpointslice::start(&context);
+    if let Some(reserved) = &config.balancer_reserved_ports {
+        service_lb::start(&context, reserved.clone());
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
@@ -95,13 +95,11 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     let zone = node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
     // Any Service that the pod names as its subdomain publishes its host name, headless or not, as upstream does.
     let in_subdomain = spec.subdomain.as_deref() == service.metadata.name.as_deref();
+    let ready = publish_all || serving && !terminating;
     Some(Endpoint {
         addresses,
-        conditions: Some(EndpointConditions {
-            ready: Some(publish_all || serving && !terminating),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        }),
+        hints: hints(service, ready, node_name.as_deref(), zone.as_deref()),
+        conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
         hostname: spec.hostname.clone().filter(|h| in_subdomain && !h.is_empty()),
         node_name,
         target_ref: Some(ObjectReference {
@@ -114,6 +112,18 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
         zone,
         ..Endpoint::default()
     })
+}
+
+/// Who should prefer an endpoint, by the Service's `trafficDistribution`: clients of its own node, or of its own zone.
+fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    let wish = service.spec.as_ref()?.traffic_distribution.as_deref().filter(|_| ready)?;
+    let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
+    let hints = match wish {
+        "PreferClose" | "PreferSameZone" => EndpointHints { for_zones, for_nodes: None },
+        "PreferSameNode" => EndpointHints { for_zones, for_nodes: node.map(|node| vec![ForNode { name: node.to_owned() }]) },
+        _ => return None,
+    };
+    (hints.for_zones.is_some() || hints.for_nodes.is_some()).then_some(hints)
 }
 
 fn families(service: &Service) -> Vec<String> {
