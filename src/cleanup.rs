@@ -1,6 +1,10 @@
-//! `kedge killall`: stops what kedge started on this machine and takes away what it made. State (database, images, volumes) stays.
+//! `kedge killall`: stops what kedge started on this machine and takes its mounts, links, routes and nft tables away. State (database,
+//! images, volumes) stays. `kedge uninstall` (uninstall.rs) does this first and then removes files.
 //!
 //! It never removes anything through a mount: mounts are detached, folders are left.
+
+mod tree;
+mod uninstall;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,14 +19,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::agent::run_dir;
-use crate::cli::KillallArgs;
+use crate::cli::{KillallArgs, UninstallArgs};
 
 /// A server has this long to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
 /// nft tables of kedge, by family and name.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 7] = [
+    ("inet", "kedge-policy"),
     ("ip", "kedge-proxy"),
     ("ip6", "kedge-proxy"),
     ("ip", "kedge-hostport"),
@@ -30,12 +35,15 @@ const TABLES: [(&str, &str); 6] = [
     ("ip", "kedge-masq"),
     ("ip6", "kedge-masq"),
 ];
-const LINK: &str = "cni0";
+/// Devices of kedge: the pods' bridge and the overlay's tunnel.
+const LINKS: [&str; 2] = ["cni0", "kedge.1"];
+/// Routes of kedge carry this protocol number.
+const ROUTES: &str = "107";
 
 /// Why cleaning stopped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CleanupError {
-    #[error("kedge killall must run as root: run it with sudo")]
+    #[error("kedge killall and uninstall must run as root: run them with sudo")]
     NotRoot,
     #[error("cannot look at the machine's {what}")]
     Look { what: &'static str, source: io::Error },
@@ -46,17 +54,21 @@ pub(crate) enum CleanupError {
 }
 
 /// Stops and removes, printing each step first; with `--dry-run` only prints.
-pub(crate) fn main(args: &KillallArgs) -> Result<(), CleanupError> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(CleanupError::NotRoot);
+pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
+    let mut cleaner = Cleaner::new(&args.data_dir, args.dry_run)?;
+    cleaner.stop_all()?;
+    cleaner.outcome()
+}
+
+/// Removes kedge from this machine: prints the plan, then does it; with `--dry-run` only prints.
+pub(crate) fn uninstall(args: &UninstallArgs) -> Result<(), CleanupError> {
+    println!("# the plan; pods stop, and these are removed");
+    uninstall::run(args, Cleaner::new(&args.data_dir, true)?)?;
+    if args.dry_run {
+        return Ok(());
     }
-    let mut cleaner = Cleaner { dry_run: args.dry_run, failed: 0, data_dir: args.data_dir.clone(), run_dir: run_dir(&args.data_dir) };
-    cleaner.stop_server()?;
-    cleaner.stop_pods()?;
-    cleaner.stop_processes()?;
-    cleaner.detach_mounts()?;
-    cleaner.remove_network();
-    if cleaner.failed == 0 { Ok(()) } else { Err(CleanupError::Steps { n: cleaner.failed }) }
+    println!("# doing it");
+    uninstall::run(args, Cleaner::new(&args.data_dir, false)?)
 }
 
 struct Cleaner {
@@ -107,6 +119,44 @@ fn wait_gone(pid: i32) -> bool {
 }
 
 impl Cleaner {
+    fn new(data_dir: &Path, dry_run: bool) -> Result<Cleaner, CleanupError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(CleanupError::NotRoot);
+        }
+        Ok(Cleaner { dry_run, failed: 0, data_dir: data_dir.to_owned(), run_dir: run_dir(data_dir) })
+    }
+
+    fn stop_all(&mut self) -> Result<(), CleanupError> {
+        self.stop_services();
+        self.stop_server()?;
+        self.stop_pods()?;
+        self.stop_processes()?;
+        self.detach_mounts()?;
+        self.remove_network();
+        Ok(())
+    }
+
+    fn outcome(self) -> Result<(), CleanupError> {
+        if self.failed == 0 { Ok(()) } else { Err(CleanupError::Steps { n: self.failed }) }
+    }
+
+    /// Stops services first: a supervisor would start again what is ended below.
+    fn stop_services(&mut self) {
+        for service in uninstall::installed(uninstall::RECORD) {
+            let (name, file) = (service.name.as_str(), service.path.display().to_string());
+            match service.kind.as_str() {
+                "systemd" if succeeds("systemctl", &["is-active", "--quiet", name]) => {
+                    self.step(&format!("stop service {name}"), || run("systemctl", &["stop", name]));
+                }
+                "openrc" if succeeds("rc-service", &[name, "status"]) => {
+                    self.step(&format!("stop service {name}"), || run("rc-service", &[name, "stop"]));
+                }
+                "sysv" if succeeds(&file, &["status"]) => self.step(&format!("stop service {name}"), || run(&file, &["stop"])),
+                _ => {}
+            }
+        }
+    }
+
     /// Prints a step and does it.
     fn step(&mut self, what: &str, act: impl FnOnce() -> Result<(), String>) {
         println!("{what}");
@@ -124,13 +174,13 @@ impl Cleaner {
         let data_dir = self.data_dir.display().to_string();
         let ours = |p: &Process| {
             let kedge = Path::new(&p.args[0]).file_name().is_some_and(|name| name == "kedge");
-            let role = p.args.get(1).is_some_and(|role| role == "server");
+            let role = p.args.get(1).is_some_and(|role| role == "server" || role == "agent");
             let named = p.args.iter().any(|arg| arg.contains("data-dir") || arg == "-d");
             let this_dir = p.args.iter().any(|arg| arg == &data_dir || arg.ends_with(&format!("={data_dir}")));
             kedge && role && (this_dir || default_dir && !named)
         };
         for process in processes()?.into_iter().filter(ours) {
-            self.step(&format!("stop kedge server, process {}", process.pid), || end(process.pid));
+            self.step(&format!("stop kedge, process {}", process.pid), || end(process.pid));
         }
         Ok(())
     }
@@ -204,10 +254,28 @@ impl Cleaner {
                 self.step(&format!("remove nft table {family} {name}"), || run("nft", &["delete", "table", family, name]));
             }
         }
-        if Path::new("/sys/class/net").join(LINK).exists() {
-            self.step(&format!("remove link {LINK}"), || run("ip", &["link", "delete", LINK]));
+        for link in LINKS.into_iter().filter(|link| link_exists(link)) {
+            self.step(&format!("remove link {link}"), || run("ip", &["link", "delete", link]));
+        }
+        for family in ["-4", "-6"] {
+            let routes = Command::new("ip").args([family, "route", "show", "proto", ROUTES]).output();
+            let text = routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+            for route in text.lines() {
+                self.step(&format!("remove route {route}"), || {
+                    run(
+                        "ip",
+                        &[&[family, "route", "del"], route.split_whitespace().collect::<Vec<_>>().as_slice(), &["proto", ROUTES]].concat(),
+                    )
+                });
+            }
         }
     }
+}
+
+/// Asks the kernel about this network namespace: /sys may show another one's.
+fn link_exists(name: &str) -> bool {
+    let devices = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    devices.lines().filter_map(|line| line.split(':').next()).any(|device| device.trim() == name)
 }
 
 /// SIGTERM, then SIGKILL for one that does not listen.
@@ -228,7 +296,9 @@ fn descendants(pid: i32) -> Vec<i32> {
 
 /// `\040` and the like, as proc(5) writes blanks in paths.
 fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")].iter().fold(text.to_owned(), |text, (code, is)| text.replace(code, is))
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, is)| text.replace(code, is))
 }
 
 fn succeeds(program: &str, args: &[&str]) -> bool {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
 use clap::builder::ArgAction;
@@ -35,6 +35,8 @@ enum Role {
     Server(Box<ServerArgs>),
     /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
     Killall(KillallArgs),
+    /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
+    Uninstall(UninstallArgs),
     /// Print a completion script for a shell.
     Completion {
         /// The shell to print for.
@@ -49,6 +51,23 @@ pub(crate) struct KillallArgs {
     #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Flags of `kedge uninstall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UninstallArgs {
+    /// Folder that holds state.
+    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Remove volumes of the local-path StorageClass, too.
+    #[arg(long)]
+    pub(crate) delete_volumes: bool,
+    /// Remove everything in /etc/kedge, too.
+    #[arg(long)]
+    pub(crate) delete_config: bool,
+    /// Print the plan, and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -111,6 +130,22 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN", help_heading = "Networking")]
     pub(crate) cluster_domain: String,
 
+    /// How pods of other nodes are reached: a vxlan tunnel, plain routes between nodes of one segment, or not at all.
+    #[arg(long, default_value = "vxlan", value_name = "KIND", value_parser = ["vxlan", "host-gw", "none"], help_heading = "Networking")]
+    pub(crate) flannel_backend: String,
+    /// Interface for the overlay (default: the one with the node's address).
+    #[arg(long, value_name = "NAME", help_heading = "Networking")]
+    pub(crate) flannel_iface: Option<String>,
+    /// Let other nodes reach this one's pods under its external address.
+    #[arg(long, help_heading = "Networking")]
+    pub(crate) flannel_external_ip: bool,
+    /// Give IPv6 pods that leave the cluster the node's address.
+    #[arg(long, help_heading = "Networking")]
+    pub(crate) flannel_ipv6_masq: bool,
+    /// Do not enforce network policies.
+    #[arg(long, help_heading = "Networking")]
+    pub(crate) disable_network_policy: bool,
+
     /// Name of this node (default: the host's name).
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub(crate) node_name: Option<String>,
@@ -139,8 +174,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Node")]
     pub(crate) resolv_conf: Option<PathBuf>,
 
-    /// Packaged component not to deploy: coredns. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns"], help_heading = "Components")]
+    /// Packaged component not to deploy: coredns, servicelb. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "servicelb"], help_heading = "Components")]
     pub(crate) disable: Vec<String>,
 }
 
@@ -169,7 +204,11 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
         },
-        Role::Killall(args) => match cleanup::main(&args) {
+        Role::Killall(args) => match cleanup::killall(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Uninstall(args) => match cleanup::uninstall(&args) {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
         },
@@ -221,7 +260,17 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
         all.extend(args.into_iter().skip(1));
     } else {
+        let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
+        let named = given_flags(&words).contains("data-dir") || words.iter().any(|word| word == "-d" || word == "--help" || word == "-h");
         all.extend(args);
+        // Where the server was told to keep its data, there it is looked for.
+        if cleans && !named {
+            let flags = flags_of(&mut command);
+            let settings = Settings::read(Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
+            let dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
+            let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
+            all.extend(dirs.last().or(env).map(OsString::from));
+        }
     }
     let matches = command.try_get_matches_from(all).map_err(Refusal::Clap)?;
     Cli::from_arg_matches(&matches).map_err(Refusal::Clap)

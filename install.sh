@@ -1,0 +1,444 @@
+#!/bin/sh
+# Installs kedge: curl -sfL URL/install.sh | sh -          (a server)
+#                 curl -sfL URL/install.sh | KEDGE_URL=https://SERVER:6443 KEDGE_TOKEN=... sh -   (an agent)
+#
+# POSIX sh; runs under dash and busybox. K3S_* and INSTALL_K3S_* are taken for KEDGE_* and INSTALL_KEDGE_* that are not set.
+#
+#   INSTALL_KEDGE_BINARY          install this file. A file 'kedge' beside this script is taken without asking.
+#   INSTALL_KEDGE_ARTIFACT_URL    folder of releases: URL/VERSION/kedge-ARCH and URL/VERSION/sha256sum-ARCH.txt
+#   INSTALL_KEDGE_VERSION         release to download (default: what URL/CHANNEL says)
+#   INSTALL_KEDGE_CHANNEL         stable (default), latest, ...: a file of that name in URL holds the version
+#   INSTALL_KEDGE_SKIP_DOWNLOAD   true, binary: use the program that is installed already
+#   INSTALL_KEDGE_EXEC            arguments; may begin with 'server' or 'agent'
+#   INSTALL_KEDGE_NAME            name of the service (kedge-NAME)
+#   INSTALL_KEDGE_TYPE            type of the systemd service (default: notify for servers, exec for agents)
+#   INSTALL_KEDGE_SKIP_ENABLE     true: do not start at boot, nor now
+#   INSTALL_KEDGE_SKIP_START      true: do not start now
+#   INSTALL_KEDGE_FORCE_RESTART   true: restart although nothing changed
+#   INSTALL_KEDGE_SYMLINK         skip: no kubectl, crictl, ctr links; force: also where such a command exists
+#   INSTALL_KEDGE_BIN_DIR         folder of the program (default /usr/local/bin, /opt/bin where that is read-only)
+#   INSTALL_KEDGE_BIN_DIR_READ_ONLY  true: write nothing there; means SKIP_DOWNLOAD
+#   INSTALL_KEDGE_SYSTEMD_DIR     folder of the unit (default /etc/systemd/system)
+#
+# Variables KEDGE_*, K3S_*, CONTAINERD_* and *_PROXY are kept for the service. A rerun keeps what it is not told anew.
+# /etc/kedge/installed records what was made: 'kedge uninstall' removes exactly that.
+set -eu
+
+config_dir=/etc/kedge
+record=$config_dir/installed
+
+say() { printf '[kedge] %s\n' "$*"; }
+die() {
+    printf '[kedge] error: %s\n' "$*" >&2
+    exit 1
+}
+have() { command -v "$1" >/dev/null 2>&1; }
+quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
+
+# k3s's names stand in for ours.
+take_k3s_names() {
+    for name in BINARY ARTIFACT_URL VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START FORCE_RESTART SYMLINK \
+        BIN_DIR BIN_DIR_READ_ONLY SYSTEMD_DIR; do
+        eval "ours=\${INSTALL_KEDGE_$name-} theirs=\${INSTALL_K3S_$name-}"
+        # shellcheck disable=SC2154 # eval sets both
+        if [ -z "$ours" ] && [ -n "$theirs" ]; then
+            case $name in VERSION | CHANNEL | ARTIFACT_URL | BINARY) continue ;; esac # k3s's releases are not ours
+            eval "INSTALL_KEDGE_$name=\$theirs"
+        else
+            eval "INSTALL_KEDGE_$name=\$ours"
+        fi
+    done
+}
+
+# Role, name of the service, arguments.
+choose_role() {
+    url=${KEDGE_URL:-${K3S_URL:-}}
+    case $url in '' | https://*) ;; *) die "KEDGE_URL must begin with https://, not '$url'" ;; esac
+    role='' name_given=$INSTALL_KEDGE_NAME
+    # Arguments of this script come after those of INSTALL_KEDGE_EXEC.
+    args=$INSTALL_KEDGE_EXEC
+    for word in "$@"; do args="$args $(quote "$word")"; done
+    args=${args# }
+    case $args in
+    server | server\ *) role=server args=${args#server} ;;
+    agent | agent\ *) role=agent args=${args#agent} ;;
+    \'server\'*) role=server args=${args#\'server\'} ;;
+    \'agent\'*) role=agent args=${args#\'agent\'} ;;
+    esac
+    if [ -z "$role" ]; then
+        if [ -n "$url" ]; then role=agent; else role=server; fi
+    fi
+    args=${args# }
+    if [ -n "$name_given" ]; then
+        service=kedge-$name_given
+    elif [ "$role" = agent ]; then
+        service=kedge-agent
+    else
+        service=kedge
+    fi
+    case $service in *[!A-Za-z0-9_.-]*) die "INSTALL_KEDGE_NAME may hold letters, digits, '.', '_' and '-' only" ;; esac
+    type=$INSTALL_KEDGE_TYPE
+    if [ -z "$type" ]; then
+        if [ "$role" = agent ]; then type='exec'; else type='notify'; fi
+    fi
+    # A rerun that names no arguments keeps those of the first run.
+    if [ -z "$args" ] && [ -s "$config_dir/$service.args" ]; then
+        args=$(cat "$config_dir/$service.args")
+        say "keeping the arguments of the last run: $args"
+    fi
+}
+
+choose_folders() {
+    bin_dir=$INSTALL_KEDGE_BIN_DIR
+    if [ -z "$bin_dir" ]; then
+        bin_dir=/usr/local/bin
+        if ! mkdir -p "$bin_dir" 2>/dev/null || ! (: >"$bin_dir/.kedge-probe") 2>/dev/null; then
+            bin_dir=/opt/bin
+            mkdir -p "$bin_dir" || die "cannot write to /usr/local/bin nor /opt/bin: name a folder with INSTALL_KEDGE_BIN_DIR"
+        fi
+        rm -f "$bin_dir/.kedge-probe"
+    fi
+    program=$bin_dir/kedge
+    if [ "$INSTALL_KEDGE_BIN_DIR_READ_ONLY" = true ]; then INSTALL_KEDGE_SKIP_DOWNLOAD=true; fi
+    unit_dir=${INSTALL_KEDGE_SYSTEMD_DIR:-/etc/systemd/system}
+    env_file=$config_dir/$service.env
+}
+
+choose_arch() {
+    case ${ARCH:-$(uname -m)} in
+    x86_64 | amd64) arch=amd64 ;;
+    aarch64 | arm64) arch=arm64 ;;
+    *) die "there is no kedge for the architecture $(uname -m)" ;;
+    esac
+}
+
+fetch() { # fetch URL FILE
+    if have curl; then
+        curl -fsSL --retry 3 -o "$2" "$1"
+    elif have wget; then
+        wget -q -O "$2" "$1"
+    else
+        die "neither curl nor wget is here to download with: put the program beside this script as 'kedge'"
+    fi || die "cannot download $1"
+}
+
+# Leaves the new program in $fresh, or nothing there if the installed one is to stay.
+get_program() {
+    fresh=
+    case $INSTALL_KEDGE_SKIP_DOWNLOAD in
+    true | binary)
+        [ -x "$program" ] || die "$program is not there, but INSTALL_KEDGE_SKIP_DOWNLOAD says that it is"
+        return 0
+        ;;
+    esac
+    here=$(dirname -- "$0")
+    source=$INSTALL_KEDGE_BINARY
+    # Piped into sh, $0 is the shell: only a script that was started as a file has something beside it.
+    if [ -z "$source" ] && [ -z "$INSTALL_KEDGE_VERSION$INSTALL_KEDGE_ARTIFACT_URL" ] && [ -f "$0" ] && [ -f "$here/kedge" ]; then
+        source=$here/kedge
+    fi
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 1' HUP INT TERM
+    if [ -n "$source" ]; then
+        [ -f "$source" ] || die "INSTALL_KEDGE_BINARY: there is no file $source"
+        cp "$source" "$work/kedge"
+    else
+        download "$work"
+    fi
+    chmod 0755 "$work/kedge"
+    "$work/kedge" --version >/dev/null 2>&1 || die "the program does not run on this machine ($(uname -m)): ${source:-downloaded}"
+    if [ -f "$program" ] && cmp -s "$work/kedge" "$program"; then
+        say "the program is up to date"
+    else
+        fresh=$work/kedge
+    fi
+}
+
+download() {
+    base=${INSTALL_KEDGE_ARTIFACT_URL%/}
+    [ -n "$base" ] || die "name the folder of releases with INSTALL_KEDGE_ARTIFACT_URL, or a file with INSTALL_KEDGE_BINARY, or put the program beside this script as 'kedge'"
+    choose_arch
+    version=$INSTALL_KEDGE_VERSION
+    if [ -z "$version" ]; then
+        fetch "$base/${INSTALL_KEDGE_CHANNEL:-stable}" "$1/channel"
+        version=$(head -n 1 "$1/channel" | tr -d '[:space:]')
+        case $version in '' | *[!A-Za-z0-9.+_-]*) die "$base/${INSTALL_KEDGE_CHANNEL:-stable} does not hold a version" ;; esac
+    fi
+    say "downloading kedge $version for $arch"
+    fetch "$base/$version/sha256sum-$arch.txt" "$1/sums"
+    fetch "$base/$version/kedge-$arch" "$1/kedge"
+    want=$(awk -v file="kedge-$arch" '{ sub(/^\*/, "", $2) } $2 == file { print $1 }' "$1/sums")
+    got=$(sha256sum "$1/kedge" | cut -d ' ' -f 1)
+    [ -n "$want" ] || die "$base/$version/sha256sum-$arch.txt does not name kedge-$arch"
+    [ "$want" = "$got" ] || die "the downloaded program is not what the release says: sha256 is $got, must be $want"
+}
+
+note() { # note KIND NAME PATH: what uninstall removes
+    line="$1 $2 $3"
+    grep -qxF "$line" "$record" 2>/dev/null || printf '%s\n' "$line" >>"$record"
+}
+
+changed=
+put() { # put MODE FILE: writes standard input there if it differs
+    new=$2.new
+    (umask 077 && cat >"$new")
+    chmod "$1" "$new"
+    if cmp -s "$new" "$2"; then
+        rm -f "$new"
+    else
+        mv -f "$new" "$2"
+        changed=yes
+    fi
+}
+
+put_program() {
+    [ -n "$fresh" ] || return 0
+    # In one step: a running kedge keeps the old file, and containerd never finds half a CNI plugin.
+    cp "$fresh" "$program.new"
+    chmod 0755 "$program.new"
+    if have sync; then sync; fi
+    mv -f "$program.new" "$program"
+    changed=yes
+    if have chcon && have getenforce && [ "$(getenforce)" != Disabled ]; then
+        chcon -u system_u -r object_r -t container_runtime_exec_t "$program" 2>/dev/null ||
+            say "warning: SELinux is on and does not know container_runtime_exec_t: install container-selinux"
+    fi
+    note binary kedge "$program"
+    say "installed $program: $("$program" --version)"
+}
+
+put_links() {
+    [ "$INSTALL_KEDGE_SYMLINK" != skip ] && [ "$INSTALL_KEDGE_BIN_DIR_READ_ONLY" != true ] || return 0
+    for command in kubectl crictl ctr; do
+        "$program" "$command" --help >/dev/null 2>&1 || continue # this kedge does not speak for it
+        link=$bin_dir/$command
+        if [ -L "$link" ] && [ "$(readlink "$link")" = kedge ]; then
+            note link "$command" "$link"
+        elif [ "$INSTALL_KEDGE_SYMLINK" = force ] || { ! have "$command" && [ ! -e "$link" ]; }; then
+            ln -sf kedge "$link"
+            note link "$command" "$link"
+        fi
+    done
+}
+
+put_scripts() {
+    [ "$INSTALL_KEDGE_BIN_DIR_READ_ONLY" != true ] || return 0
+    for command in killall uninstall; do
+        script=$bin_dir/kedge-$command.sh
+        [ "$role" = agent ] && [ "$command" = uninstall ] && script=$bin_dir/kedge-agent-uninstall.sh
+        printf '#!/bin/sh\nexec %s %s "$@"\n' "$program" "$command" | put 0755 "$script"
+        note script "$command" "$script"
+    done
+}
+
+# KEY=VALUE lines for systemd's EnvironmentFile, and for a shell: values stand in double quotes.
+put_env() {
+    old=$env_file.old
+    if [ -f "$env_file" ]; then (umask 077 && cp "$env_file" "$old"); else (umask 077 && : >"$old"); fi
+    {
+        names=' '
+        for name in $(env | sed -n 's/^\(KEDGE_[A-Za-z0-9_]*\|K3S_[A-Za-z0-9_]*\|CONTAINERD_[A-Za-z0-9_]*\|[A-Za-z0-9_]*_[Pp][Rr][Oo][Xx][Yy]\)=.*/\1/p' | sort -u); do
+            eval "value=\${$name-}"
+            # shellcheck disable=SC2154 # eval sets it
+            case $value in *'
+'*) die "the variable $name holds a line break: write it to $config_dir/config.yaml instead" ;; esac
+            printf '%s="%s"\n' "$name" "$(printf '%s' "$value" | sed 's/[\\"$`]/\\&/g')"
+            names="$names$name "
+        done
+        while IFS= read -r line; do
+            case $names in *" ${line%%=*} "*) ;; *) printf '%s\n' "$line" ;; esac
+        done <"$old"
+    } | put 0600 "$env_file"
+    rm -f "$old"
+    note env "$service" "$env_file"
+    printf '%s\n' "$args" | put 0600 "$config_dir/$service.args"
+    note args "$service" "$config_dir/$service.args"
+}
+
+put_systemd() {
+    # In a unit's command line '%' and '$' have meanings of their own.
+    command="$program $role $args"
+    command=$(printf '%s' "${command% }" | sed 's/%/%%/g; s/\$/$$/g')
+    put 0644 "$unit_dir/$service.service" <<UNIT
+# Written by kedge's install.sh.
+[Unit]
+Description=Kedge, Kubernetes in one small binary
+Wants=network-online.target
+After=network-online.target
+
+[Install]
+WantedBy=multi-user.target
+
+[Service]
+Type=$type
+EnvironmentFile=-/etc/default/%N
+EnvironmentFile=-/etc/sysconfig/%N
+EnvironmentFile=-$env_file
+# Pods go on while kedge restarts; their groups are kedge's to manage.
+KillMode=process
+Delegate=yes
+LimitNOFILE=1048576
+LimitNPROC=infinity
+LimitCORE=infinity
+TasksMax=infinity
+TimeoutStartSec=0
+Restart=always
+RestartSec=5s
+ExecStartPre=-/sbin/modprobe br_netfilter
+ExecStartPre=-/sbin/modprobe overlay
+ExecStart=$command
+UNIT
+    note systemd "$service" "$unit_dir/$service.service"
+    systemctl daemon-reload
+    [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] || return 0
+    systemctl enable --quiet "$service"
+    [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
+    if [ -z "$changed" ] && [ "$INSTALL_KEDGE_FORCE_RESTART" != true ] && systemctl is-active --quiet "$service"; then
+        say "nothing changed: $service goes on"
+        return 0
+    fi
+    say "starting $service"
+    systemctl restart "$service"
+}
+
+put_openrc() {
+    put 0755 "/etc/init.d/$service" <<SCRIPT
+#!/sbin/openrc-run
+# Written by kedge's install.sh.
+description="Kedge, Kubernetes in one small binary"
+supervisor=supervise-daemon
+command=$program
+command_args="$(printf '%s' "$role $args" | sed 's/[\\"$`]/\\&/g')"
+output_log=/var/log/$service.log
+error_log=/var/log/$service.log
+pidfile=/run/$service.pid
+respawn_delay=5
+respawn_max=0
+rc_ulimit="-n 1048576"
+depend() {
+    after network-online
+    want cgroups
+}
+start_pre() {
+    modprobe -q br_netfilter overlay 2>/dev/null
+    return 0
+}
+set -o allexport
+[ ! -f $env_file ] || . $env_file
+set +o allexport
+SCRIPT
+    note openrc "$service" "/etc/init.d/$service"
+    [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] || return 0
+    rc-update add "$service" default >/dev/null
+    [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
+    if [ -z "$changed" ] && [ "$INSTALL_KEDGE_FORCE_RESTART" != true ] && rc-service "$service" status >/dev/null 2>&1; then
+        say "nothing changed: $service goes on"
+        return 0
+    fi
+    say "starting $service"
+    rc-service "$service" restart
+}
+
+# Neither systemd nor OpenRC: a script that starts kedge again when it ends, for whatever starts this machine.
+put_plain() {
+    mkdir -p /etc/init.d
+    put 0755 "/etc/init.d/$service" <<SCRIPT
+#!/bin/sh
+# Written by kedge's install.sh.
+### BEGIN INIT INFO
+# Provides:          $service
+# Required-Start:    \$network \$local_fs
+# Required-Stop:     \$network \$local_fs
+# Default-Start:     2 3 4 5
+# Default-Stop:      0 1 6
+# Short-Description: Kedge, Kubernetes in one small binary
+### END INIT INFO
+pidfile=/run/$service.pid
+alive() { [ -s "\$pidfile" ] && kill -0 "\$(cat "\$pidfile")" 2>/dev/null; }
+case \${1:-} in
+start)
+    alive && exit 0
+    modprobe -q br_netfilter 2>/dev/null
+    modprobe -q overlay 2>/dev/null
+    ulimit -n 1048576 2>/dev/null
+    setsid "\$0" supervise </dev/null >>/var/log/$service.log 2>&1 &
+    ;;
+supervise)
+    echo \$\$ >"\$pidfile"
+    set -a
+    [ ! -f $env_file ] || . $env_file
+    set +a
+    child=
+    trap 'rm -f "\$pidfile"; [ -z "\$child" ] || kill "\$child"; wait; exit 0' TERM INT
+    while :; do
+        $program $role $args &
+        child=\$!
+        wait "\$child"
+        sleep 5 &
+        wait \$!
+    done
+    ;;
+stop)
+    alive || exit 0
+    kill "\$(cat "\$pidfile")"
+    tries=0
+    while alive && [ "\$tries" -lt 30 ]; do sleep 1; tries=\$((tries + 1)); done
+    ;;
+restart) "\$0" stop && "\$0" start ;;
+status) alive ;;
+*) echo "usage: \$0 start|stop|restart|status" >&2; exit 2 ;;
+esac
+SCRIPT
+    note sysv "$service" "/etc/init.d/$service"
+    [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] || return 0
+    if have update-rc.d; then
+        update-rc.d "$service" defaults >/dev/null
+    elif have chkconfig; then
+        chkconfig --add "$service"
+    else
+        say "this machine's way to start services is not known: let it run '/etc/init.d/$service start' at boot"
+    fi
+    [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
+    if [ -z "$changed" ] && [ "$INSTALL_KEDGE_FORCE_RESTART" != true ] && "/etc/init.d/$service" status; then
+        say "nothing changed: $service goes on"
+        return 0
+    fi
+    say "starting $service (log: /var/log/$service.log)"
+    "/etc/init.d/$service" restart
+}
+
+check_machine() {
+    for tool in containerd runc nft; do
+        have "$tool" || say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc nftables)"
+    done
+    if [ -f /proc/cgroups ] && [ ! -f /sys/fs/cgroup/cgroup.controllers ] && ! awk '$1 == "memory" && $4 == 1 { found = 1 } END { exit !found }' /proc/cgroups; then
+        say "warning: the memory control group is off; on a Raspberry Pi add 'cgroup_enable=memory cgroup_memory=1' to cmdline.txt and reboot"
+    fi
+}
+
+main() {
+    [ "$(id -u)" = 0 ] || die "this must run as root: pipe it into 'sudo sh -'"
+    [ "$(uname -s)" = Linux ] || die "kedge runs on Linux"
+    take_k3s_names
+    choose_role "$@"
+    choose_folders
+    get_program
+    check_machine
+    (umask 022 && mkdir -p "$config_dir")
+    put_program
+    put_scripts
+    put_links
+    put_env
+    if [ -d /run/systemd/system ]; then
+        put_systemd
+    elif have rc-service && have openrc-run; then
+        put_openrc
+    else
+        put_plain
+    fi
+    say "done; remove it again with: $program uninstall"
+    if [ "$role" = server ]; then say "kubeconfig: $config_dir/kedge.yaml"; fi
+}
+
+main "$@"

@@ -1,0 +1,174 @@
+//! `kedge uninstall`: what install.sh made (it wrote a record), and kedge's own folders. Volumes and the administrator's own
+//! configuration stay unless asked for; what cannot be removed is said, and a second run goes on where the first one stopped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cleanup::{self, Cleaner, CleanupError, succeeds, tree};
+use crate::cli::UninstallArgs;
+
+/// What install.sh made, a line each: KIND NAME PATH.
+pub(super) const RECORD: &str = "/etc/kedge/installed";
+/// The folder of configuration.
+const CONFIG_DIR: &str = "/etc/kedge";
+/// Volumes of the local-path StorageClass.
+const VOLUMES: &str = "storage";
+
+/// One line of the record.
+#[derive(Debug, PartialEq)]
+pub(super) struct Installed {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+}
+
+/// Reads the record; without one nothing was installed.
+pub(super) fn installed(record: &str) -> Vec<Installed> {
+    parse(&fs::read_to_string(record).unwrap_or_default())
+}
+
+fn parse(text: &str) -> Vec<Installed> {
+    let line = |line: &str| {
+        let mut words = line.splitn(3, ' ');
+        let (kind, name, path) = (words.next()?, words.next()?, words.next()?);
+        path.starts_with('/').then(|| Installed { kind: kind.to_owned(), name: name.to_owned(), path: path.into() })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Does everything in order, the program itself last: until then this can be run again.
+pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), CleanupError> {
+    cleaner.stop_all()?;
+    let pods = pod_uids(&args.data_dir);
+    remove_logs(&mut cleaner, &pods);
+    remove_cgroups(&mut cleaner, &pods);
+    let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
+    let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
+    remove_tree(&mut cleaner, &run_dir, &[]);
+    remove_tree(&mut cleaner, &data_dir, keep);
+    if keep.contains(&VOLUMES) && data_dir.join(VOLUMES).exists() {
+        println!("keep {} (volumes; --delete-volumes removes them)", data_dir.join(VOLUMES).display());
+    }
+    let made = installed(RECORD);
+    for item in made.iter().filter(|item| item.kind != "binary") {
+        remove_item(&mut cleaner, item);
+    }
+    if made.iter().any(|item| item.kind == "systemd") {
+        cleaner.step("let systemd read its units again", || cleanup::run("systemctl", &["daemon-reload"]));
+    }
+    remove_config(&mut cleaner, args.delete_config);
+    for item in made.iter().filter(|item| item.kind == "binary") {
+        remove_item(&mut cleaner, item);
+    }
+    cleaner.outcome()
+}
+
+fn remove_tree(cleaner: &mut Cleaner, path: &Path, keep: &[&str]) {
+    if fs::symlink_metadata(path).is_err() {
+        return;
+    }
+    cleaner.step(&format!("remove {}", path.display()), || {
+        let left = tree::remove(path, keep).0;
+        let texts: Vec<String> = left.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
+        if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
+    });
+}
+
+fn remove_item(cleaner: &mut Cleaner, item: &Installed) {
+    let Installed { kind, name, path } = item;
+    let Ok(meta) = fs::symlink_metadata(path) else { return };
+    match kind.as_str() {
+        "systemd" if succeeds("systemctl", &["is-enabled", "--quiet", name]) => {
+            cleaner.step(&format!("disable service {name}"), || cleanup::run("systemctl", &["disable", "--quiet", name]));
+        }
+        "openrc" => cleaner.step(&format!("disable service {name}"), || cleanup::run("rc-update", &["del", name])),
+        // A command that somebody else has put there since is not ours.
+        "link" if !meta.is_symlink() => return println!("keep {} (not the link that was installed)", path.display()),
+        _ => {}
+    }
+    cleaner.step(&format!("remove {}", path.display()), || fs::remove_file(path).map_err(|err| err.to_string()));
+}
+
+/// The kubeconfig and the record are ours; the rest was written by the administrator.
+fn remove_config(cleaner: &mut Cleaner, all: bool) {
+    let dir = Path::new(CONFIG_DIR);
+    if all {
+        return remove_tree(cleaner, dir, &[]);
+    }
+    let names = |dir: &Path| -> Vec<String> {
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    for name in ["kedge.yaml", "installed"] {
+        remove_tree(cleaner, &dir.join(name), &[]);
+    }
+    let kept: Vec<String> = names(dir).into_iter().filter(|name| name != "kedge.yaml" && name != "installed").collect();
+    if !kept.is_empty() {
+        println!("keep {CONFIG_DIR} with {} (--delete-config removes it)", kept.join(", "));
+    } else if dir.exists() {
+        cleaner.step(&format!("remove {CONFIG_DIR}"), || fs::remove_dir(dir).map_err(|err| err.to_string()));
+    }
+}
+
+/// Pods that kedge's kubelet had on this machine.
+fn pod_uids(data_dir: &Path) -> Vec<String> {
+    let pods = fs::read_dir(data_dir.join("agent/kubelet/pods")).into_iter().flatten().flatten();
+    pods.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|uid| uid.len() >= 32).collect()
+}
+
+/// Logs of those pods in the folders that all kubelets of a machine share.
+fn remove_logs(cleaner: &mut Cleaner, pods: &[String]) {
+    let mut gone = Vec::new();
+    for entry in fs::read_dir("/var/log/pods").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if pods.iter().any(|uid| name.ends_with(&format!("_{uid}"))) {
+            remove_tree(cleaner, &entry.path(), &[]);
+            gone.push(entry.path());
+        }
+    }
+    for entry in fs::read_dir("/var/log/containers").into_iter().flatten().flatten() {
+        if fs::read_link(entry.path()).is_ok_and(|target| gone.iter().any(|dir| target.starts_with(dir))) {
+            remove_tree(cleaner, &entry.path(), &[]);
+        }
+    }
+}
+
+/// Empty control groups of those pods, then the groups above them if nobody else has pods there. rmdir refuses what is in use.
+fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
+    let mut roots = vec![PathBuf::from("/sys/fs/cgroup")];
+    roots.extend(fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
+    let tops: Vec<PathBuf> =
+        roots.iter().flat_map(|root| ["kubepods", "kubepods.slice"].map(|top| root.join(top))).filter(|top| top.is_dir()).collect();
+    for top in tops {
+        cleaner.step(&format!("remove control groups of pods in {}", top.display()), || {
+            sweep_cgroups(&top, pods);
+            // In use by another kubelet's pods: theirs.
+            let _in_use = fs::remove_dir(&top);
+            Ok(())
+        });
+    }
+}
+
+fn sweep_cgroups(dir: &Path, pods: &[String]) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let class = ["besteffort", "burstable"].iter().any(|class| name.contains(class));
+        let ours = pods.iter().any(|uid| name.contains(uid.as_str()) || name.contains(&uid.replace('-', "_")));
+        if ours || class {
+            sweep_cgroups(&entry.path(), pods);
+            let _in_use = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_is_read_line_by_line() {
+        let items =
+            parse("systemd kedge /etc/systemd/system/kedge.service\nlink kubectl /usr/local/bin/kubectl\n\nodd line\nlink x relative\n");
+        assert_eq!(items.len(), 2);
+        assert_eq!(items[0], Installed { kind: "systemd".into(), name: "kedge".into(), path: "/etc/systemd/system/kedge.service".into() });
+    }
+}
