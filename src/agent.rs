@@ -19,9 +19,6 @@ use tracing::{info, warn};
 
 use crate::images::{ImageError, SystemImages};
 
-/// Names of the plugins; each is this program (main.rs).
-const CNI_PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
-
 /// What the node's half is told.
 pub(crate) struct AgentConfig {
     pub(crate) data_dir: PathBuf,
@@ -37,11 +34,22 @@ pub(crate) struct AgentConfig {
     pub(crate) pause_image: Option<String>,
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
+    pub(crate) network: NetworkChoice,
     pub(crate) search_path: OsString,
     /// The kubelet's server: certificate and the CAs of its clients.
     pub(crate) serving: Arc<rustls::ServerConfig>,
     /// Images of our own, unless this program cannot be one.
     pub(crate) images: Option<SystemImages>,
+}
+
+/// What was chosen about the pod network.
+#[derive(Clone, Debug)]
+pub(crate) struct NetworkChoice {
+    pub(crate) backend: network::overlay::Backend,
+    pub(crate) interface: Option<String>,
+    pub(crate) external_ip: bool,
+    pub(crate) ipv6_masquerade: bool,
+    pub(crate) policies: bool,
 }
 
 /// Why the node's half did not start.
@@ -66,9 +74,11 @@ pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") {
         return PathBuf::from("/run/kedge");
     }
-    let sum = data_dir.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
-        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let sum = data_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
 }
 
@@ -82,20 +92,26 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
     let (bin_dir, conf_dir) = (config.data_dir.join("data/cni"), agent_dir.join("etc/cni/net.d"));
     install_plugins(&bin_dir)?;
     std::fs::create_dir_all(&conf_dir).map_err(FileError::at("cannot create directory", &conf_dir))?;
-    let proxy = network::Config {
+    let run_dir = run_dir(&config.data_dir);
+    let gate = network::policy::Gate { socket: run_dir.join("network.sock"), claims: run_dir.join("sandboxes.json") };
+    let net = network::Config {
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
         cluster_cidrs: vec![config.cluster_cidr],
         service_cidrs: vec![config.service_cidr],
-        ipv6_masquerade: false,
+        ipv6_masquerade: config.network.ipv6_masquerade,
+        backend: config.network.backend,
+        interface: config.network.interface,
+        external_ip: config.network.external_ip,
+        gate: config.network.policies.then_some(gate),
     };
-    network::run(proxy, informers, group).await?;
-    let cni = CniFiles { conf: conf_dir.join("10-kedge.conflist"), ipam_dir: agent_dir.join("cni/networks") };
-    follow_pod_cidr(cni, config.node_name.clone(), informers, group);
+    network::run(net.clone(), client.clone(), informers, group).await?;
+    let cni = CniFiles { conf: conf_dir.join("10-kedge.conflist"), ipam_dir: agent_dir.join("cni/networks"), net };
+    follow_pod_cidr(cni, informers, group);
 
     let runtime = match config.runtime_endpoint {
         Some(endpoint) => RuntimeChoice::Endpoint(endpoint),
-        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir(&config.data_dir).join("containerd") },
+        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir.join("containerd") },
     };
     let pause_image = match (&config.pause_image, &config.images) {
         (Some(image), _) => image.clone(),
@@ -142,7 +158,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
 fn install_plugins(dir: &Path) -> Result<(), FileError> {
     std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
     let program = std::env::current_exe().map_err(FileError::at("cannot find this program's file for", dir))?;
-    for name in CNI_PLUGINS {
+    for name in cni::PLUGINS {
         let link = dir.join(name);
         if std::fs::read_link(&link).is_ok_and(|target| target == program) {
             continue;
@@ -157,10 +173,12 @@ fn install_plugins(dir: &Path) -> Result<(), FileError> {
 struct CniFiles {
     conf: PathBuf,
     ipam_dir: PathBuf,
+    net: network::Config,
 }
 
 /// Writes the network configuration when the node is given its range of pod addresses, and again if that changes.
-fn follow_pod_cidr(files: CniFiles, node_name: String, informers: &Informers, group: &Group) {
+fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
+    let (tasks, node_name) = (group.child("pod-cidr"), files.net.node_name.clone());
     let nodes = informers.get::<Node>();
     group.spawn("pod-cidr", async move {
         let mut changes = nodes.changes();
@@ -170,9 +188,10 @@ fn follow_pod_cidr(files: CniFiles, node_name: String, informers: &Informers, gr
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let cidrs: Vec<IpNet> = spec.pod_cidrs.unwrap_or_default().iter().filter_map(|cidr| cidr.parse().ok()).collect();
             if !cidrs.is_empty() && cidrs != written {
-                match write_conflist(&files, &cidrs) {
+                let mtu = network::overlay::pod_mtu(&files.net, &tasks).await;
+                match write_conflist(&files, &cidrs, mtu) {
                     Ok(()) => {
-                        info!(node = %node_name, cidr = ?cidrs, "pod network configured");
+                        info!(node = %node_name, cidr = ?cidrs, mtu, "pod network configured");
                         written = cidrs;
                     }
                     Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
@@ -183,12 +202,13 @@ fn follow_pod_cidr(files: CniFiles, node_name: String, informers: &Informers, gr
     });
 }
 
-fn write_conflist(cni: &CniFiles, cidrs: &[IpNet]) -> Result<(), FileError> {
+fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>) -> Result<(), FileError> {
     let text = conflist(&Conflist {
         pod_cidrs: cidrs.to_vec(),
-        mtu: None,
+        mtu,
         ipam_dir: cni.ipam_dir.display().to_string(),
         bridge: "cni0".to_owned(),
+        policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
     });
     if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {
         return Ok(());

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let program = args.next().unwrap_or_default();
     let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let code = match name.as_str() {
-        "bridge" | "host-local" | "loopback" | "portmap" => cni::main(&name),
+        name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
         _ => cli::main(args.collect()),

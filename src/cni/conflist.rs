@@ -14,17 +14,16 @@ pub struct Conflist {
     pub ipam_dir: String,
     /// Name of the bridge, normally `cni0`.
     pub bridge: String,
+    /// Socket at which new pods wait for their network policies; `None` if there are no policies on this node.
+    pub policy_socket: Option<String>,
 }
 
 /// The text of the conflist, named `kedge`, of version 1.0.0. Pod traffic that leaves the cluster is masqueraded by the service
 /// proxy, hence no `ipMasq`.
 pub fn conflist(node: &Conflist) -> String {
     let ranges: Vec<Value> = node.pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr.trunc().to_string() }])).collect();
-    let routes: Vec<Value> = node
-        .pod_cidrs
-        .iter()
-        .map(|cidr| json!({ "dst": if cidr.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" } }))
-        .collect();
+    let routes: Vec<Value> =
+        node.pod_cidrs.iter().map(|cidr| json!({ "dst": if cidr.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" } })).collect();
     let mut bridge = json!({
         "type": "bridge",
         "bridge": node.bridge,
@@ -36,11 +35,10 @@ pub fn conflist(node: &Conflist) -> String {
     if let Some(mtu) = node.mtu {
         bridge["mtu"] = json!(mtu);
     }
-    let list = json!({
-        "cniVersion": "1.0.0",
-        "name": "kedge",
-        "plugins": [bridge, { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }],
-    });
+    let mut plugins = vec![bridge];
+    plugins.extend(node.policy_socket.as_ref().map(|socket| json!({ "type": "kedge-policy", "socket": socket })));
+    plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }));
+    let list = json!({ "cniVersion": "1.0.0", "name": "kedge", "plugins": plugins });
     format!("{list:#}\n")
 }
 
@@ -55,11 +53,13 @@ mod tests {
             mtu: Some(1450),
             ipam_dir: "/var/lib/cni/networks".to_owned(),
             bridge: "cni0".to_owned(),
+            policy_socket: Some("/run/kedge/network.sock".to_owned()),
         });
         let list: Value = serde_json::from_str(&text).unwrap();
         let ipam = &list["plugins"][0]["ipam"];
         assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.42.0.0/24" }], [{ "subnet": "fd00:42::/64" }]]));
         assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
         assert_eq!(list["plugins"][0]["mtu"], 1450);
+        assert_eq!(list["plugins"][1], json!({ "type": "kedge-policy", "socket": "/run/kedge/network.sock" }));
     }
 }

@@ -15,6 +15,7 @@ pub(crate) enum Code {
     Io = 5,
     Decode = 6,
     InvalidConfig = 7,
+    TryAgain = 11,
     Internal = 999,
 }
 

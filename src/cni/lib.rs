@@ -1,5 +1,5 @@
 //! This room plugs pods into the node's network. containerd executes it under the names of the standard CNI plugins
-//! (`bridge`, `host-local`, `loopback`, `portmap`); each call does one thing and ends, in milliseconds.
+//! (`bridge`, `host-local`, `loopback`, `portmap`, and our own `kedge-policy`); each call does one thing and ends, in milliseconds.
 //! In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses, routes, nftables elements, JSON.
 //! It never knows what a Pod or an API server is, and it imports base only.
 
@@ -11,6 +11,7 @@ mod ipam;
 mod loopback;
 mod netlink;
 mod nft;
+mod policy;
 mod portmap;
 mod request;
 mod result;
@@ -22,7 +23,7 @@ use crate::request::{Command, Request};
 use crate::result::NetResult;
 
 /// Names under which the binary answers as a CNI plugin.
-pub const PLUGINS: [&str; 4] = ["bridge", "host-local", "loopback", "portmap"];
+pub const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "portmap", "kedge-policy"];
 
 pub use crate::conflist::{Conflist, conflist};
 
@@ -72,6 +73,9 @@ async fn call(plugin: &str, request: &Request) -> Result<Option<NetResult>, CniE
         ("portmap", Command::Add) => portmap::add(request).map(Some),
         ("portmap", Command::Del) => portmap::del(request).map(|()| None),
         ("portmap", Command::Check) => portmap::check(request).map(|()| None),
+        ("kedge-policy", Command::Add) => policy::add(request).map(Some),
+        ("kedge-policy", Command::Del) => policy::del(request).map(|()| None),
+        ("kedge-policy", Command::Check) => Ok(None),
         (other, _) => Err(CniError::config(format!("no CNI plugin {other:?} here, only {}", PLUGINS.join(", ")))),
     }
 }

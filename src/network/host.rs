@@ -27,7 +27,9 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
     }
     let bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     if !Path::new(bridge).exists() {
-        warn!("the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service; run: modprobe br_netfilter");
+        warn!(
+            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service; run: modprobe br_netfilter"
+        );
     }
     for (path, value) in [
         (bridge, "1"),
@@ -57,7 +59,8 @@ fn set(path: &str, value: &str) -> std::io::Result<()> {
 /// Gives the service network a route where the node has no default route (a machine that never saw the internet): without one
 /// the kernel refuses a connection to a service address before any rule could translate it.
 pub(crate) async fn route_services(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Group) -> Result<(), NetworkError> {
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
+    let (connection, handle, _) =
+        rtnetlink::new_connection().map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
     let tasks = group.child("routes");
     tasks.spawn_short("netlink", connection);
     for cidr in service_cidrs {
@@ -75,7 +78,13 @@ pub(crate) async fn route_services(service_cidrs: &[IpNet], node_ips: &[IpAddr],
             .destination_prefix(cidr.network(), cidr.prefix_len())
             .and_then(|route| route.output_interface(index).protocol(RouteProtocol::Other(OUR_ROUTES)).pref_source(*node_ip))
             .map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
-        handle.route().add(route.build()).replace().execute().await.map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
+        handle
+            .route()
+            .add(route.build())
+            .replace()
+            .execute()
+            .await
+            .map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
         info!(cidr = %cidr, "the node has no default route: the service network got a route of its own");
     }
     tasks.shutdown().await;
@@ -83,13 +92,18 @@ pub(crate) async fn route_services(service_cidrs: &[IpNet], node_ips: &[IpAddr],
 }
 
 /// Routes of ours carry this protocol number (`ip route show proto 107`).
-const OUR_ROUTES: u8 = 107;
+pub(crate) const OUR_ROUTES: u8 = 107;
 
 async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u32>, NetworkError> {
     let mut stream = std::pin::pin!(handle.address().get().execute());
-    let failed = |err: rtnetlink::Error| NetworkError::Io { doing: "cannot list addresses", source: std::io::Error::other(err.to_string()) };
+    let failed =
+        |err: rtnetlink::Error| NetworkError::Io { doing: "cannot list addresses", source: std::io::Error::other(err.to_string()) };
     while let Some(message) = stream.try_next().await.map_err(failed)? {
-        if message.attributes.iter().any(|attribute| matches!(attribute, AddressAttribute::Local(addr) | AddressAttribute::Address(addr) if *addr == ip)) {
+        if message
+            .attributes
+            .iter()
+            .any(|attribute| matches!(attribute, AddressAttribute::Local(addr) | AddressAttribute::Address(addr) if *addr == ip))
+        {
             return Ok(Some(message.header.index));
         }
     }

@@ -1,19 +1,27 @@
-//! This room makes Services reachable: it turns Services and EndpointSlices into nftables maps on this node, and lets pods out.
+//! This room connects pods: it makes Services reachable, keeps network policies, and joins the nodes' pod networks.
 //!
-//! In: Services and EndpointSlices from `client`'s informers. Out: the tables `ip kedge-proxy` and `ip6 kedge-proxy`, changed by
-//! one transaction per update, and conntrack entries that had to go. It never knows what a kubelet or a CNI plugin is.
+//! In: Services, EndpointSlices, NetworkPolicies, Pods, Namespaces and Nodes from `client`'s informers, and the addresses of new sandboxes
+//! over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet kedge-policy`, changed by one transaction per
+//! update; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
 
 mod host;
+mod nft;
+pub mod overlay;
+pub mod policy;
 mod service;
+mod table;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
+use base::task::Group;
+use client::informer::Informers;
 use ipnet::IpNet;
 
-pub use crate::service::{cleanup, run};
+use crate::service::rules::Family;
 
-/// What the proxy must know of its node and cluster.
+/// What this room must know of its node and cluster.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of this node, to tell its own endpoints from others.
@@ -26,6 +34,43 @@ pub struct Config {
     pub service_cidrs: Vec<IpNet>,
     /// Whether IPv6 pods that leave the cluster get the node's address (k3s: `flannel-ipv6-masq`). IPv4 pods always do.
     pub ipv6_masquerade: bool,
+    /// How pods of other nodes are reached.
+    pub backend: overlay::Backend,
+    /// Interface for the overlay (k3s: `flannel-iface`); else the one with the node's address.
+    pub interface: Option<String>,
+    /// Whether other nodes reach this one under its external address (k3s: `flannel-external-ip`).
+    pub external_ip: bool,
+    /// Where new sandboxes are announced; `None` switches network policies off.
+    pub gate: Option<policy::Gate>,
+}
+
+impl Config {
+    fn families(&self) -> BTreeSet<Family> {
+        self.cluster_cidrs.iter().map(|cidr| Family::of(&cidr.addr())).collect()
+    }
+}
+
+/// Starts everything of this room; it lives as long as the group. `node_client` may change this node's own Node.
+///
+/// Errors: what an administrator must mend first (no nft, no forwarding). Later failures are logged and tried again.
+/// Rules, routes and devices stay when the group stops, so that pods keep their network while kedge restarts; [`cleanup`] and
+/// `kedge killall` remove them.
+pub async fn run(config: Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+    nft::check().await?;
+    host::prepare(&config.families())?;
+    host::route_services(&config.service_cidrs, &config.node_ips, group).await?;
+    match &config.gate {
+        Some(gate) => policy::run(&config, gate, informers, group).await?,
+        None => nft::apply(&policy::removal()).await?,
+    }
+    overlay::run(&config, node_client, informers, group)?;
+    service::run(config, informers, group).await;
+    Ok(())
+}
+
+/// Removes the tables of this room and of the CNI plugins, and nothing else. Tables that are not there are no error.
+pub async fn cleanup() -> Result<(), NetworkError> {
+    nft::apply(&(service::removal() + &policy::removal())).await
 }
 
 /// Why the proxy cannot work.
@@ -58,6 +103,32 @@ pub enum NetworkError {
         cidr: IpNet,
         /// The kernel's words.
         text: String,
+    },
+    /// The overlay's own interface.
+    #[error("no interface has the node's address {ip}: name another one with --node-ip, or the interface with --flannel-iface")]
+    NoUplink {
+        /// The address.
+        ip: IpAddr,
+    },
+    /// A name that no interface has.
+    #[error("--flannel-iface: this machine has no interface {name}")]
+    NoInterface {
+        /// The name.
+        name: String,
+    },
+    /// The kernel made no tunnel.
+    #[error(
+        "cannot make the tunnel device kedge.1: {text}; if the kernel module vxlan is missing, install it (Raspberry Pi OS, Ubuntu: linux-modules-extra) or use --flannel-backend=host-gw"
+    )]
+    Tunnel {
+        /// The kernel's words.
+        text: String,
+    },
+    /// Other nodes would not find this one.
+    #[error("cannot write this node's overlay address to its Node")]
+    Annotate {
+        /// Why not.
+        source: Box<kube::Error>,
     },
     /// A file, socket or process.
     #[error("{doing}")]

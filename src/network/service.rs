@@ -1,54 +1,57 @@
 //! The service proxy: waits for changes, renders the table anew, and applies the difference.
 
 mod conntrack;
-mod diff;
-mod nft;
+mod flows;
+mod health;
 pub(crate) mod rules;
-mod snapshot;
+pub(crate) mod snapshot;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
-use client::informer::{Informer, Informers};
-use futures_util::FutureExt as _;
-use k8s_openapi::api::core::v1::Service;
+use base::time::Stopwatch;
+use client::informer::{Changes, Informer, Informers};
+use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use tracing::{debug, info, warn};
 
-use crate::service::rules::{Family, Ruleset, Site, TABLE};
-use crate::{Config, NetworkError, host};
+use crate::service::health::{Health, LocalEndpoints};
+use crate::service::rules::{Family, ServiceRules, Site, TABLE};
+use crate::service::snapshot::Place;
+use crate::table::Table;
+use crate::{Config, NetworkError, nft, table};
 
 /// A burst of changes (a rolling update) is gathered this long before nft is called.
 const GATHER: Duration = Duration::from_millis(20);
 /// After a refusal the whole table is tried again, this much later.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Starts the proxy: checks the node, then follows Services and EndpointSlices as long as the group lives.
-///
-/// Errors: what an administrator must mend first (no nft, no forwarding). Later failures are logged and tried again.
-/// Rules stay in force when the group stops, so that pods keep their network while kedge restarts; [`cleanup`] removes them.
-pub async fn run(config: Config, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
-    nft::check().await?;
-    let families: BTreeSet<Family> = config.cluster_cidrs.iter().map(|cidr| Family::of(&cidr.addr())).collect();
-    host::prepare(&families)?;
-    host::route_services(&config.service_cidrs, &config.node_ips, group).await?;
-    let (services, slices) = (informers.get::<Service>(), informers.get::<EndpointSlice>());
-    group.spawn("service-proxy", follow(Proxy::new(config), services, slices));
-    Ok(())
+/// Follows Services and EndpointSlices as long as the group lives.
+pub(crate) async fn run(config: Config, informers: &Informers, group: &Group) {
+    let health = Health::start(group).await;
+    let (services, slices, nodes) = (informers.get::<Service>(), informers.get::<EndpointSlice>(), informers.get::<Node>());
+    group.spawn("service-proxy", follow(Proxy::new(config), health, services, slices, nodes));
 }
 
-async fn follow(mut proxy: Proxy, services: Informer<Service>, slices: Informer<EndpointSlice>) {
-    let (mut service_changes, mut slice_changes) = (services.changes(), slices.changes());
+async fn follow(mut proxy: Proxy, health: Health, services: Informer<Service>, slices: Informer<EndpointSlice>, nodes: Informer<Node>) {
+    let (mut service_changes, mut slice_changes, mut node_changes) = (services.changes(), slices.changes(), nodes.changes());
     // Half of the objects would be rules that refuse what works.
     services.synced().await;
     slices.synced().await;
+    nodes.synced().await;
     loop {
-        let wait = match proxy.sync(&services.list(), &slices.list()).await {
-            Ok(()) => None,
+        let place = Place { node: proxy.config.node_name.clone(), zone: zone(&nodes, &proxy.config.node_name) };
+        let clock = Stopwatch::start();
+        let wait = match proxy.sync(&services.list(), &slices.list(), &place).await {
+            Ok(local) => {
+                health.synced(clock.elapsed(), local).await;
+                None
+            }
             Err(err) => {
+                health.failed();
                 warn!(err = %Chain(&err), "cannot apply service rules, trying the whole table again");
                 Some(RETRY)
             }
@@ -62,19 +65,34 @@ async fn follow(mut proxy: Proxy, services: Informer<Service>, slices: Informer<
         tokio::select! {
             _ = service_changes.next() => {}
             _ = slice_changes.next() => {}
+            () = moved(&mut node_changes, &nodes, &place) => {}
             () = retry => {}
         }
         tokio::time::sleep(GATHER).await;
         // Everything gathered is in the caches by now; waking again for it would apply nothing.
-        while service_changes.next().now_or_never().is_some() {}
-        while slice_changes.next().now_or_never().is_some() {}
+        service_changes.drain();
+        slice_changes.drain();
+    }
+}
+
+fn zone(nodes: &Informer<Node>, name: &str) -> Option<String> {
+    nodes.get("", name)?.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
+}
+
+/// Resolves when this node's zone has changed.
+async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, place: &Place) {
+    loop {
+        changes.next().await;
+        if zone(nodes, &place.node) != place.zone {
+            return;
+        }
     }
 }
 
 /// What is in force in the kernel; `None` for a family that must be written whole.
 pub(crate) struct Proxy {
     config: Config,
-    applied: BTreeMap<Family, Option<Ruleset>>,
+    applied: BTreeMap<Family, Option<ServiceRules>>,
 }
 
 impl Proxy {
@@ -92,16 +110,21 @@ impl Proxy {
     }
 
     /// Brings the kernel to what the objects say. After an error the next call writes the whole table.
-    pub(crate) async fn sync(&mut self, services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) -> Result<(), NetworkError> {
-        let ports = snapshot::service_ports(services, slices, &self.config.node_name);
+    async fn sync(
+        &mut self,
+        services: &[Arc<Service>],
+        slices: &[Arc<EndpointSlice>],
+        place: &Place,
+    ) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
+        let ports = snapshot::service_ports(services, slices, place);
         let families: Vec<Family> = self.applied.keys().copied().collect();
         for family in families {
             let after = rules::render(&self.site(family), &ports);
             let before = self.applied.insert(family, None).flatten();
             match &before {
-                None => nft::apply(&diff::full(family, &after)).await?,
+                None => nft::apply(&table::full(rules::table(family), &after.content)).await?,
                 Some(before) => {
-                    let script = diff::update(family, before, &after);
+                    let script = table::update(rules::table(family), &before.content, &after.content);
                     nft::apply(&script.change).await?;
                     nft::apply(&script.sweep).await?;
                 }
@@ -110,13 +133,13 @@ impl Proxy {
             self.applied.insert(family, Some(after));
         }
         debug!(n = ports.len(), "service rules are in force");
-        Ok(())
+        Ok(health::local_endpoints(&ports))
     }
 }
 
-async fn forget_flows(family: Family, before: Option<&Ruleset>, after: &Ruleset) {
-    let none = Ruleset::default();
-    let stale = diff::stale_flows(before.unwrap_or(&none), after);
+async fn forget_flows(family: Family, before: Option<&ServiceRules>, after: &ServiceRules) {
+    let none = ServiceRules::default();
+    let stale = flows::stale_flows(before.unwrap_or(&none), after);
     // At the start nothing is known of earlier endpoints: only flows that were never translated can be told.
     if stale.is_empty() {
         return;
@@ -129,14 +152,8 @@ async fn forget_flows(family: Family, before: Option<&Ruleset>, after: &Ruleset)
     }
 }
 
-/// Removes the tables of the proxy and of the CNI plugins, and nothing else. Tables that are not there are no error.
-pub async fn cleanup() -> Result<(), NetworkError> {
-    let mut script = String::new();
-    for family in ["ip", "ip6"] {
-        for table in [TABLE, "kedge-hostport", "kedge-masq"] {
-            // Adding first makes the deletion succeed whether it was there or not.
-            script += &format!("add table {family} {table}\ndelete table {family} {table}\n");
-        }
-    }
-    nft::apply(&script).await
+/// The script that removes the tables of the proxy and of the CNI plugins.
+pub(crate) fn removal() -> String {
+    let tables = ["ip", "ip6"].into_iter().flat_map(|family| [TABLE, "kedge-hostport", "kedge-masq"].map(|name| Table { family, name }));
+    tables.map(table::remove).collect()
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
 
-use crate::service::diff::StaleFlow;
+use crate::service::flows::StaleFlow;
 use crate::service::rules::{Family, UdpTarget};
 
 const NLMSG_ERROR: u16 = 2;

@@ -17,12 +17,18 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::service::snapshot::{Endpoint, Policy, Protocol, ServicePort};
+use crate::table::{Ruleset, SetKind, Table};
 
 /// The bit of the packet mark that asks for masquerade, as kube-proxy's default.
 const MASQUERADE_BIT: u32 = 0x4000;
 
 /// Name of our table in each family.
 pub(crate) const TABLE: &str = "kedge-proxy";
+
+/// Our table in a family.
+pub(crate) fn table(family: Family) -> Table {
+    Table { family: family.name(), name: TABLE }
+}
 
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
@@ -42,7 +48,7 @@ impl Family {
         }
     }
 
-    fn addr_type(self) -> &'static str {
+    pub(crate) fn addr_type(self) -> &'static str {
         match self {
             Family::V4 => "ipv4_addr",
             Family::V6 => "ipv6_addr",
@@ -63,6 +69,22 @@ impl Family {
         }
     }
 
+    /// For names of sets that exist once a family.
+    pub(crate) fn digit(self) -> char {
+        match self {
+            Family::V4 => '4',
+            Family::V6 => '6',
+        }
+    }
+
+    /// nft's word in `meta nfproto`.
+    pub(crate) fn proto(self) -> &'static str {
+        match self {
+            Family::V4 => "ipv4",
+            Family::V6 => "ipv6",
+        }
+    }
+
     pub(crate) fn of(ip: &IpAddr) -> Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
@@ -78,23 +100,13 @@ pub(crate) struct Site {
     pub(crate) masquerade_pods: bool,
 }
 
-/// The content of the table: what differs between two of these is what an update changes.
+/// Everything the Services of one family come to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Ruleset {
-    /// Maps and sets with the text between their braces.
-    pub(crate) sets: BTreeMap<String, SetKind>,
-    /// Chains with their rules; a base chain's first line is its hook.
-    pub(crate) chains: BTreeMap<String, Vec<String>>,
-    /// Elements of each map or set: key to value, which is empty in a set.
-    pub(crate) elements: BTreeMap<&'static str, BTreeMap<String, String>>,
+pub(crate) struct ServiceRules {
+    /// The content of the table.
+    pub(crate) content: Ruleset,
     /// UDP destinations and who answers them, for conntrack's sake.
     pub(crate) udp: BTreeMap<UdpTarget, BTreeSet<SocketAddr>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SetKind {
-    Map(String),
-    Set(String),
 }
 
 /// Where a UDP client sends to.
@@ -122,7 +134,7 @@ impl<'a> Usable<'a> {
             }
             candidates.into_iter().filter(|e| e.serving && e.terminating).collect()
         };
-        Usable { cluster: pick(false), local: pick(true) }
+        Usable { cluster: nearest(pick(false)), local: pick(true) }
     }
 
     fn under(&self, policy: Policy) -> &[&'a Endpoint] {
@@ -133,9 +145,20 @@ impl<'a> Usable<'a> {
     }
 }
 
+/// Endpoints that the slices' hints give to this node, else to its zone (`trafficDistribution`). Hints count only when all endpoints have
+/// them and some are for here: a client must never be left without an answer.
+fn nearest(endpoints: Vec<&Endpoint>) -> Vec<&Endpoint> {
+    for hint in [|e: &Endpoint| e.node_hint, |e: &Endpoint| e.zone_hint] {
+        if !endpoints.is_empty() && endpoints.iter().all(|e| hint(e).is_some()) && endpoints.iter().any(|e| hint(e) == Some(true)) {
+            return endpoints.into_iter().filter(|e| hint(e) == Some(true)).collect();
+        }
+    }
+    endpoints
+}
+
 /// The whole table for one family.
-pub(crate) fn render(site: &Site, ports: &[ServicePort]) -> Ruleset {
-    let mut rules = frame(site);
+pub(crate) fn render(site: &Site, ports: &[ServicePort]) -> ServiceRules {
+    let mut rules = ServiceRules { content: frame(site), udp: BTreeMap::new() };
     for port in ports {
         PortRules { site, port, usable: Usable::of(&port.endpoints, site.family), rules: &mut rules }.render();
     }
@@ -157,7 +180,7 @@ fn frame(site: &Site) -> Ruleset {
     rules.sets.insert("cluster-ips".to_owned(), SetKind::Set(format!("type {addr};")));
     rules.sets.insert("hairpin".to_owned(), SetKind::Set(format!("type {addr} . {addr};")));
     for name in ["service-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
-        rules.elements.insert(name, BTreeMap::new());
+        rules.elements.insert(name.to_owned(), BTreeMap::new());
     }
     let cidrs = braces(&site.cluster_cidrs);
     let mut services = Vec::new();
@@ -189,7 +212,9 @@ fn postrouting(site: &Site, cidrs: Option<&str>) -> Vec<String> {
     let f = site.family.name();
     let mut lines = vec![
         "type nat hook postrouting priority 100;".to_owned(),
-        format!("meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} meta mark set meta mark xor {MASQUERADE_BIT:#x} masquerade fully-random"),
+        format!(
+            "meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} meta mark set meta mark xor {MASQUERADE_BIT:#x} masquerade fully-random"
+        ),
         // A pod that reaches itself through a Service must see the answer come from elsewhere.
         format!("ct status dnat {f} saddr . {f} daddr @hairpin masquerade fully-random"),
     ];
@@ -205,7 +230,7 @@ struct PortRules<'a> {
     site: &'a Site,
     port: &'a ServicePort,
     usable: Usable<'a>,
-    rules: &'a mut Ruleset,
+    rules: &'a mut ServiceRules,
 }
 
 impl PortRules<'_> {
@@ -273,7 +298,7 @@ impl PortRules<'_> {
                 }
             }
         }
-        self.rules.chains.insert(chain.clone(), lines);
+        self.rules.content.chains.insert(chain.clone(), lines);
         Verdict::Goto(chain)
     }
 
@@ -281,13 +306,14 @@ impl PortRules<'_> {
     fn guarded(&mut self, inner: &Verdict) -> Verdict {
         let Verdict::Goto(ext) = inner else { return inner.clone() };
         let (f, chain) = (self.site.family.name(), self.chain("lb"));
-        let sources: Vec<IpNet> = self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == self.site.family).collect();
+        let sources: Vec<IpNet> =
+            self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == self.site.family).collect();
         let mut lines = Vec::new();
         match braces(&sources) {
             Some(sources) => lines.extend([format!("{f} saddr {sources} goto {ext}"), "drop".to_owned()]),
             None => lines.push("drop".to_owned()),
         }
-        self.rules.chains.insert(chain.clone(), lines);
+        self.rules.content.chains.insert(chain.clone(), lines);
         Verdict::Goto(chain)
     }
 
@@ -307,7 +333,7 @@ impl PortRules<'_> {
         }
         let verdict = if self.usable.cluster.is_empty() { "goto refuse" } else { "drop" };
         if verdict == "goto refuse" {
-            self.rules.chains.entry("refuse".to_owned()).or_insert_with(|| vec!["reject".to_owned()]);
+            self.rules.content.chains.entry("refuse".to_owned()).or_insert_with(|| vec!["reject".to_owned()]);
         }
         self.put(map, key, verdict.to_owned());
     }
@@ -329,11 +355,11 @@ impl PortRules<'_> {
                 None => vec![self.balance(&endpoints)],
                 Some(secs) => self.balance_with_affinity(&endpoints, secs),
             };
-            self.rules.chains.insert(self.chain(prefix), lines);
+            self.rules.content.chains.insert(self.chain(prefix), lines);
         }
         for endpoint in self.usable.cluster.iter().chain(&self.usable.local).filter(|endpoint| endpoint.local) {
             let ip = endpoint.addr.ip();
-            self.rules.elements.entry("hairpin").or_default().insert(format!("{ip} . {ip}"), String::new());
+            self.rules.content.elements.entry("hairpin".to_owned()).or_default().insert(format!("{ip} . {ip}"), String::new());
         }
     }
 
@@ -342,7 +368,8 @@ impl PortRules<'_> {
         if let [only] = endpoints {
             return format!("meta l4proto {proto} dnat {f} to {}", only.addr);
         }
-        let choices: Vec<String> = endpoints.iter().enumerate().map(|(n, e)| format!("{n} : {} . {}", e.addr.ip(), e.addr.port())).collect();
+        let choices: Vec<String> =
+            endpoints.iter().enumerate().map(|(n, e)| format!("{n} : {} . {}", e.addr.ip(), e.addr.port())).collect();
         format!("meta l4proto {proto} dnat {f} to numgen random mod {} map {{ {} }}", endpoints.len(), choices.join(", "))
     }
 
@@ -354,9 +381,9 @@ impl PortRules<'_> {
             let id = hash(&[&self.identity(), &endpoint.addr.to_string(), &secs.to_string()]);
             let (chain, set) = (format!("ep-{id}"), format!("aff-{id}"));
             let kind = format!("type {addr}; size {AFFINITY_CLIENTS_MAX}; flags dynamic,timeout; timeout {secs}s;");
-            self.rules.sets.insert(set.clone(), SetKind::Set(kind));
+            self.rules.content.sets.insert(set.clone(), SetKind::Set(kind));
             let note = format!("update @{set} {{ {f} saddr }}");
-            self.rules.chains.insert(chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]);
+            self.rules.content.chains.insert(chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]);
             lines.push(format!("{f} saddr @{set} goto {chain}"));
             choices.push(format!("{n} : goto {chain}"));
         }
@@ -366,7 +393,7 @@ impl PortRules<'_> {
 
     fn put(&mut self, set: &'static str, key: String, value: String) {
         // The first Service in order keeps an address that two claim.
-        self.rules.elements.entry(set).or_default().entry(key).or_insert(value);
+        self.rules.content.elements.entry(set.to_owned()).or_default().entry(key).or_insert(value);
     }
 
     fn identity(&self) -> String {
@@ -395,7 +422,7 @@ fn braces(nets: &[IpNet]) -> Option<String> {
 }
 
 /// FNV-1a in hex: names must differ, nobody attacks them.
-fn hash(parts: &[&str]) -> String {
+pub(crate) fn hash(parts: &[&str]) -> String {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
     let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("{sum:016x}")[..12].to_owned()

@@ -20,7 +20,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    fn parse(text: Option<&str>) -> Option<Protocol> {
+    pub(crate) fn parse(text: Option<&str>) -> Option<Protocol> {
         match text {
             None | Some("TCP") => Some(Protocol::Tcp),
             Some("UDP") => Some(Protocol::Udp),
@@ -60,6 +60,17 @@ pub(crate) struct Endpoint {
     pub(crate) terminating: bool,
     /// On this node.
     pub(crate) local: bool,
+    /// Whether it is hinted for this node, and for this node's zone; `None` without such hints.
+    pub(crate) node_hint: Option<bool>,
+    pub(crate) zone_hint: Option<bool>,
+}
+
+/// Where this proxy is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    /// `topology.kubernetes.io/zone` of the node.
+    pub(crate) zone: Option<String>,
 }
 
 /// One port of one Service with everything that can answer it.
@@ -78,11 +89,13 @@ pub(crate) struct ServicePort {
     pub(crate) affinity_secs: Option<u32>,
     pub(crate) external: Policy,
     pub(crate) internal: Policy,
+    /// Where outside load balancers ask whether this node has endpoints.
+    pub(crate) health_port: Option<u16>,
     pub(crate) endpoints: Vec<Endpoint>,
 }
 
 /// All service ports that this proxy serves, in the order of their names.
-pub(crate) fn service_ports(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>], node: &str) -> Vec<ServicePort> {
+pub(crate) fn service_ports(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<ServicePort> {
     let mut by_service: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
     for slice in slices {
         let ns = slice.metadata.namespace.as_deref().unwrap_or_default();
@@ -100,7 +113,7 @@ pub(crate) fn service_ports(services: &[Arc<Service>], slices: &[Arc<EndpointSli
         let ns = service.metadata.namespace.as_deref().unwrap_or_default();
         let slices = by_service.get(&(ns, name)).map(Vec::as_slice).unwrap_or_default();
         for port in spec.ports.iter().flatten() {
-            ports.extend(service_port(service, spec, port, slices, node));
+            ports.extend(service_port(service, spec, port, slices, place));
         }
     }
     ports.sort_by(|a, b| (&a.ns, &a.name, &a.port_name, a.protocol).cmp(&(&b.ns, &b.name, &b.port_name, b.protocol)));
@@ -109,12 +122,13 @@ pub(crate) fn service_ports(services: &[Arc<Service>], slices: &[Arc<EndpointSli
 
 /// Not headless, not a name only, and not given to another proxy.
 fn is_ours(service: &Service, spec: &ServiceSpec) -> bool {
-    let other_proxy = service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/service-proxy-name"));
+    let other_proxy =
+        service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/service-proxy-name"));
     let headless = matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"));
     !other_proxy && !headless && spec.type_.as_deref() != Some("ExternalName")
 }
 
-fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &[&EndpointSlice], node: &str) -> Option<ServicePort> {
+fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &[&EndpointSlice], place: &Place) -> Option<ServicePort> {
     let protocol = Protocol::parse(port.protocol.as_deref())?;
     let port_name = port.name.clone().unwrap_or_default();
     let mut endpoints = Vec::new();
@@ -127,7 +141,7 @@ fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &
         for endpoint in slice.endpoints.iter().flatten() {
             // Only the first address counts: https://issue.k8s.io/106267
             let addr = endpoint.addresses.first().and_then(|addr| addr.parse::<IpAddr>().ok());
-            endpoints.extend(addr.map(|addr| convert(endpoint, SocketAddr::new(addr, number), node)));
+            endpoints.extend(addr.map(|addr| convert(endpoint, SocketAddr::new(addr, number), place)));
         }
     }
     endpoints.sort_by_key(|endpoint| endpoint.addr);
@@ -136,6 +150,9 @@ fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &
         Some(ips) if !ips.is_empty() => parse_ips(ips),
         _ => parse_ips(spec.cluster_ip.as_slice()),
     };
+    let external = Policy::parse(spec.external_traffic_policy.as_deref());
+    let checked = spec.type_.as_deref() == Some("LoadBalancer") && external == Policy::Local;
+    let health_port = spec.health_check_node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| checked && *port != 0);
     let affinity = spec.session_affinity.as_deref() == Some("ClientIP");
     let affinity_secs = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
     Some(ServicePort {
@@ -150,21 +167,27 @@ fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &
         balancer_ips: balancer_ips(service),
         balancer_sources: spec.load_balancer_source_ranges.iter().flatten().filter_map(|net| net.trim().parse().ok()).collect(),
         affinity_secs: affinity.then(|| affinity_secs.and_then(|secs| u32::try_from(secs).ok()).unwrap_or(AFFINITY_SECS_DEFAULT)),
-        external: Policy::parse(spec.external_traffic_policy.as_deref()),
+        external,
+        health_port,
         internal: Policy::parse(spec.internal_traffic_policy.as_deref()),
         endpoints,
     })
 }
 
-fn convert(endpoint: &ApiEndpoint, addr: SocketAddr, node: &str) -> Endpoint {
+fn convert(endpoint: &ApiEndpoint, addr: SocketAddr, place: &Place) -> Endpoint {
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
+    let hints = endpoint.hints.as_ref();
+    let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).filter(|nodes| !nodes.is_empty());
+    let zones = hints.and_then(|hints| hints.for_zones.as_ref()).filter(|zones| !zones.is_empty());
     Endpoint {
+        node_hint: nodes.map(|nodes| nodes.iter().any(|hint| hint.name == place.node)),
+        zone_hint: zones.map(|zones| zones.iter().any(|hint| Some(&hint.name) == place.zone.as_ref())),
         addr,
         ready,
         serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
         terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-        local: endpoint.node_name.as_deref() == Some(node),
+        local: endpoint.node_name.as_deref() == Some(&place.node),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Claims about the rules that one service port becomes.
 
 use super::*;
-use crate::service::diff;
+use crate::service::flows;
+use crate::table as diff;
 
 fn site() -> Site {
     Site { family: Family::V4, cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], masquerade_pods: true }
 }
 
 fn endpoint(addr: &str, local: bool) -> Endpoint {
-    Endpoint { addr: addr.parse().unwrap(), ready: true, serving: true, terminating: false, local }
+    Endpoint { addr: addr.parse().unwrap(), ready: true, serving: true, terminating: false, local, node_hint: None, zone_hint: None }
 }
 
 fn draining(addr: &str, local: bool) -> Endpoint {
@@ -30,12 +31,13 @@ fn port(endpoints: Vec<Endpoint>) -> ServicePort {
         affinity_secs: None,
         external: Policy::Cluster,
         internal: Policy::Cluster,
+        health_port: None,
         endpoints,
     }
 }
 
-fn chain<'a>(rules: &'a Ruleset, prefix: &str) -> &'a [String] {
-    rules.chains.iter().find(|(name, _)| name.starts_with(prefix)).map_or(&[], |(_, lines)| lines)
+fn chain<'a>(rules: &'a ServiceRules, prefix: &str) -> &'a [String] {
+    rules.content.chains.iter().find(|(name, _)| name.starts_with(prefix)).map_or(&[], |(_, lines)| lines)
 }
 
 #[test]
@@ -48,22 +50,22 @@ fn a_ready_endpoint_hides_terminating_ones() {
 fn the_last_terminating_endpoint_still_serves() {
     let rules = render(&site(), &[port(vec![draining("10.42.0.6:8080", true)])]);
     assert_eq!(chain(&rules, "svc-"), ["meta l4proto tcp dnat ip to 10.42.0.6:8080"]);
-    assert!(rules.elements["no-endpoint-ips"].is_empty());
+    assert!(rules.content.elements["no-endpoint-ips"].is_empty());
 }
 
 #[test]
 fn a_service_without_endpoints_is_rejected_not_translated() {
     let rules = render(&site(), &[port(vec![])]);
-    assert!(rules.elements["service-ips"].is_empty());
-    assert_eq!(rules.elements["no-endpoint-ips"]["10.43.0.80 . tcp . 80"], "goto refuse");
-    assert_eq!(rules.chains["refuse"], ["reject"]);
+    assert!(rules.content.elements["service-ips"].is_empty());
+    assert_eq!(rules.content.elements["no-endpoint-ips"]["10.43.0.80 . tcp . 80"], "goto refuse");
+    assert_eq!(rules.content.chains["refuse"], ["reject"]);
 }
 
 #[test]
 fn external_traffic_to_a_node_without_local_endpoints_is_dropped_under_local() {
     let service = ServicePort { node_port: Some(30080), external: Policy::Local, ..port(vec![endpoint("10.42.1.5:8080", false)]) };
     let rules = render(&site(), &[service]);
-    assert_eq!(rules.elements["no-endpoint-nodeports"]["tcp . 30080"], "drop");
+    assert_eq!(rules.content.elements["no-endpoint-nodeports"]["tcp . 30080"], "drop");
     let ext = chain(&rules, "ext-");
     assert!(ext[0].starts_with("ip saddr { 10.42.0.0/16 } goto svc-"), "{ext:?}");
     assert!(!ext.iter().any(|line| line.starts_with("goto")), "{ext:?}");
@@ -73,7 +75,7 @@ fn external_traffic_to_a_node_without_local_endpoints_is_dropped_under_local() {
 fn internal_traffic_under_local_goes_to_local_endpoints_only() {
     let service = ServicePort { internal: Policy::Local, ..port(vec![endpoint("10.42.0.5:80", true), endpoint("10.42.1.5:80", false)]) };
     let rules = render(&site(), &[service]);
-    assert!(rules.elements["service-ips"]["10.43.0.80 . tcp . 80"].starts_with("goto svl-"));
+    assert!(rules.content.elements["service-ips"]["10.43.0.80 . tcp . 80"].starts_with("goto svl-"));
     assert_eq!(chain(&rules, "svl-"), ["meta l4proto tcp dnat ip to 10.42.0.5:80"]);
 }
 
@@ -81,8 +83,8 @@ fn internal_traffic_under_local_goes_to_local_endpoints_only() {
 fn an_endpoint_change_touches_one_chain() {
     let before = render(&site(), &[port(vec![endpoint("10.42.0.5:8080", true)])]);
     let after = render(&site(), &[port(vec![endpoint("10.42.0.5:8080", true), endpoint("10.42.1.5:8080", false)])]);
-    let script = diff::update(Family::V4, &before, &after);
-    let name = after.chains.keys().find(|name| name.starts_with("svc-")).unwrap();
+    let script = diff::update(table(Family::V4), &before.content, &after.content);
+    let name = after.content.chains.keys().find(|name| name.starts_with("svc-")).unwrap();
     assert_eq!(
         script.change,
         format!(
@@ -91,20 +93,30 @@ fn an_endpoint_change_touches_one_chain() {
         )
     );
     assert_eq!(script.sweep, "");
-    assert_eq!(diff::update(Family::V4, &after, &after), diff::Script::default());
+    assert_eq!(diff::update(table(Family::V4), &after.content, &after.content), diff::Script::default());
 }
 
 #[test]
 fn a_new_affinity_timeout_makes_new_sets() {
     let with = |secs| render(&site(), &[ServicePort { affinity_secs: Some(secs), ..port(vec![endpoint("10.42.0.5:80", true)]) }]);
     let (before, after) = (with(10), with(20));
-    assert!(before.sets.keys().any(|name| name.starts_with("aff-") && !after.sets.contains_key(name)));
+    assert!(before.content.sets.keys().any(|name| name.starts_with("aff-") && !after.content.sets.contains_key(name)));
 }
 
 #[test]
 fn a_gone_udp_endpoint_leaves_a_stale_flow() {
     let udp = |endpoints| render(&site(), &[ServicePort { protocol: Protocol::Udp, ..port(endpoints) }]);
-    let stale = diff::stale_flows(&udp(vec![endpoint("10.42.0.5:53", true)]), &udp(vec![endpoint("10.42.0.6:53", true)]));
+    let stale = flows::stale_flows(&udp(vec![endpoint("10.42.0.5:53", true)]), &udp(vec![endpoint("10.42.0.6:53", true)]));
     let target = UdpTarget::Address("10.43.0.80:80".parse().unwrap());
-    assert_eq!(stale.into_iter().collect::<Vec<_>>(), [diff::StaleFlow::Endpoint { target, endpoint: "10.42.0.5:53".parse().unwrap() }]);
+    assert_eq!(stale.into_iter().collect::<Vec<_>>(), [flows::StaleFlow::Endpoint { target, endpoint: "10.42.0.5:53".parse().unwrap() }]);
+}
+
+#[test]
+fn hints_keep_traffic_near_unless_one_is_missing() {
+    let near = Endpoint { zone_hint: Some(true), ..endpoint("10.42.0.5:80", false) };
+    let far = Endpoint { zone_hint: Some(false), ..endpoint("10.42.1.5:80", false) };
+    let rules = render(&site(), &[port(vec![near.clone(), far.clone()])]);
+    assert_eq!(chain(&rules, "svc-"), ["meta l4proto tcp dnat ip to 10.42.0.5:80"]);
+    let rules = render(&site(), &[port(vec![near, Endpoint { zone_hint: None, ..far }])]);
+    assert!(chain(&rules, "svc-")[0].contains("mod 2"));
 }

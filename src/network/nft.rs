@@ -25,7 +25,8 @@ pub(crate) async fn check() -> Result<(), NetworkError> {
 }
 
 pub(crate) async fn run(args: &[&str], stdin: &str) -> Result<String, NetworkError> {
-    let spawned = Command::new("nft").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
+    let spawned =
+        Command::new("nft").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
     let mut child = spawned.map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => NetworkError::NoNft,
         _ => NetworkError::Io { doing: "cannot run nft", source },

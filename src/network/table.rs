@@ -1,10 +1,33 @@
-//! From one content of the table to the next: the nft script of what changed, and nothing else.
+//! The content of one nftables table as data, and the nft script that leads from one content to the next: what changed, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
-use crate::service::rules::{Family, Ruleset, SetKind, TABLE, UdpTarget};
+/// A table of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    /// `ip`, `ip6` or `inet`.
+    pub(crate) family: &'static str,
+    pub(crate) name: &'static str,
+}
+
+/// What a table holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ruleset {
+    /// Sets and maps by name.
+    pub(crate) sets: BTreeMap<String, SetKind>,
+    /// Rules by chain; a first line that begins with `type` makes a base chain.
+    pub(crate) chains: BTreeMap<String, Vec<String>>,
+    /// Elements of sets (empty values) and maps, by set.
+    pub(crate) elements: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// What a set is, in nft's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SetKind {
+    Map(String),
+    Set(String),
+}
 
 /// Two transactions: the change itself, then the removal of what nothing refers to any more. They are apart because older kernels
 /// refuse to delete a chain in the transaction that drops its last reference.
@@ -15,49 +38,57 @@ pub(crate) struct Script {
 }
 
 /// Replaces the whole table, whatever it holds, in one transaction.
-pub(crate) fn full(family: Family, rules: &Ruleset) -> String {
-    let f = family.name();
-    let frame = format!("add table {f} {TABLE}\ndelete table {f} {TABLE}\nadd table {f} {TABLE}\n");
-    frame + &update(family, &Ruleset::default(), rules).change
+pub(crate) fn full(table: Table, rules: &Ruleset) -> String {
+    let Table { family: f, name: t } = table;
+    let frame = format!("add table {f} {t}\ndelete table {f} {t}\nadd table {f} {t}\n");
+    frame + &update(table, &Ruleset::default(), rules).change
+}
+
+/// Takes the table away; one that is not there is no error.
+pub(crate) fn remove(table: Table) -> String {
+    let Table { family: f, name: t } = table;
+    // Adding first makes the deletion succeed either way.
+    format!("add table {f} {t}\ndelete table {f} {t}\n")
 }
 
 /// What leads from `old` to `new`. Sets and chains come first, then rules and elements, which refer to them.
-pub(crate) fn update(family: Family, old: &Ruleset, new: &Ruleset) -> Script {
-    let f = family.name();
+pub(crate) fn update(table: Table, old: &Ruleset, new: &Ruleset) -> Script {
+    let Table { family: f, name: t } = table;
     let (mut change, mut sweep) = (String::new(), String::new());
     for (name, kind) in &new.sets {
         match old.sets.get(name) {
             Some(before) if before == kind => {}
             // Only the timeout of an affinity set ever differs, and a set's timeout cannot be altered: its name must carry it.
-            _ => change += &format!("add {} {f} {TABLE} {name} {{ {} }}\n", kind.word(), kind.spec()),
+            _ => change += &format!("add {} {f} {t} {name} {{ {} }}\n", kind.word(), kind.spec()),
         }
     }
     for (name, lines) in new.chains.iter().filter(|(name, _)| !old.chains.contains_key(*name)) {
         let hook = lines.first().filter(|line| is_hook(line)).map(|line| format!(" {{ {line} }}")).unwrap_or_default();
-        let _infallible = writeln!(change, "add chain {f} {TABLE} {name}{hook}");
+        let _infallible = writeln!(change, "add chain {f} {t} {name}{hook}");
     }
     for (name, lines) in new.chains.iter().filter(|(name, lines)| old.chains.get(*name) != Some(*lines)) {
         if old.chains.contains_key(name) {
-            let _infallible = writeln!(change, "flush chain {f} {TABLE} {name}");
+            let _infallible = writeln!(change, "flush chain {f} {t} {name}");
         }
         for line in lines.iter().filter(|line| !is_hook(line)) {
-            let _infallible = writeln!(change, "add rule {f} {TABLE} {name} {line}");
+            let _infallible = writeln!(change, "add rule {f} {t} {name} {line}");
         }
     }
-    elements(f, old, new, &mut change);
+    elements(table, old, new, &mut change);
     let gone: Vec<&String> = old.chains.keys().filter(|name| !new.chains.contains_key(*name)).collect();
     for name in &gone {
         // Emptied now, as its rules may refer to other chains and sets that go.
-        let _infallible = writeln!(change, "flush chain {f} {TABLE} {name}");
-        let _infallible = writeln!(sweep, "delete chain {f} {TABLE} {name}");
+        let _infallible = writeln!(change, "flush chain {f} {t} {name}");
+        let _infallible = writeln!(sweep, "delete chain {f} {t} {name}");
     }
     for (name, kind) in old.sets.iter().filter(|(name, _)| !new.sets.contains_key(*name)) {
-        let _infallible = writeln!(sweep, "delete {} {f} {TABLE} {name}", kind.word());
+        let _infallible = writeln!(sweep, "delete {} {f} {t} {name}", kind.word());
     }
     Script { change, sweep }
 }
 
-fn elements(f: &str, old: &Ruleset, new: &Ruleset, change: &mut String) {
+fn elements(table: Table, old: &Ruleset, new: &Ruleset, change: &mut String) {
+    let Table { family: f, name: t } = table;
     let none = BTreeMap::new();
     for (set, after) in &new.elements {
         let before = old.elements.get(set).unwrap_or(&none);
@@ -68,10 +99,10 @@ fn elements(f: &str, old: &Ruleset, new: &Ruleset, change: &mut String) {
             .map(|(key, value)| if value.is_empty() { key.clone() } else { format!("{key} : {value}") })
             .collect();
         if !stale.is_empty() {
-            let _infallible = writeln!(change, "delete element {f} {TABLE} {set} {{ {} }}", stale.join(", "));
+            let _infallible = writeln!(change, "delete element {f} {t} {set} {{ {} }}", stale.join(", "));
         }
         if !fresh.is_empty() {
-            let _infallible = writeln!(change, "add element {f} {TABLE} {set} {{ {} }}", fresh.join(", "));
+            let _infallible = writeln!(change, "add element {f} {t} {set} {{ {} }}", fresh.join(", "));
         }
     }
 }
@@ -93,28 +124,4 @@ impl SetKind {
             SetKind::Map(spec) | SetKind::Set(spec) => spec,
         }
     }
-}
-
-/// UDP flows that conntrack would go on sending to the wrong place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum StaleFlow {
-    /// To this destination, answered by this endpoint, which is gone.
-    Endpoint { target: UdpTarget, endpoint: SocketAddr },
-    /// To this destination, translated by nobody: it had no endpoints when the flow began.
-    Untranslated { target: UdpTarget },
-}
-
-/// What conntrack must forget after an update.
-pub(crate) fn stale_flows(old: &Ruleset, new: &Ruleset) -> BTreeSet<StaleFlow> {
-    let (none, mut stale) = (BTreeSet::new(), BTreeSet::new());
-    for (target, before) in &old.udp {
-        let after = new.udp.get(target).unwrap_or(&none);
-        stale.extend(before.difference(after).map(|endpoint| StaleFlow::Endpoint { target: *target, endpoint: *endpoint }));
-    }
-    for (target, after) in &new.udp {
-        if !after.is_empty() && old.udp.get(target).is_none_or(BTreeSet::is_empty) {
-            stale.insert(StaleFlow::Untranslated { target: *target });
-        }
-    }
-    stale
 }

@@ -1,0 +1,232 @@
+//! What the overlay wants of the kernel, from Node objects alone.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+
+use crate::Config;
+use crate::overlay::Backend;
+
+const BACKEND_TYPE: &str = "flannel.alpha.coreos.com/backend-type";
+const BACKEND_DATA: &str = "flannel.alpha.coreos.com/backend-data";
+const PUBLIC_IP: &str = "flannel.alpha.coreos.com/public-ip";
+const PUBLIC_IP_OVERWRITE: &str = "flannel.alpha.coreos.com/public-ip-overwrite";
+const SUBNET_MANAGER: &str = "flannel.alpha.coreos.com/kube-subnet-manager";
+/// The tunnel's network identifier.
+pub(crate) const VNI: u32 = 1;
+/// Outer Ethernet, IP, UDP and VXLAN headers (14 + 20 + 8 + 8), with IPv4 and IPv6 outside.
+const VXLAN_BYTES: (u32, u32) = (50, 70);
+/// What IPv6 needs at least.
+const MTU_MIN: u32 = 1280;
+
+/// An Ethernet address.
+pub(crate) type Mac = [u8; 6];
+
+/// MTU of pods and of the tunnel.
+pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer_ipv6: bool) -> u32 {
+    match backend {
+        Backend::Vxlan => uplink.saturating_sub(if outer_ipv6 { VXLAN_BYTES.1 } else { VXLAN_BYTES.0 }).max(MTU_MIN.min(uplink)),
+        Backend::HostGw | Backend::None => uplink,
+    }
+}
+
+/// This node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mine {
+    pub(crate) name: String,
+    pub(crate) cidrs: Vec<IpNet>,
+    /// The address of this machine from which packets leave.
+    pub(crate) local_ip: IpAddr,
+    /// The address under which others reach it: another one behind NAT.
+    pub(crate) public_ip: IpAddr,
+    pub(crate) mac: Mac,
+}
+
+impl Mine {
+    /// `None` until the node has its pod range.
+    pub(crate) fn of(node: &Node, config: &Config) -> Option<Mine> {
+        let cidrs = cidrs(node);
+        let local_ip = address(node, "InternalIP").or(config.node_ips.first().copied())?;
+        let external = config.external_ip.then(|| address(node, "ExternalIP")).flatten();
+        let overwritten = annotation(node, PUBLIC_IP_OVERWRITE).and_then(|ip| ip.parse().ok());
+        let public_ip = overwritten.or(external).unwrap_or(local_ip);
+        (!cidrs.is_empty()).then(|| Mine { name: config.node_name.clone(), cidrs, local_ip, public_ip, mac: mac_of(&config.node_name) })
+    }
+
+    pub(crate) fn annotations(&self, backend: Backend) -> BTreeMap<String, String> {
+        let data = match backend {
+            Backend::Vxlan => serde_json::json!({ "VNI": VNI, "VtepMAC": text(&self.mac) }).to_string(),
+            Backend::HostGw | Backend::None => "null".to_owned(),
+        };
+        let facts = [
+            (BACKEND_TYPE, backend.name().to_owned()),
+            (BACKEND_DATA, data),
+            (PUBLIC_IP, self.public_ip.to_string()),
+            (SUBNET_MANAGER, "true".to_owned()),
+        ];
+        facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// What must be in the kernel.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    /// Pod ranges of other nodes and the gateway to each: its tunnel's end, or the node itself.
+    pub(crate) routes: BTreeMap<IpNet, IpAddr>,
+    /// Tunnel ends' inner addresses and their MACs.
+    pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
+    /// Which machine has which tunnel end.
+    pub(crate) machines: BTreeMap<Mac, IpAddr>,
+    /// What keeps peers from being reached, in words for the administrator.
+    pub(crate) troubles: Vec<String>,
+}
+
+impl Plan {
+    /// `networks` are the uplink's: only machines in them can be a gateway.
+    pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet]) -> Plan {
+        let mut plan = Plan::default();
+        for node in nodes {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            let Some(ip) = public_ip(node).filter(|_| name != mine.name) else { continue };
+            if let Some(other) = annotation(node, BACKEND_TYPE).filter(|kind| *kind != backend.name()) {
+                plan.troubles
+                    .push(format!("node {name} uses the overlay {other}, this one {}: their pods cannot reach each other", backend.name()));
+                continue;
+            }
+            match backend {
+                Backend::Vxlan => plan.tunnel(node, ip),
+                Backend::HostGw if networks.iter().any(|net| net.contains(&ip)) => {
+                    let cidrs = cidrs(node);
+                    plan.routes.extend(cidrs.into_iter().filter(|cidr| cidr.addr().is_ipv4() == ip.is_ipv4()).map(|cidr| (cidr, ip)));
+                }
+                Backend::HostGw => plan.troubles.push(format!(
+                    "node {name} ({ip}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan"
+                )),
+                Backend::None => {}
+            }
+        }
+        plan
+    }
+
+    fn tunnel(&mut self, node: &Node, ip: IpAddr) {
+        // A node that has not told its tunnel's MAC yet has no tunnel yet.
+        let Some(mac) = annotation(node, BACKEND_DATA).and_then(vtep_mac) else { return };
+        self.machines.insert(mac, ip);
+        for cidr in cidrs(node) {
+            self.routes.insert(cidr, cidr.network());
+            self.neighbours.insert(cidr.network(), mac);
+        }
+    }
+}
+
+/// Everything of a Node that matters here.
+pub(crate) fn facts(node: &Node) -> (Vec<IpNet>, Option<IpAddr>, Option<IpAddr>, Vec<Option<String>>) {
+    let annotations = [BACKEND_TYPE, BACKEND_DATA, PUBLIC_IP, PUBLIC_IP_OVERWRITE].map(|key| annotation(node, key).map(str::to_owned));
+    (cidrs(node), address(node, "InternalIP"), address(node, "ExternalIP"), annotations.to_vec())
+}
+
+fn cidrs(node: &Node) -> Vec<IpNet> {
+    let spec = node.spec.as_ref();
+    let many = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
+    let one = spec.and_then(|spec| spec.pod_cidr.as_ref()).filter(|_| many.is_empty());
+    many.iter().chain(one).filter_map(|cidr| cidr.parse::<IpNet>().ok()).map(|cidr| cidr.trunc()).collect()
+}
+
+fn address(node: &Node, kind: &str) -> Option<IpAddr> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    addresses.iter().find(|address| address.type_ == kind)?.address.parse().ok()
+}
+
+fn public_ip(node: &Node) -> Option<IpAddr> {
+    let told = annotation(node, PUBLIC_IP_OVERWRITE).or_else(|| annotation(node, PUBLIC_IP));
+    told.and_then(|ip| ip.parse().ok()).or_else(|| address(node, "InternalIP"))
+}
+
+fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn vtep_mac(data: &str) -> Option<Mac> {
+    let data: Value = serde_json::from_str(data).ok()?;
+    let mut mac = [0; 6];
+    let mut parts = data.get("VtepMAC")?.as_str()?.split(':');
+    for byte in &mut mac {
+        *byte = u8::from_str_radix(parts.next()?, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+fn text(mac: &Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// The same after every start, and another one on every node: neighbours need not learn a new one after a reboot.
+fn mac_of(node: &str) -> Mac {
+    let sum = node.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let bytes = sum.to_be_bytes();
+    // Locally administered, and not a group address.
+    [(bytes[2] & 0xfc) | 0x02, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, cidr: &str, ip: &str, annotations: Value) -> Arc<Node> {
+        let node = json!({ "metadata": { "name": name, "annotations": annotations }, "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+            "status": { "addresses": [{ "type": "InternalIP", "address": ip }] } });
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn mine() -> Mine {
+        Mine {
+            name: "a".into(),
+            cidrs: vec!["10.42.0.0/24".parse().unwrap()],
+            local_ip: "192.168.1.1".parse().unwrap(),
+            public_ip: "192.168.1.1".parse().unwrap(),
+            mac: mac_of("a"),
+        }
+    }
+
+    #[test]
+    fn what_one_node_tells_another_reads() {
+        let told = mine().annotations(Backend::Vxlan);
+        let peer = node("b", "10.42.1.0/24", "192.168.1.2", json!(told));
+        let plan = Plan::of(&[peer], &mine(), Backend::Vxlan, &[]);
+        assert_eq!(plan.routes[&"10.42.1.0/24".parse().unwrap()], "10.42.1.0".parse::<IpAddr>().unwrap());
+        assert_eq!(plan.neighbours[&"10.42.1.0".parse::<IpAddr>().unwrap()], mac_of("a"));
+        assert_eq!(plan.machines[&mac_of("a")], "192.168.1.1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn a_node_without_a_tunnel_gets_no_route() {
+        let plan = Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[]);
+        assert_eq!(plan, Plan::default());
+    }
+
+    #[test]
+    fn host_gw_refuses_a_node_behind_a_router() {
+        let nodes = [node("b", "10.42.1.0/24", "192.168.1.2", json!({})), node("c", "10.42.2.0/24", "10.9.0.1", json!({}))];
+        let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()]);
+        assert_eq!(plan.routes.into_iter().collect::<Vec<_>>(), [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]);
+        assert_eq!(plan.troubles.len(), 1);
+    }
+
+    #[test]
+    fn an_overwritten_address_wins() {
+        let told = json!({ PUBLIC_IP: "192.168.1.2", PUBLIC_IP_OVERWRITE: "203.0.113.9" });
+        assert_eq!(public_ip(&node("b", "10.42.1.0/24", "192.168.1.2", told)), "203.0.113.9".parse().ok());
+    }
+
+    #[test]
+    fn the_tunnel_takes_fifty_bytes_and_never_makes_ipv6_impossible() {
+        assert_eq!(pod_mtu(Backend::Vxlan, 1500, false), 1450);
+        assert_eq!(pod_mtu(Backend::Vxlan, 1300, false), 1280);
+        assert_eq!(pod_mtu(Backend::HostGw, 9000, false), 9000);
+    }
+}

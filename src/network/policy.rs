@@ -1,0 +1,268 @@
+//! NetworkPolicy on this node: follows policies, pods and namespaces, renders the table, applies the difference; and answers the CNI
+//! plugin, which waits until a new pod's policies are in force.
+//!
+//! A cluster without policies costs one idle watch: pods and namespaces are followed from the first policy on.
+
+pub(crate) mod claims;
+mod gate;
+mod model;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use client::informer::{Change, Changes, Informer, Informers, Kind};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, info, warn};
+
+use crate::policy::claims::{Claim, Claims};
+use crate::service::rules::Family;
+use crate::table::Ruleset;
+use crate::{Config, NetworkError, nft, table};
+
+/// A burst of changes is gathered this long; a pod that waits to start is served at once.
+const GATHER: Duration = Duration::from_millis(20);
+/// After a refusal the whole table is tried again, this much later.
+const RETRY: Duration = Duration::from_secs(2);
+/// Plugin calls that wait for the loop below; more wait in their sockets.
+const REQUESTS_BACKLOG: usize = 64;
+
+/// Where the CNI plugin calls, and where addresses of sandboxes are remembered.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// The unix socket.
+    pub socket: PathBuf,
+    /// The file of claims; it must not outlive a boot.
+    pub claims: PathBuf,
+}
+
+/// What the plugin asks for.
+pub(crate) enum Request {
+    /// These addresses are a new sandbox's: answer when its policies are in force.
+    Add { sandbox: String, pod: PodRef, ips: Vec<IpAddr>, done: oneshot::Sender<()> },
+    /// The sandbox is gone.
+    Remove { sandbox: String, done: oneshot::Sender<()> },
+}
+
+/// A pod as the runtime names it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PodRef {
+    pub(crate) ns: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+/// Starts the enforcement of policies; it lives as long as the group. Rules stay in force afterwards.
+pub(crate) async fn run(config: &Config, gate: &Gate, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+    let unreadable = |err: base::files::FileError| NetworkError::Io {
+        doing: "cannot read the addresses of sandboxes",
+        source: std::io::Error::other(err),
+    };
+    let claims = Claims::load(&gate.claims).map_err(unreadable)?;
+    let (requests, inbox) = mpsc::channel(REQUESTS_BACKLOG);
+    gate::listen(&gate.socket, requests, group)?;
+    let enforcer = Enforcer {
+        node: config.node_name.clone(),
+        families: config.families(),
+        policies: informers.get::<NetworkPolicy>(),
+        cluster: None,
+        informers: informers.clone(),
+        claims,
+        applied: Applied::Unknown,
+        waiting: Vec::new(),
+    };
+    group.spawn("network-policy", enforcer.run(inbox));
+    Ok(())
+}
+
+/// The script that removes the table.
+pub(crate) fn removal() -> String {
+    table::remove(rules::TABLE)
+}
+
+/// Pods and namespaces, followed once there is a policy.
+struct Cluster {
+    pods: Informer<Pod>,
+    namespaces: Informer<Namespace>,
+    pod_changes: Changes<Pod>,
+    namespace_changes: Changes<Namespace>,
+}
+
+/// What is in the kernel.
+enum Applied {
+    /// To be written whole.
+    Unknown,
+    /// No table, as there is no policy.
+    Nothing,
+    Table(Ruleset),
+}
+
+struct Enforcer {
+    node: String,
+    families: BTreeSet<Family>,
+    policies: Informer<NetworkPolicy>,
+    cluster: Option<Cluster>,
+    informers: Informers,
+    claims: Claims,
+    applied: Applied,
+    /// New pods that may be under a policy.
+    waiting: Vec<(PodRef, oneshot::Sender<()>)>,
+}
+
+impl Enforcer {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
+        let mut changes = self.policies.changes();
+        self.policies.synced().await;
+        self.follow_cluster().await;
+        if let Some(cluster) = &self.cluster {
+            // Sandboxes that went while we were not there.
+            let live: BTreeSet<String> = cluster.pods.list().iter().map(|pod| model::uid_on_node(pod).to_owned()).collect();
+            remember(self.claims.keep(|uid| live.contains(uid)));
+        }
+        let mut retry = self.enforce().await;
+        loop {
+            let urgent = tokio::select! {
+                _ = changes.next() => false,
+                relevant = next_relevant(self.cluster.as_mut()) => match relevant {
+                    true => !self.waiting.is_empty(),
+                    // A pod that waits may be the one that just appeared; nothing else has to be done about it.
+                    false if self.waiting.is_empty() => continue,
+                    false => true,
+                },
+                Some(request) = inbox.recv() => match self.take(request) {
+                    true => true,
+                    false => continue,
+                },
+                () = sleep(retry) => false,
+            };
+            if !urgent {
+                tokio::time::sleep(GATHER).await;
+            }
+            changes.drain();
+            self.follow_cluster().await;
+            retry = self.enforce().await;
+        }
+    }
+
+    /// Takes the plugin's call; says whether rules must be looked at now.
+    fn take(&mut self, request: Request) -> bool {
+        match request {
+            Request::Add { sandbox, pod, ips, done } => {
+                remember(self.claims.add(&sandbox, Claim { uid: pod.uid.clone(), ips }));
+                if self.policies.list_in(&pod.ns).is_empty() {
+                    // Nobody isolates it. (A caller that left is no matter.)
+                    let _left = done.send(());
+                    return false;
+                }
+                self.waiting.push((pod, done));
+                true
+            }
+            Request::Remove { sandbox, done } => {
+                let known = self.claims.remove(&sandbox);
+                let look = matches!(known, Ok(true)) && !self.policies.is_empty();
+                remember(known);
+                let _left = done.send(());
+                look
+            }
+        }
+    }
+
+    async fn follow_cluster(&mut self) {
+        match (&mut self.cluster, self.policies.is_empty()) {
+            (None, false) => {
+                let (pods, namespaces) = (self.informers.get::<Pod>(), self.informers.get::<Namespace>());
+                let (pod_changes, namespace_changes) = (pods.changes(), namespaces.changes());
+                pods.synced().await;
+                namespaces.synced().await;
+                info!("network policies are followed");
+                self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes });
+            }
+            (Some(cluster), _) => {
+                cluster.pod_changes.drain();
+                cluster.namespace_changes.drain();
+            }
+            (None, true) => {}
+        }
+    }
+
+    /// Brings the kernel to what the objects say; `Some` is the time after which to try again.
+    async fn enforce(&mut self) -> Option<Duration> {
+        self.waiting.retain(|(_, done)| !done.is_closed());
+        if let Err(err) = self.apply().await {
+            warn!(err = %Chain(&err), "cannot apply network policies, trying the whole table again");
+            self.applied = Applied::Unknown;
+            return Some(RETRY);
+        }
+        let Some(cluster) = &self.cluster else { return None };
+        let seen = |pod: &PodRef| cluster.pods.get(&pod.ns, &pod.name).is_some_and(|object| model::uid_on_node(&object) == pod.uid);
+        let (known, unknown) = std::mem::take(&mut self.waiting).into_iter().partition(|(pod, _)| seen(pod));
+        self.waiting = unknown;
+        let known: Vec<(PodRef, oneshot::Sender<()>)> = known;
+        for (_, done) in known {
+            let _left = done.send(());
+        }
+        None
+    }
+
+    async fn apply(&mut self) -> Result<(), NetworkError> {
+        let policies = self.policies.list();
+        let (Some(cluster), false) = (&self.cluster, policies.is_empty()) else {
+            if !matches!(self.applied, Applied::Nothing) {
+                nft::apply(&table::remove(rules::TABLE)).await?;
+                self.applied = Applied::Nothing;
+            }
+            return Ok(());
+        };
+        let world = model::world(&policies, &cluster.pods.list(), &cluster.namespaces.list(), &self.claims, &self.node);
+        let after = rules::render(&world, &self.families);
+        match std::mem::replace(&mut self.applied, Applied::Unknown) {
+            Applied::Table(before) => {
+                let script = table::update(rules::TABLE, &before, &after);
+                nft::apply(&script.change).await?;
+                nft::apply(&script.sweep).await?;
+            }
+            Applied::Nothing | Applied::Unknown => nft::apply(&table::full(rules::TABLE, &after)).await?,
+        }
+        debug!(n = policies.len(), "network policies are in force");
+        self.applied = Applied::Table(after);
+        Ok(())
+    }
+}
+
+/// Waits for a change of pods or namespaces; says whether rules can depend on it.
+async fn next_relevant(cluster: Option<&mut Cluster>) -> bool {
+    let Some(cluster) = cluster else { return std::future::pending().await };
+    tokio::select! {
+        change = next(&mut cluster.pod_changes) => match change {
+            Change::Modified { old, new } => model::matters(&old, &new),
+            _ => true,
+        },
+        change = next(&mut cluster.namespace_changes) => match change {
+            Change::Modified { old, new } => old.metadata.labels != new.metadata.labels,
+            _ => true,
+        },
+    }
+}
+
+async fn next<K: Kind>(changes: &mut Changes<K>) -> Change<K> {
+    changes.next().await
+}
+
+async fn sleep(wait: Option<Duration>) {
+    match wait {
+        Some(wait) => tokio::time::sleep(wait).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn remember<T>(saved: Result<T, base::files::FileError>) {
+    if let Err(err) = saved {
+        warn!(err = %Chain(&err), "cannot write down which addresses sandboxes have");
+    }
+}
