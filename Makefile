@@ -1,5 +1,5 @@
 # The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
-.PHONY: up down test check fix test-room bench gen release release-all
+.PHONY: up down test test-vm check fix test-room bench gen release release-all
 
 up: ## bring a cluster up and show a web page answered by real pods
 	@sh scripts/up.sh
@@ -9,6 +9,9 @@ down: ## stop it and take mounts, links and nft tables away; data stays
 
 test: ## all tests, those with real containers included (as root)
 	@sh scripts/test.sh
+
+test-vm: ## a whole machine under emulation: install.sh, reboot, power cuts, uninstall (as root, many minutes)
+	@sh scripts/test-vm.sh
 
 check: ## read-only: format, lints, the tree's own rules
 	cargo fmt --all --check

@@ -26,7 +26,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
 /// nft tables of kedge, by family and name.
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 8] = [
+    ("inet", "kedge-bandwidth"),
     ("inet", "kedge-policy"),
     ("ip", "kedge-proxy"),
     ("ip6", "kedge-proxy"),

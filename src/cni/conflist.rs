@@ -38,6 +38,7 @@ pub fn conflist(node: &Conflist) -> String {
     let mut plugins = vec![bridge];
     plugins.extend(node.policy_socket.as_ref().map(|socket| json!({ "type": "kedge-policy", "socket": socket })));
     plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }));
+    plugins.push(json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }));
     let list = json!({ "cniVersion": "1.0.0", "name": "kedge", "plugins": plugins });
     format!("{list:#}\n")
 }

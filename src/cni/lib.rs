@@ -1,8 +1,9 @@
 //! This room plugs pods into the node's network. containerd executes it under the names of the standard CNI plugins
-//! (`bridge`, `host-local`, `loopback`, `portmap`, and our own `kedge-policy`); each call does one thing and ends, in milliseconds.
+//! (`bridge`, `host-local`, `loopback`, `portmap`, `bandwidth`, and our own `kedge-policy`); each call does one thing and ends, in milliseconds.
 //! In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses, routes, nftables elements, JSON.
 //! It never knows what a Pod or an API server is, and it imports base only.
 
+mod bandwidth;
 mod bridge;
 mod conflist;
 mod error;
@@ -23,7 +24,7 @@ use crate::request::{Command, Request};
 use crate::result::NetResult;
 
 /// Names under which the binary answers as a CNI plugin.
-pub const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "portmap", "kedge-policy"];
+pub const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "bandwidth", "kedge-policy"];
 
 pub use crate::conflist::{Conflist, conflist};
 
@@ -73,6 +74,9 @@ async fn call(plugin: &str, request: &Request) -> Result<Option<NetResult>, CniE
         ("portmap", Command::Add) => portmap::add(request).map(Some),
         ("portmap", Command::Del) => portmap::del(request).map(|()| None),
         ("portmap", Command::Check) => portmap::check(request).map(|()| None),
+        ("bandwidth", Command::Add) => bandwidth::add(request).map(Some),
+        ("bandwidth", Command::Del) => bandwidth::del(request).map(|()| None),
+        ("bandwidth", Command::Check) => Ok(None),
         ("kedge-policy", Command::Add) => policy::add(request).map(Some),
         ("kedge-policy", Command::Del) => policy::del(request).map(|()| None),
         ("kedge-policy", Command::Check) => Ok(None),

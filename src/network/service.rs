@@ -155,5 +155,5 @@ async fn forget_flows(family: Family, before: Option<&ServiceRules>, after: &Ser
 /// The script that removes the tables of the proxy and of the CNI plugins.
 pub(crate) fn removal() -> String {
     let tables = ["ip", "ip6"].into_iter().flat_map(|family| [TABLE, "kedge-hostport", "kedge-masq"].map(|name| Table { family, name }));
-    tables.map(table::remove).collect()
+    tables.chain([Table { family: "inet", name: "kedge-bandwidth" }]).map(table::remove).collect()
 }

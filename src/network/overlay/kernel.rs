@@ -279,6 +279,8 @@ fn is_planned(entry: &NeighbourMessage, plan: &Plan) -> bool {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => to = Some(IpAddr::V4(*ip)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => to = Some(IpAddr::V6(*ip)),
+            // A forwarding entry's address is not of its message's family.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => to = raw_ip(bytes),
             NeighbourAttribute::LinkLayerAddress(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
             _ => {}
         }
@@ -289,6 +291,14 @@ fn is_planned(entry: &NeighbourMessage, plan: &Plan) -> bool {
     }
     // Multicast groups and the like are the kernel's.
     to.is_multicast() || plan.neighbours.get(&to) == Some(&mac)
+}
+
+fn raw_ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+        _ => None,
+    }
 }
 
 fn mtu(link: &LinkMessage) -> Option<u32> {

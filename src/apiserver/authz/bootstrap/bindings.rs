@@ -15,6 +15,8 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
     ("system:public-info-viewer", "system:public-info-viewer", &["group system:authenticated", "group system:unauthenticated"]),
     ("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", &["group system:serviceaccounts"]),
     ("system:volume-scheduler", "system:volume-scheduler", &["user system:kube-scheduler"]),
+    // Ours: network policies are kept, and pod networks joined, on every node.
+    ("kedge:node-network", "kedge:node-network", &["user system:kube-proxy"]),
     // Ours: what a machine that joins with a bootstrap token may ask for, and renew later.
     ("kedge:node-bootstrapper", "system:node-bootstrapper", &["group system:bootstrappers:kedge:default-node-token"]),
     (

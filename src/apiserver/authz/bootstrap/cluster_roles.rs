@@ -178,6 +178,11 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         "list,watch @networking.k8s.io servicecidrs",
         "list,watch @discovery.k8s.io endpointslices",
     ]),
+    // Ours: what the network of a node that joined must see.
+    role("kedge:node-network", &[
+        "list,watch @core pods namespaces nodes",
+        "list,watch @networking.k8s.io networkpolicies",
+    ]),
     role("system:persistent-volume-provisioner", &[
         "read,create,delete @core persistentvolumes",
         "read,update @core persistentvolumeclaims",

@@ -1,0 +1,144 @@
+//! The `bandwidth` plugin: holds a pod to the rates of its annotations `kubernetes.io/ingress-bandwidth` and `…/egress-bandwidth`,
+//! which the runtime passes as `runtimeConfig.bandwidth`.
+//!
+//! It polices (what is above the rate is dropped, TCP adapts) in nftables, where upstream's plugin shapes with tbf and an ifb device that
+//! many small kernels lack. One table: maps from a pod's address to a chain with its limit.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::error::CniError;
+use crate::nft;
+use crate::request::Request;
+use crate::result::NetResult;
+
+const TABLE: &str = "inet kedge-bandwidth";
+/// A burst is a tenth of a second's traffic, at least this many bytes: less, and TCP never gets up to speed.
+const BURST_BYTES_MIN: u64 = 128 * 1024;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    runtime_config: RuntimeConfig,
+    /// Rates for every pod of the network, as upstream's plugin takes them; the runtime's win.
+    #[serde(flatten)]
+    fixed: Rates,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RuntimeConfig {
+    bandwidth: Option<Rates>,
+}
+
+/// Bits a second to the pod and from it; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+struct Rates {
+    ingress_rate: u64,
+    egress_rate: u64,
+}
+
+impl Rates {
+    fn of(request: &Request) -> Result<Rates, CniError> {
+        let config: Config = request.parse()?;
+        Ok(config.runtime_config.bandwidth.unwrap_or(config.fixed))
+    }
+}
+
+pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
+    let prev = request.prev_result()?.ok_or_else(|| CniError::config("must be called as chained plugin"))?;
+    let rates = Rates::of(request)?;
+    if rates != Rates::default() {
+        let addresses: Vec<std::net::IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
+        nft::apply(&script(&request.container_id, rates, &addresses))?;
+    }
+    Ok(prev)
+}
+
+/// The runtime repeats the rates of ADD; most pods have none, and cost nothing here.
+pub(crate) fn del(request: &Request) -> Result<(), CniError> {
+    if Rates::of(request)? == Rates::default() {
+        return Ok(());
+    }
+    let mut script = String::new();
+    for (map, _) in MAPS {
+        for element in nft::elements("inet", "kedge-bandwidth", "map", map)? {
+            // `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"goto": …}]`
+            let Some(key) = element.get(0).and_then(|key| key.get("elem")) else { continue };
+            let ours = key.get("comment").and_then(serde_json::Value::as_str) == Some(&request.container_id);
+            if let Some(ip) = key.get("val").and_then(serde_json::Value::as_str).filter(|_| ours) {
+                let _infallible = writeln!(script, "delete element {TABLE} {map} {{ {ip} }}");
+            }
+        }
+    }
+    if script.is_empty() {
+        return Ok(());
+    }
+    nft::apply(&script)?;
+    // Apart from the elements' deletion: older kernels refuse to delete a chain in the transaction that drops its last reference.
+    let chains = ["in", "out"].map(|direction| chain(direction, &request.container_id));
+    // Adding first makes the deletion succeed whether there was a limit that way or not.
+    nft::apply(&chains.iter().map(|chain| format!("add chain {TABLE} {chain}\ndelete chain {TABLE} {chain}\n")).collect::<String>())
+}
+
+/// Maps and the types of their keys.
+const MAPS: [(&str, &str); 4] = [("to4", "ipv4_addr"), ("to6", "ipv6_addr"), ("from4", "ipv4_addr"), ("from6", "ipv6_addr")];
+
+fn chain(direction: &str, container: &str) -> String {
+    // A sandbox's id is 64 hex digits; nft takes names of 127.
+    format!("{direction}-{}", container.chars().take(100).collect::<String>())
+}
+
+/// Adding what is there changes nothing; rules are written anew.
+fn script(container: &str, rates: Rates, addresses: &[std::net::IpAddr]) -> String {
+    let mut script = format!("add table {TABLE}\n");
+    for (map, kind) in MAPS {
+        let _infallible = writeln!(script, "add map {TABLE} {map} {{ type {kind} : verdict; }}");
+    }
+    // The first hook sees packets between pods and beyond; the second what the node itself sends.
+    for (name, hook, lines) in [
+        ("forward", "forward", &["ip saddr vmap @from4", "ip6 saddr vmap @from6", "ip daddr vmap @to4", "ip6 daddr vmap @to6"][..]),
+        ("output", "output", &["ip daddr vmap @to4", "ip6 daddr vmap @to6"][..]),
+        ("input", "input", &["ip saddr vmap @from4", "ip6 saddr vmap @from6"][..]),
+    ] {
+        let _infallible = writeln!(script, "add chain {TABLE} {name} {{ type filter hook {hook} priority -10; }}\nflush chain {TABLE} {name}");
+        for line in lines {
+            let _infallible = writeln!(script, "add rule {TABLE} {name} {line}");
+        }
+    }
+    for (direction, map, rate) in [("in", "to", rates.ingress_rate), ("out", "from", rates.egress_rate)] {
+        let bytes = rate / 8;
+        if bytes == 0 {
+            continue;
+        }
+        let (chain, burst) = (chain(direction, container), (bytes / 10).max(BURST_BYTES_MIN).min(u64::from(u32::MAX)));
+        let _infallible = writeln!(
+            script,
+            "add chain {TABLE} {chain}\nflush chain {TABLE} {chain}\nadd rule {TABLE} {chain} limit rate over {bytes} bytes/second burst {burst} bytes drop"
+        );
+        for ip in addresses {
+            let digit = if ip.is_ipv4() { '4' } else { '6' };
+            let _infallible = writeln!(script, "add element {TABLE} {map}{digit} {{ {ip} comment \"{container}\" : jump {chain} }}");
+        }
+    }
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Command, for_test};
+    use serde_json::json;
+
+    #[test]
+    fn the_runtimes_rates_win() {
+        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5, "runtimeConfig": { "bandwidth": { "ingressRate": 8_000_000, "ingressBurst": 1 } } });
+        let rates = Rates::of(&for_test(Command::Add, "c1", config)).unwrap();
+        assert_eq!(rates, Rates { ingress_rate: 8_000_000, egress_rate: 0 });
+        let text = script("c1", rates, &["10.42.0.5".parse().unwrap()]);
+        assert!(text.contains("in-c1 limit rate over 1000000 bytes/second burst 131072 bytes drop"), "{text}");
+        assert!(text.contains("to4 { 10.42.0.5 comment \"c1\" : jump in-c1 }") && !text.contains("out-c1"), "{text}");
+    }
+}
