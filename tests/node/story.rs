@@ -24,10 +24,12 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 10] = [
+    let chapters: [(&str, fn(&Server)); 12] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
+        ("a policy lets one client in and keeps another out", policies),
+        ("a balancer's address at once", balancer),
         ("exec tells input, output and exit code", exec),
         ("logs", logs),
         ("port-forward and cp", forward_and_copy),
@@ -90,6 +92,33 @@ fn roads(server: &Server) {
     );
     let api = server.ok(&["exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local"]);
     assert!(api.contains("10.43.0.1"), "{api}");
+}
+
+/// Each try is a pod of its own, so that its very first packet counts.
+fn policies(server: &Server) {
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\nspec:\n  podSelector: {matchLabels: {app: web}}\n  ingress: [{from: [{podSelector: {matchLabels: {let: in}}}]}]\n";
+    server.ok_with(&["apply", "-f", "-"], policy);
+    let ip = cluster_ip(server).ip().to_string();
+    let ends = |name: &str, label: &str, phase: &str| {
+        let reach = format!("nc -w 3 {ip} 80 </dev/null");
+        server.ok(&["run", name, "--image=kedge.local/busybox:1", "--restart=Never", label, "--command", "--", "sh", "-c", &reach]);
+        server.until(&["get", "pod", name, "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == phase);
+        server.ok(&["delete", "pod", name, "--timeout=60s"]);
+    };
+    ends("guest", "--labels=let=in", "Succeeded");
+    ends("stranger", "--labels=let=not", "Failed");
+    // The node itself, and with it every probe, always gets through.
+    wait_for("the page from the node", POD_LIMIT, || page(cluster_ip(server)).and_then(expect_page));
+    server.ok(&["delete", "networkpolicy", "web"]);
+    ends("stranger", "--labels=let=not", "Succeeded");
+}
+
+fn balancer(server: &Server) {
+    server.ok(&["expose", "deployment", "web", "--name=balanced", "--type=LoadBalancer", "--port=8085", "--target-port=http"]);
+    server.until(&["get", "service", "balanced", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"], POD_LIMIT, |out| out == NODE_IP);
+    let addr: SocketAddr = format!("{NODE_IP}:8085").parse().unwrap();
+    wait_for("the page on the balancer's address", POD_LIMIT, || page(addr).and_then(expect_page));
+    server.ok(&["delete", "service", "balanced"]);
 }
 
 fn expect_page(body: String) -> Result<(), String> {
