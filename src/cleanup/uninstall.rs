@@ -50,14 +50,20 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
         println!("keep {} (volumes; --delete-volumes removes them)", data_dir.join(VOLUMES).display());
     }
     let made = installed(RECORD);
-    for item in made.iter().filter(|item| item.kind != "binary") {
+    let late = |item: &&Installed| item.kind == "binary" || item.kind == "script";
+    for item in made.iter().filter(|item| !late(item)) {
         remove_item(&mut cleaner, item);
     }
     if made.iter().any(|item| item.kind == "systemd") {
         cleaner.step("let systemd read its units again", || cleanup::run("systemctl", &["daemon-reload"]));
     }
+    if cleaner.failed > 0 {
+        // The program and its record stay for a second run.
+        println!("keep the program: mend what failed and run this again");
+        return cleaner.outcome();
+    }
     remove_config(&mut cleaner, args.delete_config);
-    for item in made.iter().filter(|item| item.kind == "binary") {
+    for item in made.iter().filter(late) {
         remove_item(&mut cleaner, item);
     }
     cleaner.outcome()

@@ -36,7 +36,10 @@ struct RuntimeConfig {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 struct Rates {
+    // containerd's library writes its Go names, and Go reads any case.
+    #[serde(alias = "IngressRate")]
     ingress_rate: u64,
+    #[serde(alias = "EgressRate")]
     egress_rate: u64,
 }
 
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_runtimes_rates_win() {
-        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5, "runtimeConfig": { "bandwidth": { "ingressRate": 8_000_000, "ingressBurst": 1 } } });
+        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5, "runtimeConfig": { "bandwidth": { "IngressRate": 8_000_000, "IngressBurst": 1 } } });
         let rates = Rates::of(&for_test(Command::Add, "c1", config)).unwrap();
         assert_eq!(rates, Rates { ingress_rate: 8_000_000, egress_rate: 0 });
         let text = script("c1", rates, &["10.42.0.5".parse().unwrap()]);
