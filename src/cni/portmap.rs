@@ -39,11 +39,14 @@ struct RuntimeConfig {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PortMapping {
+    // containerd's library writes its Go names, and Go reads any case.
+    #[serde(alias = "HostPort")]
     host_port: i64,
+    #[serde(alias = "ContainerPort")]
     container_port: i64,
-    #[serde(default)]
+    #[serde(alias = "Protocol", default)]
     protocol: String,
-    #[serde(rename = "hostIP", default)]
+    #[serde(rename = "hostIP", alias = "HostIP", default)]
     host_ip: String,
 }
 
@@ -282,6 +285,12 @@ mod tests {
         assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
         let one = mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
         assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
+    }
+
+    #[test]
+    fn containerds_own_names_are_read() {
+        let theirs = mapping(json!({ "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "10.0.0.1" })).unwrap();
+        assert_eq!((theirs.key().1.as_str(), theirs.container_port), ("10.0.0.1 . udp . 53", 5353));
     }
 
     #[test]
