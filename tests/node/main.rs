@@ -8,6 +8,7 @@
 mod harness;
 
 mod clients;
+mod kills;
 mod namespaces;
 mod node;
 mod story;

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::clients::clients;
 use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
+use crate::kills;
 use crate::namespaces::NODE_IP;
 use crate::node::{Load, containerd_socket, import_busybox, page, processes};
 
 /// Containers start, probes pass, rollouts end within this on a busy machine.
-const POD_LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const POD_LIMIT: Duration = Duration::from_secs(90);
 /// Supervised processes come back within this.
-const HEAL_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const HEAL_LIMIT: Duration = Duration::from_secs(60);
 const PAGE: &str = "Hello from kedge";
-const IDS: &str = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
+pub(crate) const IDS: &str = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
 
 /// Tells the whole story with one program.
 pub(crate) fn run(program: &Path) {
@@ -50,6 +51,9 @@ pub(crate) fn run(program: &Path) {
     let began = Instant::now();
     let server = kedge_dies(server);
     chapter("kedge dies and pods do not", began);
+    let began = Instant::now();
+    let server = kills::at_random_moments(server);
+    chapter("both die again and again", began);
     let began = Instant::now();
     killall(program, server);
     chapter("killall leaves nothing", began);
@@ -125,7 +129,7 @@ fn expect_page(body: String) -> Result<(), String> {
     if body.contains(PAGE) { Ok(()) } else { Err(body) }
 }
 
-fn cluster_ip(server: &Server) -> SocketAddr {
+pub(crate) fn cluster_ip(server: &Server) -> SocketAddr {
     let ip = server.ok(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     format!("{ip}:80").parse().unwrap()
 }
