@@ -32,8 +32,7 @@ const BANNED: [(&str, &str); 11] = [
 
 /// Who may use kube's watcher itself: everybody else reads an informer. Path and why.
 const WATCHERS: &[(&str, &str)] = &[
-    ("src/client/informer.rs", "the one list/watch"),
-    ("src/kubelet/volumes/refs.rs", "single ConfigMaps and Secrets: a node may not list them"),
+    ("tests/node/clients.rs", "drives kube-rs as its users do"),
 ];
 
 fn root() -> &'static Path {

@@ -121,6 +121,15 @@ impl Informers {
         Informer(shared)
     }
 
+    /// The metadata of one object, watched by itself until `group` ends. For clients that may read objects by name only (a node's
+    /// ConfigMaps and Secrets). Not shared; `path` is the collection's, e.g. `/api/v1/namespaces/default/secrets`.
+    pub fn one(client: &kube::Client, path: &str, name: &str, group: &Group) -> Informer<Metadata> {
+        let shared = Arc::new(Shared::default());
+        let source = Source { kind: path.to_owned(), path: path.to_owned(), fields: format!("metadata.name={name}"), metadata: true };
+        group.spawn("watch-one", reflector::follow(client.clone(), source, Arc::clone(&shared) as Arc<dyn Sink>, Rng::from_os()));
+        Informer(shared)
+    }
+
     fn follow<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static>(&self, source: Source, shared: &Arc<Shared<K>>) {
         let name = format!("watch-{}{}", if source.metadata { "metadata-" } else { "" }, source.kind);
         self.group.spawn(&name, reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()));

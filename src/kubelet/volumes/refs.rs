@@ -4,12 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::task::Group;
-use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Volume};
-use kube::Api;
-use kube::runtime::watcher;
+use client::informer::Informers;
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio::sync::mpsc;
-use tracing::debug;
 
 /// Changes that wait for the manager; when full the watch waits.
 const BACKLOG_CHANGES: usize = 256;
@@ -77,40 +74,25 @@ impl Refs {
 
     fn watch(&self, object: &Ref) -> Group {
         let group = self.group.child("ref");
-        let (client, tx, key) = (self.client.clone(), self.changed.clone(), object.clone());
-        group.spawn_short("watch", async move {
-            match &key {
-                Ref::ConfigMap { ns, name } => follow::<ConfigMap>(Api::namespaced(client, ns), name, &key, &tx).await,
-                Ref::Secret { ns, name } => follow::<Secret>(Api::namespaced(client, ns), name, &key, &tx).await,
+        let (ns, name, plural) = match object {
+            Ref::ConfigMap { ns, name } => (ns, name, "configmaps"),
+            Ref::Secret { ns, name } => (ns, name, "secrets"),
+        };
+        let informer = Informers::one(&self.client, &format!("/api/v1/namespaces/{ns}/{plural}"), name, &group);
+        let (tx, key) = (self.changed.clone(), object.clone());
+        group.spawn_short("tell", async move {
+            let mut changes = informer.changes();
+            // What is there at first is no change: whoever holds the object has just read it.
+            informer.synced().await;
+            changes.drain();
+            loop {
+                changes.next().await;
+                if tx.send(key.clone()).await.is_err() {
+                    return;
+                }
             }
         });
         group
-    }
-}
-
-async fn follow<K>(api: Api<K>, name: &str, key: &Ref, tx: &mpsc::Sender<Ref>)
-where
-    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
-{
-    let mut stream = std::pin::pin!(watcher::watch_object(api, name));
-    let mut seen: Option<Option<String>> = None;
-    while let Some(item) = stream.next().await {
-        let version = match item {
-            Ok(object) => object.and_then(|o| o.meta().resource_version.clone()),
-            Err(err) => {
-                debug!(err = %err, "watch of a mounted object broke");
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-                continue;
-            }
-        };
-        let first = seen.is_none();
-        if seen.as_ref() == Some(&version) {
-            continue;
-        }
-        seen = Some(version);
-        if !first && tx.send(key.clone()).await.is_err() {
-            return;
-        }
     }
 }
 
