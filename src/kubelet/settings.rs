@@ -96,8 +96,7 @@ impl Settings {
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Settings, String> {
         let mut settings = Settings::default();
         for word in words {
-            let (name, value) =
-                word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("{word:?}: expected name=value"))?;
+            let (name, value) = word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("{word:?}: expected name=value"))?;
             settings.set(name, value).map_err(|why| format!("{name}: {why}"))?;
         }
         if settings.image_gc_low_percent > settings.image_gc_high_percent {
