@@ -24,7 +24,7 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 12] = [
+    let chapters: [(&str, fn(&Server)); 14] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
