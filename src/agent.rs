@@ -35,6 +35,7 @@ pub(crate) struct AgentConfig {
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) network: NetworkChoice,
+    pub(crate) kubelet: kubelet::settings::Settings,
     pub(crate) search_path: OsString,
     /// The kubelet's server: certificate and the CAs of its clients.
     pub(crate) serving: Arc<rustls::ServerConfig>,
@@ -140,7 +141,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         resolv_conf: config.resolv_conf,
         labels: config.labels,
         taints: config.taints,
-        settings: kubelet::settings::Settings::default(),
+        settings: config.kubelet,
     };
     let runtime = kubelet::start_runtime(&kubelet, group).await?;
     if let Some(images) = config.images {

@@ -155,6 +155,9 @@ pub(crate) struct ServerArgs {
     /// Port of the node's kubelet.
     #[arg(long, default_value_t = 10250, value_name = "PORT", help_heading = "Node")]
     pub(crate) kubelet_port: u16,
+    /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
+    pub(crate) kubelet_arg: Vec<String>,
     /// Label to register the node with. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_label: Vec<String>,

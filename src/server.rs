@@ -86,6 +86,7 @@ struct Plan {
     service_cidr: IpNet,
     cluster_dns: IpAddr,
     taints: Vec<Taint>,
+    kubelet: kubelet::settings::Settings,
 }
 
 fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
@@ -125,7 +126,9 @@ impl Plan {
         let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
         let taints = args.node_taint.iter().map(|taint| parse_taint(taint)).collect::<Result<_, _>>()?;
+        let kubelet = kubelet::settings::Settings::parse(args.kubelet_arg.iter().map(String::as_str));
         Ok(Plan {
+            kubelet: kubelet.map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
             node_name,
             advertise: args.advertise_address.or(node_ips.first().copied()).ok_or(HostError::NoAddress)?,
             node_ips,
@@ -330,6 +333,7 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         labels: plan.labels()?,
         taints: plan.taints.clone(),
         network: network_choice(&plan.args),
+        kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),
         serving,
         images,

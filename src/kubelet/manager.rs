@@ -219,10 +219,21 @@ impl Desk {
         self.group.spawn_short("pod", async move {
             Box::pin(worker.run()).await;
             let ended = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
-            let name = ended.map(|entry| key(&entry.tx.borrow().pod)).unwrap_or_default();
+            let Some((name, was_static)) = ended.map(|entry| {
+                let last = entry.tx.borrow();
+                (key(&last.pod), last.is_static)
+            }) else {
+                return;
+            };
             let next = desk.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
             if let Some(pod) = next {
                 desk.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static: true });
+            } else if was_static {
+                // Its file is gone: so must be its picture in the API.
+                let mirror = desk.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+                if let Some(mirror) = mirror {
+                    mirror::remove(&desk.node, &mirror).await;
+                }
             }
         });
     }

@@ -96,12 +96,11 @@ impl Settings {
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Settings, String> {
         let mut settings = Settings::default();
         for word in words {
-            let (name, value) =
-                word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("kubelet-arg {word:?}: expected name=value"))?;
-            settings.set(name, value).map_err(|why| format!("kubelet-arg {name}: {why}"))?;
+            let (name, value) = word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("{word:?}: expected name=value"))?;
+            settings.set(name, value).map_err(|why| format!("{name}: {why}"))?;
         }
         if settings.image_gc_low_percent > settings.image_gc_high_percent {
-            return Err("kubelet-arg image-gc-low-threshold: must not be above image-gc-high-threshold".to_owned());
+            return Err("image-gc-low-threshold: must not be above image-gc-high-threshold".to_owned());
         }
         Ok(settings)
     }
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(settings.eviction_hard["nodefs.available"].of(1000), 50);
         assert_eq!((settings.reserved_of("cpu"), settings.reserved_of("memory")), (200, 64 << 20));
         assert_eq!(settings.pressure_transition, Duration::from_secs(90));
-        assert_eq!(Settings::parse(["warp-speed=1"]).unwrap_err(), "kubelet-arg warp-speed: this kubelet has no such setting");
+        assert_eq!(Settings::parse(["warp-speed=1"]).unwrap_err(), "warp-speed: this kubelet has no such setting");
         assert!(Settings::parse(["eviction-hard=moon.available<1"]).is_err());
     }
 }

@@ -47,6 +47,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     let of = |wanted: fn(Role) -> bool| -> Vec<ContainerStatus> {
         all.iter().filter(|(_, role)| wanted(*role)).map(|(c, role)| container_status(facts, c, *role)).collect()
     };
+    // A pod that was turned away at the door never had containers to speak of.
+    let rejected = facts.failure.is_some() && facts.observed.sandboxes.is_empty() && facts.observed.containers.is_empty();
     let init = of(|role| role != Role::Main);
     let main = of(|role| role == Role::Main);
     let extra: Vec<ContainerStatus> =
@@ -69,8 +71,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         start_time: facts.before.start_time.clone().or_else(|| Some(Time(whole_secs(facts.now)))),
         qos_class: Some(cgroups::qos(facts.pod).name().to_owned()),
         observed_generation: facts.pod.metadata.generation,
-        init_container_statuses: (!init.is_empty()).then_some(init),
-        container_statuses: Some(main),
+        init_container_statuses: (!init.is_empty() && !rejected).then_some(init),
+        container_statuses: (!rejected).then_some(main),
         ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),
         ..Default::default()
     };

@@ -25,7 +25,7 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 12] = [
+    let chapters: [(&str, fn(&Server)); 14] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
@@ -35,6 +35,8 @@ pub(crate) fn run(program: &Path) {
         ("logs", logs),
         ("port-forward and cp", forward_and_copy),
         ("programs' clients", clients),
+        ("a running pod is looked into", debug),
+        ("a container is resized and runs on", resize),
         ("an update and a rollback lose no request", rollout),
         ("containerd dies and pods do not", containerd_dies),
         ("a deleted pod leaves nothing", deletion),
@@ -201,6 +203,28 @@ fn forward_and_copy(server: &Server) {
     server.ok(&["cp", there.to_str().unwrap(), "client:/tmp/file"]);
     server.ok(&["cp", "client:/tmp/file", back.to_str().unwrap()]);
     assert!(std::fs::read(&back).unwrap() == bytes, "a file came back changed");
+}
+
+/// An ephemeral container sees the processes of the one it was sent to.
+fn debug(server: &Server) {
+    let look = ["--target=client", "-c", "look", "--profile=general", "--", "sh", "-c", "ps; sleep 1"];
+    server.ok(&[&["debug", "client", "--image=kedge.local/busybox:1"][..], &look].concat());
+    server.until(&["logs", "client", "-c", "look"], POD_LIMIT, |out| out.contains("sleep 3600"));
+    let code = "jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}";
+    server.until(&["get", "pod", "client", "-o", code], POD_LIMIT, |out| out == "0");
+}
+
+/// A new CPU limit reaches the running container.
+fn resize(server: &Server) {
+    let spec = r#"{"spec":{"containers":[{"name":"sized","image":"kedge.local/busybox:1","command":["sleep","3600"],
+        "resources":{"requests":{"cpu":"10m"},"limits":{"cpu":"100m"}}}]}}"#;
+    server.ok(&["run", "sized", "--image=kedge.local/busybox:1", "--restart=Never", "--overrides", spec]);
+    server.ok(&["wait", "pod/sized", "--for=condition=Ready", "--timeout=60s"]);
+    let wish = r#"{"spec":{"containers":[{"name":"sized","resources":{"limits":{"cpu":"200m"}}}]}}"#;
+    server.ok(&["patch", "pod", "sized", "--subresource=resize", "-p", wish]);
+    let told = "jsonpath={.status.containerStatuses[0].resources.limits.cpu} {.status.containerStatuses[0].restartCount}";
+    server.until(&["get", "pod", "sized", "-o", told], POD_LIMIT, |out| out == "200m 0");
+    server.ok(&["delete", "pod", "sized", "--now"]);
 }
 
 fn rollout(server: &Server) {

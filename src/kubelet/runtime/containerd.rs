@@ -40,6 +40,58 @@ struct Settings<'a> {
     restrict_oom_score_adj: bool,
     disable_apparmor: bool,
     snapshotter: &'static str,
+    /// Runtimes beside runc that this machine has.
+    extra: Vec<Extra>,
+}
+
+/// A runtime that a RuntimeClass may name: its handler, containerd's type, and the program for types that take one.
+#[derive(Debug)]
+struct Extra {
+    handler: &'static str,
+    kind: String,
+    program: Option<PathBuf>,
+}
+
+/// Handlers and the programs that bring them; those of k3s, gVisor and Kata. A program that is a shim is its own type.
+const EXTRAS: [(&str, &str); 14] = [
+    ("crun", "crun"),
+    ("nvidia", "nvidia-container-runtime"),
+    ("nvidia-cdi", "nvidia-container-runtime.cdi"),
+    ("nvidia-legacy", "nvidia-container-runtime.legacy"),
+    ("runsc", "containerd-shim-runsc-v1"),
+    ("kata", "containerd-shim-kata-v2"),
+    ("lunatic", "containerd-shim-lunatic-v1"),
+    ("slight", "containerd-shim-slight-v1"),
+    ("spin", "containerd-shim-spin-v2"),
+    ("wasmedge", "containerd-shim-wasmedge-v1"),
+    ("wasmer", "containerd-shim-wasmer-v1"),
+    ("wasmtime", "containerd-shim-wasmtime-v1"),
+    ("wws", "containerd-shim-wws-v1"),
+    ("youki", "youki"),
+];
+
+fn extras(search_path: &OsStr) -> Vec<Extra> {
+    let found = |(handler, program): (&'static str, &'static str)| {
+        let path = find(program, program, search_path).ok()?;
+        // `containerd-shim-spin-v2` is the type `io.containerd.spin.v2`.
+        Some(match program.strip_prefix("containerd-shim-") {
+            Some(shim) => Extra { handler, kind: format!("io.containerd.{}", shim.replace('-', ".")), program: None },
+            None => Extra { handler, kind: "io.containerd.runc.v2".to_owned(), program: Some(path) },
+        })
+    };
+    EXTRAS.into_iter().filter_map(found).collect()
+}
+
+fn render_extras(settings: &Settings<'_>, plugin: &str) -> String {
+    let one = |extra: &Extra| {
+        let table = format!("[plugins.{plugin}.containerd.runtimes.{}", quoted(extra.handler));
+        let mut text = format!("{table}]\n  runtime_type = {}\n\n", quoted(&extra.kind));
+        if let Some(program) = &extra.program {
+            text += &format!("{table}.options]\n  BinaryName = {}\n  SystemdCgroup = {}\n\n", quoted(program), settings.systemd_cgroup);
+        }
+        text
+    };
+    settings.extra.iter().map(one).collect()
 }
 
 struct Daemon {
@@ -75,6 +127,7 @@ pub(super) async fn start(config: &Config, root: &Path, state: &Path, group: &Gr
         restrict_oom_score_adj: !may_lower_oom_score(),
         disable_apparmor: !has_apparmor(),
         snapshotter: if overlay_works(root) { "overlayfs" } else { "native" },
+        extra: extras(&config.search_path),
     };
     let wanted = render(&settings);
     let changed = read_if_exists(&daemon.config_file)?.as_deref() != Some(wanted.as_bytes());
@@ -314,7 +367,7 @@ fn render_v2(settings: &Settings<'_>) -> String {
         bin = quoted(&settings.config.cni_bin_dir),
         conf = quoted(&settings.config.cni_conf_dir),
     );
-    text + &render_registry(settings, cri)
+    text + &render_extras(settings, cri) + &render_registry(settings, cri)
 }
 
 /// containerd 2.x, which split the CRI plugin in two.
@@ -341,7 +394,7 @@ fn render_v3(settings: &Settings<'_>) -> String {
         bin = quoted(&settings.config.cni_bin_dir),
         conf = quoted(&settings.config.cni_conf_dir),
     );
-    text + &render_registry(settings, images)
+    text + &render_extras(settings, runtime) + &render_registry(settings, images)
 }
 
 #[cfg(test)]
@@ -353,6 +406,19 @@ mod tests {
         assert_eq!(parse_major("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"), Some(1));
         assert_eq!(parse_major("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7"), Some(2));
         assert_eq!(parse_major("what?"), None);
+    }
+
+    #[test]
+    fn runtimes_on_the_path_become_handlers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["containerd-shim-spin-v2", "nvidia-container-runtime"] {
+            let path = dir.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let found = extras(dir.path().as_os_str());
+        let of = |handler: &str| found.iter().find(|e| e.handler == handler).map(|e| (e.kind.as_str(), e.program.is_some()));
+        assert_eq!((of("spin"), of("nvidia")), (Some(("io.containerd.spin.v2", false)), Some(("io.containerd.runc.v2", true))));
     }
 
     #[test]
