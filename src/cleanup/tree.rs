@@ -22,7 +22,11 @@ pub(super) fn remove(path: &Path, keep: &[&str]) -> Left {
         Ok(dir) => {
             empty(&dir, path, keep, &mut left);
             if left.0.is_empty() && !keep.iter().any(|name| path.join(name).exists()) {
-                note(unlinkat(CWD, path, AtFlags::REMOVEDIR), path, &mut left);
+                match unlinkat(CWD, path, AtFlags::REMOVEDIR) {
+                    // A file system of its own is mounted there: it is empty now, and the mount is the administrator's.
+                    Err(Errno::BUSY) => {}
+                    removed => note(removed, path, &mut left),
+                }
             }
         }
         Err(Errno::NOENT) => {}
