@@ -1,5 +1,7 @@
 //! The node's half: kubelet with its server, CNI, the service proxy.
 
+pub(crate) mod role;
+
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +26,7 @@ pub(crate) struct AgentConfig {
     pub(crate) data_dir: PathBuf,
     pub(crate) node_name: String,
     pub(crate) node_ips: Vec<IpAddr>,
+    pub(crate) node_external_ips: Vec<IpAddr>,
     pub(crate) kubelet_port: u16,
     pub(crate) cluster_cidr: IpNet,
     pub(crate) service_cidr: IpNet,
@@ -124,7 +127,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         node_name: config.node_name.clone(),
         hostname: config.node_name.clone(),
         node_ips: config.node_ips,
-        node_external_ips: Vec::new(),
+        node_external_ips: config.node_external_ips,
         port: config.kubelet_port,
         root_dir: agent_dir.join("kubelet"),
         log_dir: log_dir(&config.data_dir),

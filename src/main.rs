@@ -6,6 +6,7 @@ mod cleanup;
 mod cli;
 mod config_file;
 mod connector;
+mod front;
 mod host;
 mod identity;
 mod images;

@@ -9,7 +9,7 @@ use client::informer::Informers;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Error, ResourceExt as _};
 use serde_json::json;
 use tracing::{info, warn};
@@ -106,6 +106,15 @@ impl Identities {
                 Standing::Own | Standing::Free => Ok(()),
             },
             Err(err) => Err(not_ready(&err)),
+        }
+    }
+
+    /// Frees a name.
+    pub async fn forget(&self, node: &str) -> Result<(), Refusal> {
+        match self.secrets().delete(&secret_name(node), &DeleteParams::default()).await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(err) => Err(not_ready(&err)),
+            Ok(_) => Ok(()),
         }
     }
 

@@ -74,7 +74,8 @@ impl Supervisor {
 
     /// Answers one request for which [`serves`] is true.
     pub async fn answer(&self, req: Request<Body>, conn: &ConnInfo) -> Response<Body> {
-        match (req.method().clone(), req.uri().path()) {
+        let (method, path) = (req.method().clone(), req.uri().path().to_owned());
+        match (method, path.as_str()) {
             (Method::GET, PING) => Response::new(body::full("pong")),
             (Method::GET, CACERTS) => Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned())),
             (Method::POST, JOIN) => match self.join(req, conn).await {
@@ -91,11 +92,11 @@ impl Supervisor {
 
     async fn join(&self, req: Request<Body>, conn: &ConnInfo) -> Result<Welcome, Refusal> {
         let _turn = self.joins.acquire().await.map_err(|_| Refusal::NotReady { why: "it is stopping".to_owned() })?;
-        let header = |name: http::HeaderName| req.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let (parts, body) = req.into_parts();
+        let header = |name: http::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
         let shown = Shown::parse(header(AUTHORIZATION).as_deref());
         let signature = header(http::HeaderName::from_static(SIGNATURE)).unwrap_or_default();
-        let bytes =
-            body::collect(req.into_body(), BODY_BYTES_MAX).await.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
+        let bytes = body::collect(body, BODY_BYTES_MAX).await.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
         let asked: JoinRequest =
             serde_json::from_slice(&bytes).map_err(|err| Refusal::Invalid { why: format!("the join request cannot be read: {err}") })?;
         if !pki::node_key::verify(&asked.public_key, &bytes, &signature) {
