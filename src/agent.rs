@@ -55,6 +55,25 @@ pub(crate) struct NetworkChoice {
     pub(crate) policies: bool,
 }
 
+impl NetworkChoice {
+    /// What the cluster's settings say, and the interface that this machine was told.
+    pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
+        use network::overlay::Backend;
+        let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
+        NetworkChoice {
+            backend: match options.get("flannel-backend").map(String::as_str) {
+                Some("host-gw") => Backend::HostGw,
+                Some("none") => Backend::None,
+                _ => Backend::Vxlan,
+            },
+            interface,
+            external_ip: is_on("flannel-external-ip"),
+            ipv6_masquerade: is_on("flannel-ipv6-masq"),
+            policies: !is_on("disable-network-policy"),
+        }
+    }
+}
+
 /// Why the node's half did not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AgentError {

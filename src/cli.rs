@@ -13,7 +13,8 @@ use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config_file::{ConfigError, FlagKind, Settings};
-use crate::{agent, cleanup, server};
+use crate::tokens::TokenArgs;
+use crate::{agent, cleanup, server, tokens, tools};
 
 /// Where the configuration is looked for when nobody names a file.
 const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
@@ -35,6 +36,14 @@ enum Role {
     Server(Box<ServerArgs>),
     /// Join this machine to a cluster, to run pods for it.
     Agent(Box<AgentArgs>),
+    /// Make, list and delete the bootstrap tokens with which agents join.
+    Token(TokenArgs),
+    /// Run the kubectl of this machine against this server.
+    Kubectl(ToolArgs),
+    /// Run the crictl of this machine on this node's containerd.
+    Crictl(ToolArgs),
+    /// Run the ctr of this machine on this node's containerd.
+    Ctr(ToolArgs),
     /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
     Killall(KillallArgs),
     /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
@@ -44,6 +53,15 @@ enum Role {
         /// The shell to print for.
         shell: clap_complete::Shell,
     },
+}
+
+/// What a tool is given as it is.
+#[derive(Clone, Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ToolArgs {
+    /// The tool's own arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
 }
 
 /// Flags of `kedge killall`.
@@ -264,6 +282,13 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
         },
+        Role::Token(args) => match tokens::main(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Kubectl(args) => tool("kubectl", &args.args),
+        Role::Crictl(args) => tool("crictl", &args.args),
+        Role::Ctr(args) => tool("ctr", &args.args),
         Role::Killall(args) => match cleanup::killall(&args) {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
@@ -279,13 +304,21 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
     }
 }
 
+/// Becomes another tool; returns the exit code if there is none.
+pub(crate) fn tool(name: &str, args: &[OsString]) -> i32 {
+    match tools::main(name, args) {
+        Ok(()) => 0,
+        Err(err) => refuse(&Chain(&err).to_string()),
+    }
+}
+
 fn refuse(why: &str) -> i32 {
     eprintln!("kedge: {why}");
     1
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
-fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -1,6 +1,7 @@
 //! The front door: argv[0] or the subcommand decides the role; nothing else happens here.
 
 mod addons;
+mod admin;
 mod agent;
 mod cleanup;
 mod cli;
@@ -13,6 +14,8 @@ mod images;
 mod logging;
 mod pause;
 mod server;
+mod tokens;
+mod tools;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
+        _ if tools::NAMES.contains(&name.as_str()) => cli::tool(&name, &args.collect::<Vec<_>>()),
         _ => cli::main(args.collect()),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))

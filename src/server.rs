@@ -275,7 +275,14 @@ fn settings(plan: &Plan) -> Settings {
         service_cidrs: vec![plan.service_cidr.to_string()],
         cluster_dns: vec![plan.cluster_dns],
         cluster_domain: plan.args.cluster_domain.clone(),
-        options: std::collections::BTreeMap::new(),
+        options: [
+            ("flannel-backend", plan.args.flannel_backend.clone()),
+            ("flannel-external-ip", plan.args.flannel_external_ip.to_string()),
+            ("flannel-ipv6-masq", plan.args.flannel_ipv6_masq.to_string()),
+            ("disable-network-policy", plan.args.disable_network_policy.to_string()),
+        ]
+        .map(|(flag, value)| (flag.to_owned(), value))
+        .into(),
     }
 }
 
@@ -329,26 +336,11 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         pause_image: plan.args.node.pause_image.clone(),
         labels: host::labels(&plan.args.node)?,
         taints: plan.taints.clone(),
-        network: network_choice(&plan.args),
+        network: NetworkChoice::of(&settings(plan).options, plan.args.node.flannel_iface.clone()),
         search_path: cli::search_path(),
         serving,
         images,
     })
-}
-
-fn network_choice(args: &ServerArgs) -> NetworkChoice {
-    use network::overlay::Backend;
-    NetworkChoice {
-        backend: match args.flannel_backend.as_str() {
-            "host-gw" => Backend::HostGw,
-            "none" => Backend::None,
-            _ => Backend::Vxlan,
-        },
-        interface: args.flannel_iface.clone(),
-        external_ip: args.flannel_external_ip,
-        ipv6_masquerade: args.flannel_ipv6_masq,
-        policies: !args.disable_network_policy,
-    }
 }
 
 /// Looks twice a day whether a certificate nears its end and swaps a new one in.

@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{AgentConfig, AgentError};
+use super::{AgentConfig, AgentError, NetworkChoice};
 use crate::cli::{self, AgentArgs};
 use crate::front::Given;
 use crate::host::{self, HostError};
@@ -305,7 +305,7 @@ fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError>
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
         Err(_) => None,
     };
-    let Settings { cluster_cidrs, service_cidrs, cluster_dns, cluster_domain, .. } = &node.membership.settings;
+    let Settings { cluster_cidrs, service_cidrs, cluster_dns, cluster_domain, options } = &node.membership.settings;
     let cidr = |what: &str, all: &[String]| {
         let parsed = all.first().and_then(|text| text.parse().ok());
         parsed.ok_or_else(|| RoleError::Settings(format!("no {what}")))
@@ -325,6 +325,7 @@ fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError>
         pause_image: plan.args.node.pause_image.clone(),
         labels: host::labels(&plan.args.node)?,
         taints: host::taints(&plan.args.node)?,
+        network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
         search_path: cli::search_path(),
         serving: pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?,
         images,

@@ -37,6 +37,9 @@ pub fn address_of(url: &str) -> Result<String, String> {
     let rest = url.strip_prefix("https://").ok_or_else(|| bad("it does not begin with https://"))?;
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let authority: http::uri::Authority = rest.parse().map_err(|_| bad("its host and port cannot be read"))?;
+    if authority.port_u16().is_none() && authority.as_str().len() > authority.host().len() {
+        return Err(bad("its port is no number"));
+    }
     if authority.as_str().contains('@') || rest.contains('/') {
         return Err(bad("it holds more than host and port"));
     }
