@@ -221,18 +221,24 @@ impl Row {
             Err(_) => "<forever>".to_owned(),
         };
         let usages = ["authentication", "signing"].into_iter().filter(|usage| field(&format!("usage-bootstrap-{usage}")) == "true");
-        Row { id: field("token-id"), ttl, expires, usages: usages.collect::<Vec<_>>().join(","), description: field("description"), groups: field("auth-extra-groups") }
+        Row {
+            id: field("token-id"),
+            ttl,
+            expires,
+            usages: usages.collect::<Vec<_>>().join(","),
+            description: field("description"),
+            groups: field("auth-extra-groups"),
+        }
     }
 
     fn cells(&self) -> [&str; 6] {
-        [&self.id, &self.ttl, &self.expires, &self.usages, &self.description, &self.groups].map(|cell| if cell.is_empty() { "<none>" } else { cell })
+        [&self.id, &self.ttl, &self.expires, &self.usages, &self.description, &self.groups]
+            .map(|cell| if cell.is_empty() { "<none>" } else { cell })
     }
 }
 
 fn print(rows: &[Row], output: Output) {
-    let as_json = |row: &Row| {
-        json!({"id": row.id, "ttl": row.ttl, "expires": row.expires, "usages": row.usages, "description": row.description, "groups": row.groups})
-    };
+    let as_json = |row: &Row| json!({"id": row.id, "ttl": row.ttl, "expires": row.expires, "usages": row.usages, "description": row.description, "groups": row.groups});
     match output {
         Output::Json => println!("{}", json!(rows.iter().map(as_json).collect::<Vec<_>>())),
         // One JSON object a line is YAML, too.
