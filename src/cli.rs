@@ -360,7 +360,9 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.extend(args);
         // Where the server was told to keep its data, there it is looked for.
         if cleans && !named {
-            let flags = flags_of(&mut command);
+            // The file may be a server's or an agent's.
+            let mut flags = flags_of(&mut command, "server");
+            flags.extend(flags_of(&mut command, "agent"));
             let settings = Settings::read(Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
             let dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
             let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
