@@ -1,5 +1,7 @@
 //! The node's half: kubelet with its server, CNI, the service proxy.
 
+pub(crate) mod role;
+
 use std::ffi::OsString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +26,7 @@ pub(crate) struct AgentConfig {
     pub(crate) data_dir: PathBuf,
     pub(crate) node_name: String,
     pub(crate) node_ips: Vec<IpAddr>,
+    pub(crate) node_external_ips: Vec<IpAddr>,
     pub(crate) kubelet_port: u16,
     pub(crate) cluster_cidr: IpNet,
     pub(crate) service_cidr: IpNet,
@@ -51,6 +54,25 @@ pub(crate) struct NetworkChoice {
     pub(crate) external_ip: bool,
     pub(crate) ipv6_masquerade: bool,
     pub(crate) policies: bool,
+}
+
+impl NetworkChoice {
+    /// What the cluster's settings say, and the interface that this machine was told.
+    pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
+        use network::overlay::Backend;
+        let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
+        NetworkChoice {
+            backend: match options.get("flannel-backend").map(String::as_str) {
+                Some("host-gw") => Backend::HostGw,
+                Some("none") => Backend::None,
+                _ => Backend::Vxlan,
+            },
+            interface,
+            external_ip: is_on("flannel-external-ip"),
+            ipv6_masquerade: is_on("flannel-ipv6-masq"),
+            policies: !is_on("disable-network-policy"),
+        }
+    }
 }
 
 /// Why the node's half did not start.
@@ -125,7 +147,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         node_name: config.node_name.clone(),
         hostname: config.node_name.clone(),
         node_ips: config.node_ips,
-        node_external_ips: Vec::new(),
+        node_external_ips: config.node_external_ips,
         port: config.kubelet_port,
         root_dir: agent_dir.join("kubelet"),
         log_dir: log_dir(&config.data_dir),

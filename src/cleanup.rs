@@ -181,7 +181,7 @@ impl Cleaner {
             kedge && role && (this_dir || default_dir && !named)
         };
         for process in processes()?.into_iter().filter(ours) {
-            self.step(&format!("stop kedge, process {}", process.pid), || end(process.pid));
+            self.step(&format!("stop kedge {}, process {}", process.args[1], process.pid), || end(process.pid));
         }
         Ok(())
     }

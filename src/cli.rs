@@ -13,7 +13,8 @@ use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config_file::{ConfigError, FlagKind, Settings};
-use crate::{cleanup, server};
+use crate::tokens::TokenArgs;
+use crate::{agent, cleanup, server, tokens, tools};
 
 /// Where the configuration is looked for when nobody names a file.
 const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
@@ -33,6 +34,16 @@ pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernete
 enum Role {
     /// Run a cluster on this machine.
     Server(Box<ServerArgs>),
+    /// Join this machine to a cluster, to run pods for it.
+    Agent(Box<AgentArgs>),
+    /// Make, list and delete the bootstrap tokens with which agents join.
+    Token(TokenArgs),
+    /// Run the kubectl of this machine against this server.
+    Kubectl(ToolArgs),
+    /// Run the crictl of this machine on this node's containerd.
+    Crictl(ToolArgs),
+    /// Run the ctr of this machine on this node's containerd.
+    Ctr(ToolArgs),
     /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
     Killall(KillallArgs),
     /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
@@ -42,6 +53,15 @@ enum Role {
         /// The shell to print for.
         shell: clap_complete::Shell,
     },
+}
+
+/// What a tool is given as it is.
+#[derive(Clone, Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ToolArgs {
+    /// The tool's own arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
 }
 
 /// Flags of `kedge killall`.
@@ -93,6 +113,12 @@ pub(crate) struct ServerArgs {
     /// File that holds the token.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Shared secret with which agents join, but not servers (default: the token).
+    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
+    pub(crate) agent_token: Option<String>,
+    /// File that holds the agents' token.
+    #[arg(long, value_name = "FILE", conflicts_with = "agent_token")]
+    pub(crate) agent_token_file: Option<PathBuf>,
 
     /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0", value_name = "IP", help_heading = "Listening")]
@@ -133,9 +159,6 @@ pub(crate) struct ServerArgs {
     /// How pods of other nodes are reached: a vxlan tunnel, plain routes between nodes of one segment, or not at all.
     #[arg(long, default_value = "vxlan", value_name = "KIND", value_parser = ["vxlan", "host-gw", "none"], help_heading = "Networking")]
     pub(crate) flannel_backend: String,
-    /// Interface for the overlay (default: the one with the node's address).
-    #[arg(long, value_name = "NAME", help_heading = "Networking")]
-    pub(crate) flannel_iface: Option<String>,
     /// Let other nodes reach this one's pods under its external address.
     #[arg(long, help_heading = "Networking")]
     pub(crate) flannel_external_ip: bool,
@@ -146,12 +169,32 @@ pub(crate) struct ServerArgs {
     #[arg(long, help_heading = "Networking")]
     pub(crate) disable_network_policy: bool,
 
+    /// Run no pods on this machine.
+    #[arg(long, help_heading = "Node")]
+    pub(crate) disable_agent: bool,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+
+    /// Packaged component not to deploy: coredns, servicelb. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "servicelb"], help_heading = "Components")]
+    pub(crate) disable: Vec<String>,
+}
+
+/// What a server's node and an agent's have in common.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeArgs {
     /// Name of this node (default: the host's name).
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub(crate) node_name: Option<String>,
-    /// Address of this node (default: that of the default route).
+    /// Append an id of this machine's own to the node's name.
+    #[arg(long, help_heading = "Node")]
+    pub(crate) with_node_id: bool,
+    /// Address of this node (default: the one from which it reaches the server, or its default route).
     #[arg(short = 'i', long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_ip: Vec<IpAddr>,
+    /// Address under which others reach this node from outside. May be repeated.
+    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
+    pub(crate) node_external_ip: Vec<IpAddr>,
     /// Port of the node's kubelet.
     #[arg(long, default_value_t = 10250, value_name = "PORT", help_heading = "Node")]
     pub(crate) kubelet_port: u16,
@@ -164,22 +207,53 @@ pub(crate) struct ServerArgs {
     /// Taint to register the node with. May be repeated.
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_taint: Vec<String>,
-    /// Run no pods on this machine.
-    #[arg(long, help_heading = "Node")]
-    pub(crate) disable_agent: bool,
     /// Use this CRI socket instead of a containerd of our own.
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub(crate) container_runtime_endpoint: Option<String>,
     /// Image of the pods' first process (default: made from this binary).
     #[arg(long, value_name = "IMAGE", help_heading = "Node")]
     pub(crate) pause_image: Option<String>,
+    /// Interface for the overlay (default: the one with the node's address).
+    #[arg(long, value_name = "NAME", help_heading = "Node")]
+    pub(crate) flannel_iface: Option<String>,
     /// Resolver configuration for pods (default: the host's real resolvers).
     #[arg(long, value_name = "FILE", help_heading = "Node")]
     pub(crate) resolv_conf: Option<PathBuf>,
+}
 
-    /// Packaged component not to deploy: coredns, servicelb. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "servicelb"], help_heading = "Components")]
-    pub(crate) disable: Vec<String>,
+/// Flags of `kedge agent`, spelled as k3s spells them.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
+    pub(crate) config: PathBuf,
+    /// Log more.
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Log to this file instead of standard error.
+    #[arg(short = 'l', long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Folder that holds state.
+    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Server to join: https://HOST:6443.
+    #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
+    pub(crate) server: String,
+    /// Token to join with: from the server's file server/node-token, or of 'kedge token create'.
+    #[arg(short = 't', long, value_name = "TOKEN", hide_env_values = true, help_heading = "Cluster")]
+    pub(crate) token: Option<String>,
+    /// File that holds the token.
+    #[arg(long, value_name = "FILE", conflicts_with = "token", help_heading = "Cluster")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Port on loopback that leads to some server.
+    #[arg(long, default_value_t = 6444, value_name = "PORT", help_heading = "Cluster")]
+    pub(crate) lb_server_port: u16,
+    /// Ask the server whether this machine may join, print the answer, and do nothing.
+    #[arg(long, help_heading = "Cluster")]
+    pub(crate) check: bool,
+
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -207,6 +281,17 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
         },
+        Role::Agent(args) => match agent::role::main(*args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Token(args) => match tokens::main(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Kubectl(args) => tool("kubectl", &args.args),
+        Role::Crictl(args) => tool("crictl", &args.args),
+        Role::Ctr(args) => tool("ctr", &args.args),
         Role::Killall(args) => match cleanup::killall(&args) {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
@@ -222,13 +307,21 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
     }
 }
 
+/// Becomes another tool; returns the exit code if there is none.
+pub(crate) fn tool(name: &str, args: &[OsString]) -> i32 {
+    match tools::main(name, args) {
+        Ok(()) => 0,
+        Err(err) => refuse(&Chain(&err).to_string()),
+    }
+}
+
 fn refuse(why: &str) -> i32 {
     eprintln!("kedge: {why}");
     1
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
-fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -249,16 +342,18 @@ enum Refusal {
 
 /// Puts environment, file and command line into one list of flags and lets clap judge it.
 fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cli, Refusal> {
-    let mut command = Cli::command().mut_subcommand("server", |server| server.args_override_self(true));
+    let overriding = |role: Command| role.args_override_self(true);
+    let mut command = Cli::command().mut_subcommand("server", overriding).mut_subcommand("agent", overriding);
     let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut all: Vec<OsString> = vec!["kedge".into()];
-    if words.first().map(String::as_str) == Some("server") && !words.iter().any(|word| word == "--help" || word == "-h") {
-        let flags = flags_of(&mut command);
+    let role = words.first().cloned().unwrap_or_default();
+    if matches!(role.as_str(), "server" | "agent") && !words.iter().any(|word| word == "--help" || word == "-h") {
+        let flags = flags_of(&mut command, &role);
         let given = given_flags(&words);
         let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
         let path = PathBuf::from(named.as_deref().unwrap_or(CONFIG_FILE));
         let settings = Settings::read(&path, named.is_some(), &flags).map_err(Refusal::Config)?;
-        all.push("server".into());
+        all.push(role.into());
         all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
         all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
         all.extend(args.into_iter().skip(1));
@@ -268,7 +363,9 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.extend(args);
         // Where the server was told to keep its data, there it is looked for.
         if cleans && !named {
-            let flags = flags_of(&mut command);
+            // The file may be a server's or an agent's.
+            let mut flags = flags_of(&mut command, "server");
+            flags.extend(flags_of(&mut command, "agent"));
             let settings = Settings::read(Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
             let dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
             let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
@@ -279,13 +376,13 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
     Cli::from_arg_matches(&matches).map_err(Refusal::Clap)
 }
 
-/// Every flag of `kedge server` by its long name, but those that make no sense in a file.
-fn flags_of(command: &mut Command) -> BTreeMap<String, FlagKind> {
+/// Every flag of a role by its long name, but those that make no sense in a file.
+fn flags_of(command: &mut Command, role: &str) -> BTreeMap<String, FlagKind> {
     command.build();
-    let server = command.find_subcommand("server").map(Command::get_arguments).into_iter().flatten();
-    server
+    let arguments = command.find_subcommand(role).map(Command::get_arguments).into_iter().flatten();
+    arguments
         .filter_map(|arg| {
-            let name = arg.get_long().filter(|name| !matches!(*name, "config" | "help"))?;
+            let name = arg.get_long().filter(|name| !matches!(*name, "config" | "help" | "check"))?;
             let kind = match arg.get_action() {
                 ArgAction::SetTrue => FlagKind::Switch,
                 ArgAction::Append => FlagKind::List,
@@ -312,9 +409,9 @@ fn env_args<'a>(
     })
 }
 
-/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names two of them differently.
+/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names two of them differently, and the server's address URL.
 fn env_names(flag: &str) -> [String; 2] {
-    let upper = flag.to_uppercase().replace('-', "_");
+    let upper = if flag == "server" { "URL".to_owned() } else { flag.to_uppercase().replace('-', "_") };
     let in_k3s = match flag {
         "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
         "write-kubeconfig-mode" => "KUBECONFIG_MODE".to_owned(),
@@ -363,10 +460,19 @@ mod tests {
         let config = format!("--config={}", file.display());
         let vars = [("K3S_NODE_NAME", "from-env"), ("KEDGE_HTTPS_LISTEN_PORT", "7000"), ("KEDGE_CLUSTER_DOMAIN", "env.local")];
         let args = server(&[&config, "--node-name", "from-cli", "--tls-san=two"], &vars).unwrap();
-        assert_eq!(args.node_name.as_deref(), Some("from-cli"));
+        assert_eq!(args.node.node_name.as_deref(), Some("from-cli"));
         assert_eq!(args.cluster_domain, "file.local");
         assert_eq!(args.https_listen_port, 7000);
         assert_eq!(args.tls_san, ["one", "two"]);
+    }
+
+    #[test]
+    fn an_agent_is_told_its_server_as_k3s_users_do() {
+        let vars = [("K3S_URL", "https://10.0.0.1:6443"), ("K3S_TOKEN", "secret"), ("KEDGE_NODE_NAME", "edge")];
+        let parsed = parse(vec!["agent".into()], &|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()));
+        let Ok(Cli { role: Role::Agent(args) }) = parsed else { panic!() };
+        assert_eq!((args.server.as_str(), args.token.as_deref()), ("https://10.0.0.1:6443", Some("secret")));
+        assert_eq!(args.node.node_name.as_deref(), Some("edge"));
     }
 
     #[test]

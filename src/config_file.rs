@@ -172,9 +172,11 @@ mod tests {
 
     #[test]
     fn bad_content_names_file_key_and_remedy() {
-        assert!(read(&[("config.yaml", "node-nam: a")]).unwrap_err().ends_with(
-            "config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys"
-        ));
+        assert!(
+            read(&[("config.yaml", "node-nam: a")])
+                .unwrap_err()
+                .ends_with("config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys")
+        );
         assert!(read(&[("config.yaml", "debug: 3")]).unwrap_err().ends_with("the value of 'debug' must be true or false"));
         assert!(read(&[("config.yaml", "- a")]).unwrap_err().contains("must hold keys and values"));
     }

@@ -1,4 +1,5 @@
-//! The API server's way to kubelets, pods and services: straight over the network, with its own client certificate.
+//! The API server's way to kubelets, pods and services, with its own client certificate: through a node's tunnel where it holds one
+//! open, else straight over the network.
 
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use apiserver::stream::{port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
+use cluster::tunnel::Tunnels;
 use http::{Request, Response};
 use serde_json::Value;
 use wire::{Body, proxy};
@@ -17,25 +19,32 @@ const KUBELET_PORT: u16 = 10250;
 /// Address types in the order in which kubelets are tried, as k3s has it.
 const ADDRESS_TYPES: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
 
-/// Dials directly; streams live in a task group.
+/// Dials; streams live in a task group.
 pub(crate) struct Direct {
     /// Trusts kubelets' serving certificates and shows the API server's client certificate.
     kubelets: Arc<rustls::ClientConfig>,
     /// For `https:` proxy targets, whose certificates upstream does not verify either.
     unverified: Arc<rustls::ClientConfig>,
+    /// The ways to nodes that cannot be dialled.
+    tunnels: Arc<Tunnels>,
     group: Group,
 }
 
 impl Direct {
     /// A connector whose connections live in `group`.
-    pub(crate) fn new(kubelets: Arc<rustls::ClientConfig>, unverified: Arc<rustls::ClientConfig>, group: &Group) -> Direct {
+    pub(crate) fn new(
+        kubelets: Arc<rustls::ClientConfig>,
+        unverified: Arc<rustls::ClientConfig>,
+        tunnels: Arc<Tunnels>,
+        group: &Group,
+    ) -> Direct {
         // Every connection here is HTTP/1.1: upgrades need it.
         let h1 = |config: Arc<rustls::ClientConfig>| {
             let mut config = rustls::ClientConfig::clone(&config);
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Arc::new(config)
         };
-        Direct { kubelets: h1(kubelets), unverified: h1(unverified), group: group.child("streams") }
+        Direct { kubelets: h1(kubelets), unverified: h1(unverified), tunnels, group: group.child("streams") }
     }
 }
 
@@ -55,8 +64,12 @@ impl Connector for Direct {
         match target {
             Target::Kubelet { node, path_and_query } => {
                 let name = schema::meta::name(&node).to_owned();
-                let (host, port) = kubelet_address(&node).ok_or_else(|| Status::internal(format!("no preferred addresses found for node {name:?}")))?;
-                let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name) };
+                let (host, port) =
+                    kubelet_address(&node).ok_or_else(|| Status::internal(format!("no preferred addresses found for node {name:?}")))?;
+                // At the end of its tunnel a kubelet is on loopback.
+                let via = self.tunnels.to(&name);
+                let host = if via.is_some() { "127.0.0.1".to_owned() } else { host };
+                let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
                 let path = path_and_query.as_str();
                 if path.starts_with("/portForward/") {
                     port_forward::connect(request, &to, path, &self.group).await.map_err(unreachable)
@@ -66,9 +79,10 @@ impl Connector for Direct {
                     proxy::forward(request, &to, path, &self.group).await.map_err(unreachable)
                 }
             }
-            Target::Proxy { scheme, host, port, path_and_query, .. } => {
+            Target::Proxy { scheme, host, port, path_and_query, node, .. } => {
                 let tls = (scheme == "https").then(|| Arc::clone(&self.unverified));
-                let to = proxy::Target { host, port, tls, server_name: None };
+                let via = node.and_then(|node| self.tunnels.to(schema::meta::name(&node)));
+                let to = proxy::Target { host, port, tls, server_name: None, via };
                 proxy::forward(request, &to, &path_and_query, &self.group).await.map_err(unreachable)
             }
         }

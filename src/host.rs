@@ -1,9 +1,16 @@
 //! What this machine is: its name, its address, its real resolvers.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+
+use base::files::{self, FileError};
+use base::rng::Rng;
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::cli::NodeArgs;
 
 /// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
 const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
@@ -17,12 +24,79 @@ pub(crate) enum HostError {
     BadName { name: String },
     #[error("this host has no address but loopback; name one with --node-ip")]
     NoAddress,
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// The host's name in lower case, as kubelets register.
 pub(crate) fn node_name() -> Result<String, HostError> {
     let name = nix::unistd::gethostname().map_err(|err| HostError::Name(err.into()))?;
     Ok(name.to_string_lossy().to_ascii_lowercase())
+}
+
+/// Where this machine keeps what makes it itself: outside of the data dir, so that it survives a new installation; inside of one
+/// that is not the usual, so that several nodes can share a machine.
+pub(crate) fn identity_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") { "/etc/kedge/node".into() } else { data_dir.join("node") }
+}
+
+/// The machine's id, empty where it has none.
+pub(crate) fn machine_id() -> String {
+    fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
+}
+
+/// The node's name: the one given or the host's, with this machine's own id behind it if asked for.
+pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Result<String, HostError> {
+    let mut name = args.node_name.clone().map_or_else(node_name, Ok)?;
+    if args.with_node_id {
+        let dir = identity_dir(data_dir);
+        let path = dir.join("id");
+        let id = match files::read_if_exists(&path)? {
+            Some(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+            None => {
+                let id = rng.hex(4);
+                files::create_private_dir(&dir)?;
+                files::write_atomic(&path, format!("{id}\n").as_bytes(), 0o600)?;
+                id
+            }
+        };
+        name = format!("{name}-{id}");
+    }
+    check_node_name(&name)?;
+    Ok(name)
+}
+
+/// The address from which this host reaches `to`, if there is a way.
+pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
+    // Connecting a UDP socket sends nothing; it only asks the kernel for a route.
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (std::net::Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// Labels of `--node-label`.
+pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
+    let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
+    let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
+    args.node_label.iter().map(split).collect()
+}
+
+/// Taints of `--node-taint`.
+pub(crate) fn taints(args: &NodeArgs) -> Result<Vec<Taint>, HostError> {
+    args.node_taint.iter().map(|text| taint(text)).collect()
+}
+
+fn taint(text: &str) -> Result<Taint, HostError> {
+    let bad = || HostError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
+    let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
+    let (key, value) = key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
+    if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err(bad());
+    }
+    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
 }
 
 /// Refuses what the API would refuse as a Node's name (RFC 1123 subdomain).

@@ -1,17 +1,21 @@
 //! The front door: argv[0] or the subcommand decides the role; nothing else happens here.
 
 mod addons;
+mod admin;
 mod agent;
 mod cleanup;
 mod cli;
 mod config_file;
 mod connector;
+mod front;
 mod host;
 mod identity;
 mod images;
 mod logging;
 mod pause;
 mod server;
+mod tokens;
+mod tools;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,6 +31,7 @@ fn main() -> ExitCode {
         name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
+        _ if tools::NAMES.contains(&name.as_str()) => cli::tool(&name, &args.collect::<Vec<_>>()),
         _ => cli::main(args.collect()),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))

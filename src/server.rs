@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apiserver::ApiServer;
-use apiserver::authn::basic::BasicUser;
 use apiserver::guards::Parts;
 use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
-use base::secret::Secret;
 use base::task::{Fatal, Group};
 use base::time::Clock;
 use client::informer::Informers;
+use cluster::credentials::Passwords;
+use cluster::protocol::Settings;
+use cluster::tunnel::Tunnels;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
@@ -26,6 +27,7 @@ use crate::addons::{self, AddonError, Variables};
 use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
 use crate::cli::ServerArgs;
 use crate::connector::Direct;
+use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
 use crate::logging::{self, LogError};
@@ -57,6 +59,8 @@ pub(crate) enum ServerError {
     Listen { addr: SocketAddr, source: io::Error },
     #[error(transparent)]
     Agent(#[from] AgentError),
+    #[error(transparent)]
+    Join(#[from] FrontError),
     #[error(transparent)]
     Addon(#[from] AddonError),
     #[error("cannot start the async runtime")]
@@ -99,24 +103,13 @@ fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
     }
 }
 
-fn parse_taint(text: &str) -> Result<Taint, ServerError> {
-    let bad = || ServerError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
-    let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
-    let (key, value) = key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
-    if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-        return Err(bad());
-    }
-    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
-}
-
 impl Plan {
     fn of(args: ServerArgs) -> Result<Plan, ServerError> {
         if !args.disable_agent && !nix::unistd::geteuid().is_root() {
             return Err(ServerError::NotRoot);
         }
-        let node_name = args.node_name.clone().map_or_else(host::node_name, Ok)?;
-        host::check_node_name(&node_name)?;
-        let node_ips = if args.node_ip.is_empty() { vec![host::node_ip()?] } else { args.node_ip.clone() };
+        let node_name = host::full_node_name(&args.node, &args.data_dir, &Rng::from_os())?;
+        let node_ips = if args.node.node_ip.is_empty() { vec![host::node_ip()?] } else { args.node.node_ip.clone() };
         let service_cidr = parse_cidr("service-cidr", &args.service_cidr)?;
         let cluster_cidr = parse_cidr("cluster-cidr", &args.cluster_cidr)?;
         if service_cidr.contains(&cluster_cidr) || cluster_cidr.contains(&service_cidr) {
@@ -125,12 +118,16 @@ impl Plan {
         let tenth = service_cidr.hosts().nth(9);
         let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
-        let taints = args.node_taint.iter().map(|taint| parse_taint(taint)).collect::<Result<_, _>>()?;
-        let kubelet = kubelet::settings::Settings::parse(args.kubelet_arg.iter().map(String::as_str));
+        let taints = host::taints(&args.node)?;
+        let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
         Ok(Plan {
             kubelet: kubelet.map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
             node_name,
-            advertise: args.advertise_address.or(node_ips.first().copied()).ok_or(HostError::NoAddress)?,
+            advertise: args
+                .advertise_address
+                .or(args.node.node_external_ip.first().copied())
+                .or(node_ips.first().copied())
+                .ok_or(HostError::NoAddress)?,
             node_ips,
             cluster_cidr,
             cluster_dns: cluster_dns.ok_or_else(outside)?,
@@ -138,12 +135,6 @@ impl Plan {
             taints,
             args,
         })
-    }
-
-    fn labels(&self) -> Result<std::collections::BTreeMap<String, String>, ServerError> {
-        let bad = |text: &str| ServerError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
-        let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
-        self.args.node_label.iter().map(split).collect()
     }
 }
 
@@ -188,7 +179,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let db = server_dir.join("db");
     let config = store::Config { dir: db.clone(), birth: store::member::Birth::First, network: None, rng: rng.clone() };
     let store = store::store::Store::open(config, storage).await.map_err(|source| ServerError::Store { path: db, source })?;
-    let pki = Pki::load_or_create(
+    let pki = Arc::new(Pki::load_or_create(
         &server_dir.join("tls"),
         pki::server::Options {
             clock: clock.clone(),
@@ -198,32 +189,44 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
             cluster_domain: plan.args.cluster_domain.clone(),
             tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
         },
-    )?;
-    let password = join_token(plan, &pki, &server_dir, &rng)?;
-    let server = api_server(plan, &pki, password, store, &clock, &rng, serving).await?;
+    )?);
+    let passwords = join_passwords(plan, &pki, &server_dir, &rng)?;
+    let tunnels = Arc::new(Tunnels::default());
+    let server = api_server(plan, &pki, Arc::clone(&tunnels), store, &clock, &rng, serving).await?;
+    let clients = identity::clients(&server);
+    let supervisor = clients.for_user(identity::SUPERVISOR);
+    let parts = front::Parts {
+        pki: &pki,
+        passwords,
+        client: supervisor.clone(),
+        settings: settings(plan),
+        flags: std::collections::BTreeMap::new(),
+        clock: clock.clone(),
+    };
+    let front = Front::new(Arc::clone(&server), front::supervisor(parts, tunnels, serving));
     let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
     let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
-    let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&server) as Arc<dyn wire::Handler>).await;
+    let listener = wire::serve::Server::bind(addr, Some(tls), front as Arc<dyn wire::Handler>).await;
     listener.map_err(|source| ServerError::Listen { addr, source })?.start(serving);
     info!(addr = %addr, "API server is up");
     write_kubeconfig(plan, &pki)?;
 
-    let clients = identity::clients(&server);
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let config = controllers::registry::Config {
         cluster_cidr: plan.cluster_cidr,
         root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
-            .then(|| vec![plan.args.https_listen_port, plan.args.kubelet_port]),
+            .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
     };
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
     let images = images.await.map_err(ServerError::from)?;
-    let supervisor = clients.for_user(identity::SUPERVISOR);
+    front::tie_identities(supervisor.clone(), &informers, workers);
     if !plan.args.disable.iter().any(|name| name == "coredns") {
         deploy_dns(plan, &images, &supervisor, &informers, workers).await?;
     }
     if !plan.args.disable_agent {
+        front::own_identity(&plan.node_name, data_dir, &supervisor).await?;
         let config = agent_config(plan, &pki, images)?;
         addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
@@ -236,17 +239,17 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
 async fn api_server(
     plan: &Plan,
     pki: &Pki,
-    password: Secret<String>,
+    tunnels: Arc<Tunnels>,
     store: Arc<store::store::Store>,
     clock: &Clock,
     rng: &Rng,
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
-    let basic = vec![BasicUser { name: "server".to_owned(), password, groups: vec!["kedge:server".to_owned()] }];
-    let parts = Parts::new(pki, &url, basic, clock.clone(), rng.clone())?;
+    // Join tokens are for the supervisor alone: nobody calls the API with one.
+    let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
-    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, group));
+    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, tunnels, group));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
         advertise_address: plan.advertise,
@@ -261,26 +264,29 @@ async fn api_server(
     Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector, group)).await?)
 }
 
-/// The secret with which nodes join: given, found, or made; written as the full token where k3s users look for it.
-fn join_token(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Secret<String>, ServerError> {
-    let path = server_dir.join("token");
-    let given = match (&plan.args.token, &plan.args.token_file) {
-        (Some(token), _) => Some(token.clone()),
-        (None, Some(file)) => Some(std::fs::read_to_string(file).map_err(FileError::at("cannot read token file", file))?),
-        (None, None) => files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
-    };
-    let password = match given {
-        Some(text) => match pki::token::JoinToken::parse(text.trim())?.credential {
-            pki::token::Credential::Password { password, .. } => password,
-            pki::token::Credential::Bootstrap(_) => {
-                return Err(ServerError::Flag { flag: "token", reason: "a bootstrap token is for agents; give a password".to_owned() });
-            }
-        },
-        None => pki::token::new_password(rng),
-    };
-    let full = pki::token::JoinToken::full(pki.authority(Ca::Server).bundle().as_bytes(), "server", password.expose())?;
-    files::write_atomic(&path, format!("{full}\n").as_bytes(), 0o600)?;
-    Ok(password)
+fn join_passwords(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, ServerError> {
+    let args = &plan.args;
+    let server = front::Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref() };
+    let agent = front::Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref() };
+    Ok(front::passwords(&server, &agent, pki, server_dir, rng)?)
+}
+
+/// What nodes that join are told of the cluster.
+fn settings(plan: &Plan) -> Settings {
+    Settings {
+        cluster_cidrs: vec![plan.cluster_cidr.to_string()],
+        service_cidrs: vec![plan.service_cidr.to_string()],
+        cluster_dns: vec![plan.cluster_dns],
+        cluster_domain: plan.args.cluster_domain.clone(),
+        options: [
+            ("flannel-backend", plan.args.flannel_backend.clone()),
+            ("flannel-external-ip", plan.args.flannel_external_ip.to_string()),
+            ("flannel-ipv6-masq", plan.args.flannel_ipv6_masq.to_string()),
+            ("disable-network-policy", plan.args.disable_network_policy.to_string()),
+        ]
+        .map(|(flag, value)| (flag.to_owned(), value))
+        .into(),
+    }
 }
 
 fn write_kubeconfig(plan: &Plan, pki: &Pki) -> Result<(), ServerError> {
@@ -314,7 +320,7 @@ async fn deploy_dns(
 fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>) -> Result<AgentConfig, ServerError> {
     let images = match images {
         Ok(images) => Some(images),
-        Err(err) if plan.args.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
+        Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
         Err(_) => None,
     };
     let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
@@ -322,17 +328,18 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         data_dir: plan.args.data_dir.clone(),
         node_name: plan.node_name.clone(),
         node_ips: plan.node_ips.clone(),
-        kubelet_port: plan.args.kubelet_port,
+        node_external_ips: plan.args.node.node_external_ip.clone(),
+        kubelet_port: plan.args.node.kubelet_port,
         cluster_cidr: plan.cluster_cidr,
         service_cidr: plan.service_cidr,
         cluster_dns: plan.cluster_dns,
         cluster_domain: plan.args.cluster_domain.clone(),
-        resolv_conf: plan.args.resolv_conf.clone().or_else(host::resolv_conf),
-        runtime_endpoint: plan.args.container_runtime_endpoint.clone(),
-        pause_image: plan.args.pause_image.clone(),
-        labels: plan.labels()?,
+        resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
+        runtime_endpoint: plan.args.node.container_runtime_endpoint.clone(),
+        pause_image: plan.args.node.pause_image.clone(),
+        labels: host::labels(&plan.args.node)?,
         taints: plan.taints.clone(),
-        network: network_choice(&plan.args),
+        network: NetworkChoice::of(&settings(plan).options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),
         serving,
@@ -340,23 +347,8 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
     })
 }
 
-fn network_choice(args: &ServerArgs) -> NetworkChoice {
-    use network::overlay::Backend;
-    NetworkChoice {
-        backend: match args.flannel_backend.as_str() {
-            "host-gw" => Backend::HostGw,
-            "none" => Backend::None,
-            _ => Backend::Vxlan,
-        },
-        interface: args.flannel_iface.clone(),
-        external_ip: args.flannel_external_ip,
-        ipv6_masquerade: args.flannel_ipv6_masq,
-        policies: !args.disable_network_policy,
-    }
-}
-
 /// Looks twice a day whether a certificate nears its end and swaps a new one in.
-fn renew_certificates(pki: Pki, group: &Group) {
+fn renew_certificates(pki: Arc<Pki>, group: &Group) {
     group.spawn("renew-certificates", async move {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;

@@ -1,1 +1,23 @@
-//! See ARCHITECTURE.md.
+//! This room makes several machines one cluster: joining by token, the tunnels over which servers reach nodes, and the balancer
+//! over which nodes reach servers.
+//!
+//! In: tokens, certificates of `pki`, connections of `wire`. Out: a node's credentials and settings, and ways to it. It never knows
+//! what a kubelet does with them.
+
+pub mod protocol;
+
+pub mod refusal;
+
+pub mod join;
+
+pub mod credentials;
+
+pub mod identity;
+
+pub mod supervisor;
+
+pub mod node_files;
+
+pub mod tunnel;
+
+pub mod balancer;

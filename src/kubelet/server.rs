@@ -165,8 +165,13 @@ impl Server {
         let broken =
             || Refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the runtime gave a streaming address that cannot be used: {url:?}"));
         let uri: http::Uri = url.parse().map_err(|_| broken())?;
-        let target =
-            Target { host: uri.host().ok_or_else(broken)?.to_owned(), port: uri.port_u16().unwrap_or(80), tls: None, server_name: None };
+        let target = Target {
+            host: uri.host().ok_or_else(broken)?.to_owned(),
+            port: uri.port_u16().unwrap_or(80),
+            tls: None,
+            server_name: None,
+            via: None,
+        };
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
         let failed = |err| Refusal(StatusCode::BAD_GATEWAY, Chain(&err).to_string());
         proxy::forward(req, &target, path, &self.group).await.map_err(failed)

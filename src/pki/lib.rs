@@ -12,6 +12,7 @@ pub mod identity;
 pub mod jwt;
 pub mod kubeconfig;
 pub mod leaf;
+pub mod node_key;
 mod pem;
 pub mod server;
 pub mod tls;

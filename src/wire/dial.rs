@@ -75,6 +75,30 @@ pub async fn tls(stream: Box<dyn Stream>, name: &str, config: Arc<rustls::Client
     Ok(Box::new(stream))
 }
 
+/// Reaches hosts by another way than the network of this machine, e.g. through a tunnel that they opened.
+#[async_trait::async_trait]
+pub trait Dial: Send + Sync {
+    /// A connection to `host:port` as the far end sees it.
+    async fn dial(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>>;
+}
+
+/// Connects to `host:port` by way of `via`, with TLS inside when a configuration is given; `name` is what the certificate must show.
+pub async fn through(
+    via: &dyn Dial,
+    host: &str,
+    port: u16,
+    name: &str,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> Result<Box<dyn Stream>, DialError> {
+    let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "timed out");
+    let dialled = tokio::time::timeout(CONNECT_TIMEOUT, via.dial(host, port)).await.unwrap_or_else(|_| Err(timed_out()));
+    let stream = dialled.map_err(|source| DialError::Connect { to: format!("{host}:{port} through its tunnel"), source })?;
+    match tls {
+        Some(config) => self::tls(stream, name, config).await,
+        None => Ok(stream),
+    }
+}
+
 /// Connects to a unix socket.
 pub async fn unix(path: &Path) -> Result<Box<dyn Stream>, DialError> {
     match UnixStream::connect(path).await {

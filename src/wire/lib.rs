@@ -14,6 +14,8 @@ pub mod upgrade;
 
 pub mod proxy;
 
+pub mod tunnel;
+
 pub mod websocket;
 
 pub mod spdy;

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tracing::debug;
 
 use crate::body::{self, Body};
-use crate::dial::{self, DialError, Stream};
+use crate::dial::{self, Dial, DialError, Stream};
 use crate::upgrade;
 
 /// A server to pass a request to.
@@ -24,6 +24,8 @@ pub struct Target {
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// Name that its certificate must show, when that is another than `host`.
     pub server_name: Option<String>,
+    /// The way to it when that is not this machine's network.
+    pub via: Option<Arc<dyn Dial>>,
 }
 
 impl Target {
@@ -32,7 +34,11 @@ impl Target {
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, DialError> {
-        dial::tcp(&self.host, self.port, self.server_name.as_deref().unwrap_or(&self.host), self.tls.clone()).await
+        let name = self.server_name.as_deref().unwrap_or(&self.host);
+        match &self.via {
+            Some(via) => dial::through(via.as_ref(), &self.host, self.port, name, self.tls.clone()).await,
+            None => dial::tcp(&self.host, self.port, name, self.tls.clone()).await,
+        }
     }
 }
 

@@ -52,6 +52,8 @@ where
     let up = async {
         while let Some(bytes) = receiver.next().await? {
             to_node.write_all(&bytes).await?;
+            // TLS keeps what its connection did not take at once until it is asked to flush.
+            to_node.flush().await?;
         }
         to_node.shutdown().await
     };

@@ -92,6 +92,10 @@ async fn write_frames<W: AsyncWrite>(mut connection: WriteHalf<W>, mut frames: m
         if codec.encode(&frame, &mut out).is_err() || connection.write_all(&out).await.is_err() {
             return;
         }
+        // TLS keeps what its connection did not take at once until it is asked to flush.
+        if connection.flush().await.is_err() {
+            return;
+        }
     }
     // The peer may be gone already; then there is nothing to close.
     let _closed = connection.shutdown().await;

@@ -1,0 +1,393 @@
+//! `kedge agent`: joins a cluster, then runs the node's half with credentials of its own, over a balancer that knows all servers.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::files::{self, FileError};
+use base::rng::Rng;
+use base::task::{Fatal, Group};
+use base::time::Clock;
+use client::informer::{Informer, Informers};
+use client::transport::{self, Clients, Credential};
+use cluster::balancer::Balancer;
+use cluster::join::{self, Joiner};
+use cluster::node_files::NodeFiles;
+use cluster::protocol::{Role, Settings, Welcome};
+use cluster::refusal::Refusal;
+use cluster::supervisor::addresses_of;
+use cluster::tunnel::{Keeper, Reach, split};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use pki::error::PkiError;
+use pki::node_key::NodeKey;
+use pki::token::JoinToken;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{AgentConfig, AgentError, NetworkChoice};
+use crate::cli::{self, AgentArgs};
+use crate::front::Given;
+use crate::host::{self, HostError};
+use crate::images::SystemImages;
+use crate::logging::{self, LogError};
+
+/// Between looks at the certificates' remaining life.
+const RENEW_LOOK: Duration = Duration::from_secs(6 * 3600);
+/// A third of a certificate's life, in seconds: with less left it is renewed.
+const RENEW_LEFT_SECS: i64 = 365 * 24 * 3600 / 3;
+
+/// Why the agent did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoleError {
+    #[error("kedge agent must run as root to start containers: run it with sudo")]
+    NotRoot,
+    #[error("--server: {0}")]
+    Server(String),
+    #[error("--token: {0}")]
+    Token(PkiError),
+    #[error("cannot join: {0}")]
+    Refused(Refusal),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("certificates")]
+    Pki(#[from] PkiError),
+    #[error("{path} cannot be read back", path = path.display())]
+    Unreadable { path: PathBuf },
+    #[error("the server's settings cannot be used: {0}")]
+    Settings(String),
+    #[error("cannot listen on {addr}; is another agent running here? Choose another port with --lb-server-port")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("cannot start the async runtime")]
+    Runtime(#[source] io::Error),
+    #[error("ended because a part of it did")]
+    Fatal(#[from] Fatal),
+}
+
+/// Runs the agent until SIGTERM or SIGINT, or only asks whether it could.
+pub(crate) fn main(args: AgentArgs) -> Result<(), RoleError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(RoleError::NotRoot);
+    }
+    logging::start(args.debug, args.log.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(RoleError::Runtime)?;
+    let done = runtime.block_on(run(args));
+    // Blocking threads (a slow disk) must not hold up the exit.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    done
+}
+
+/// The flags after checking.
+struct Plan {
+    args: AgentArgs,
+    /// `host:port` of the server that was named.
+    given: String,
+    node_name: String,
+    node_ips: Vec<IpAddr>,
+    agent_dir: PathBuf,
+    clock: Clock,
+    rng: Rng,
+}
+
+impl Plan {
+    fn of(args: AgentArgs) -> Result<Plan, RoleError> {
+        let rng = Rng::from_os();
+        let given = join::address_of(&args.server).map_err(RoleError::Server)?;
+        let node_name = host::full_node_name(&args.node, &args.data_dir, &rng)?;
+        // The address that leads to the server is the one that others see: not that of some default route.
+        let towards = || split(&given).and_then(|to| to.to_socket_addrs().ok()?.next()).and_then(host::ip_towards);
+        let node_ips = match args.node.node_ip.as_slice() {
+            [] => vec![towards().map_or_else(host::node_ip, Ok)?],
+            given => given.to_vec(),
+        };
+        Ok(Plan { agent_dir: args.data_dir.join("agent"), args, given, node_name, node_ips, clock: Clock::system(), rng })
+    }
+
+    fn joiner(&self, group: &Group) -> Result<Joiner, RoleError> {
+        let given = Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref() };
+        let token = given.read()?.map(|text| JoinToken::parse(&text)).transpose().map_err(RoleError::Token)?;
+        let machine_id = host::machine_id();
+        let key = NodeKey::load_or_create(&host::identity_dir(&self.args.data_dir).join("key"), &machine_id)?;
+        Ok(Joiner {
+            role: Role::Agent,
+            token,
+            key,
+            node_name: self.node_name.clone(),
+            node_ips: self.node_ips.clone(),
+            machine_id,
+            version: cli::VERSION.to_owned(),
+            flags: std::collections::BTreeMap::new(),
+            dir: self.agent_dir.clone(),
+            clock: self.clock.clone(),
+            group: group.child("join"),
+        })
+    }
+}
+
+async fn run(args: AgentArgs) -> Result<(), RoleError> {
+    let plan = Plan::of(args)?;
+    let (root, mut fatal) = Group::root("kedge");
+    if plan.args.check {
+        return check(&plan, &root).await;
+    }
+    let mut terminate = signal(SignalKind::terminate()).map_err(RoleError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RoleError::Runtime)?;
+    // Stopped in this order: the node's parts use the balancer to the last.
+    let (workers, paths) = (root.child("workers"), root.child("paths"));
+    let outcome = tokio::select! {
+        built = build(&plan, &workers, &paths) => match built {
+            Ok(()) => {
+                notify("READY=1");
+                info!(version = cli::VERSION, node = %plan.node_name, "kedge agent is up");
+                tokio::select! {
+                    _ = terminate.recv() => Ok(()),
+                    _ = interrupt.recv() => Ok(()),
+                    Some(fatal) = fatal.recv() => Err(fatal.into()),
+                }
+            }
+            Err(err) => Err(err),
+        },
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    notify("STOPPING=1");
+    info!("stopping; pods keep running");
+    for group in [workers, paths, root] {
+        group.shutdown().await;
+    }
+    outcome
+}
+
+/// `--check`: the server's answer, in words.
+async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
+    let welcome = plan.joiner(group)?.join(&[plan.given.clone()], true).await.map_err(RoleError::Refused)?;
+    println!("this machine may join https://{} as node {}", plan.given, plan.node_name);
+    println!("server version: {}", welcome.version);
+    println!("servers: {}", welcome.servers.join(", "));
+    println!("pods: {}, services: {}", welcome.settings.cluster_cidrs.join(","), welcome.settings.service_cidrs.join(","));
+    Ok(())
+}
+
+/// Joins, waiting for what may pass. With credentials from an earlier time an unreachable server is no reason to wait: `None`.
+async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Result<Option<Welcome>, RoleError> {
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
+    let mut told = None;
+    loop {
+        match joiner.join(&balancer.candidates(), false).await {
+            Ok(welcome) => return Ok(Some(welcome)),
+            Err(refusal) if !refusal.may_pass() => return Err(RoleError::Refused(refusal)),
+            Err(refusal) => {
+                if matches!(refusal, Refusal::Unreachable { .. }) && usable(plan) {
+                    warn!(why = %refusal, "starting with the credentials of last time");
+                    return Ok(None);
+                }
+                if told.as_ref() != Some(&refusal) {
+                    warn!(why = %refusal, "cannot join yet, trying again");
+                    notify(&format!("STATUS=cannot join yet: {refusal}"));
+                    told = Some(refusal);
+                }
+                tokio::time::sleep(backoff.next(&plan.rng)).await;
+            }
+        }
+    }
+}
+
+/// Whether what is on the disk makes this machine the node it should be.
+fn usable(plan: &Plan) -> bool {
+    NodeFiles::load(&plan.agent_dir)
+        .is_some_and(|files| files.membership.node_name == plan.node_name && plan.clock.now() < files.kubelet.current().not_after)
+}
+
+async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleError> {
+    files::create_private_dir(&plan.agent_dir)?;
+    let balancer = Balancer::open(plan.agent_dir.join("load-balancer.json"), &plan.given)?;
+    let joiner = plan.joiner(paths)?;
+    let welcome = join_or_go_on(plan, &joiner, &balancer).await?;
+    if let Some(welcome) = &welcome {
+        balancer.set_servers(welcome.servers.clone())?;
+        info!(node = %plan.node_name, version = %welcome.version, "joined");
+    }
+    let unreadable = || RoleError::Unreadable { path: plan.agent_dir.join("membership.json") };
+    let node = NodeFiles::load(&plan.agent_dir).ok_or_else(unreadable)?;
+    let addr = SocketAddr::from(([127, 0, 0, 1], plan.args.lb_server_port));
+    balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
+    let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
+    let informers = Informers::new(proxy, workers);
+    let config = agent_config(plan, &node)?;
+    let (renewed, renewals) = watch::channel(0);
+    let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
+    let reach = NodeReach { name: plan.node_name.clone(), ips: plan.node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
+    let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), rng: plan.rng.clone() };
+    keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
+    super::build(config, kubelet, &informers, workers).await?;
+    keep_membership(
+        Renewal { joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed },
+        welcome.is_none(),
+        paths,
+    );
+    Ok(())
+}
+
+fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore>) -> Result<kube::Client, RoleError> {
+    let tls = rustls::ClientConfig::clone(&*pki::tls::client_config(&node.servers, Some(Arc::clone(cert)))?);
+    let authority: http::uri::Authority =
+        format!("127.0.0.1:{}", plan.args.lb_server_port).parse().map_err(|_| RoleError::Settings("no authority".to_owned()))?;
+    Ok(Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate)).for_user(""))
+}
+
+fn h1(config: &rustls::ClientConfig) -> Arc<rustls::ClientConfig> {
+    let mut config = config.clone();
+    config.alpn_protocols = pki::tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
+    Arc::new(config)
+}
+
+/// What servers may reach on this node: its kubelet, and its pods.
+struct NodeReach {
+    name: String,
+    ips: Vec<IpAddr>,
+    port: u16,
+    nodes: Informer<Node>,
+}
+
+impl Reach for NodeReach {
+    fn allows(&self, host: IpAddr, port: u16) -> bool {
+        if host.is_loopback() || self.ips.contains(&host) {
+            return port == self.port;
+        }
+        let node = self.nodes.get("", &self.name);
+        let cidrs = node.as_ref().and_then(|node| node.spec.as_ref()?.pod_cidrs.as_ref());
+        cidrs.into_iter().flatten().filter_map(|cidr| cidr.parse::<IpNet>().ok()).any(|cidr| cidr.contains(&host))
+    }
+}
+
+/// The servers as the cluster tells them, told to the balancer, and to the keeper of tunnels by what this returns.
+fn follow_servers(balancer: &Arc<Balancer>, informers: &Informers, group: &Group) -> watch::Receiver<Vec<String>> {
+    let slices = informers.get::<EndpointSlice>();
+    let (tell, told) = watch::channel(balancer.candidates());
+    let balancer = Arc::clone(balancer);
+    group.spawn("servers", async move {
+        let mut changes = slices.changes();
+        slices.synced().await;
+        loop {
+            if let Some(slice) = slices.get("default", "kubernetes") {
+                if let Err(err) = balancer.set_servers(addresses_of(&slice)) {
+                    warn!(err = %Chain(&err), "cannot save the list of servers");
+                }
+                let servers = balancer.candidates();
+                tell.send_if_modified(|now| {
+                    let changed = *now != servers;
+                    now.clone_from(&servers);
+                    changed
+                });
+            }
+            changes.next().await;
+            changes.drain();
+        }
+    });
+    told
+}
+
+fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError> {
+    let images = match SystemImages::of_this_program() {
+        Ok(images) => Some(images),
+        Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
+        Err(_) => None,
+    };
+    let Settings { cluster_cidrs, service_cidrs, cluster_dns, cluster_domain, options } = &node.membership.settings;
+    let cidr = |what: &str, all: &[String]| {
+        let parsed = all.first().and_then(|text| text.parse().ok());
+        parsed.ok_or_else(|| RoleError::Settings(format!("no {what}")))
+    };
+    Ok(AgentConfig {
+        data_dir: plan.args.data_dir.clone(),
+        node_name: plan.node_name.clone(),
+        node_ips: plan.node_ips.clone(),
+        node_external_ips: plan.args.node.node_external_ip.clone(),
+        kubelet_port: plan.args.node.kubelet_port,
+        cluster_cidr: cidr("range of pods", cluster_cidrs)?,
+        service_cidr: cidr("range of services", service_cidrs)?,
+        cluster_dns: cluster_dns.first().copied().ok_or_else(|| RoleError::Settings("no address of DNS".to_owned()))?,
+        cluster_domain: cluster_domain.clone(),
+        resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
+        runtime_endpoint: plan.args.node.container_runtime_endpoint.clone(),
+        pause_image: plan.args.node.pause_image.clone(),
+        labels: host::labels(&plan.args.node)?,
+        taints: host::taints(&plan.args.node)?,
+        network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
+        kubelet: kubelet::settings::Settings::parse(plan.args.node.kubelet_arg.iter().map(String::as_str))
+            .map_err(|reason| RoleError::Settings(format!("--kubelet-arg: {reason}")))?,
+        search_path: cli::search_path(),
+        serving: pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?,
+        images,
+    })
+}
+
+/// What keeping the membership takes.
+struct Renewal {
+    joiner: Joiner,
+    balancer: Arc<Balancer>,
+    node: NodeFiles,
+    clock: Clock,
+    rng: Rng,
+    renewed: watch::Sender<u64>,
+}
+
+impl Renewal {
+    fn due(&self) -> bool {
+        let stores = [&self.node.kubelet, &self.node.serving, &self.node.proxy];
+        let ends = stores.iter().map(|store| store.current().not_after.as_second()).min().unwrap_or(0);
+        ends - self.clock.now().as_second() < RENEW_LEFT_SECS
+    }
+
+    async fn renew(&self) -> Result<(), String> {
+        let welcome = self.joiner.join(&self.balancer.candidates(), false).await.map_err(|refusal| refusal.to_string())?;
+        self.node.swap().map_err(|err| Chain(&err).to_string())?;
+        // Connections keep the certificate they began with: they are made anew, long before it ends.
+        self.balancer.cut_all();
+        self.renewed.send_modify(|n| *n += 1);
+        if welcome.settings != self.node.membership.settings {
+            warn!("the cluster's settings changed: restart kedge agent to use them");
+        }
+        info!("node certificates renewed");
+        Ok(())
+    }
+}
+
+/// Renews certificates at two thirds of their life, and at once after a start without a server.
+fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
+    group.spawn("membership", async move {
+        let mut due = at_once;
+        loop {
+            let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
+            while due {
+                match renewal.renew().await {
+                    Ok(()) => due = false,
+                    Err(why) => {
+                        warn!(why, "cannot renew the node's certificates, trying again");
+                        tokio::time::sleep(backoff.next(&renewal.rng)).await;
+                    }
+                }
+            }
+            tokio::time::sleep(renewal.rng.jitter(RENEW_LOOK, 10)).await;
+            due = renewal.due();
+        }
+    });
+}
+
+fn notify(state: &str) {
+    if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
+        warn!(err = %err, "cannot tell systemd about our state");
+    }
+}

@@ -1,0 +1,203 @@
+//! Who may join: the cluster's passwords and its bootstrap tokens.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base::chain::Chain;
+use base::secret::Secret;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret as KubeSecret;
+use kube::Api;
+use pki::token::BootstrapToken;
+use sha2::{Digest as _, Sha256};
+
+use crate::protocol::Role;
+use crate::refusal::Refusal;
+
+/// What a bootstrap token's groups must hold for a node to join by it.
+pub const NODE_GROUP: &str = "system:bootstrappers:kedge:default-node-token";
+
+/// The passwords in the join tokens.
+#[derive(Clone, Debug)]
+pub struct Passwords {
+    /// Makes servers and agents.
+    pub server: Secret<String>,
+    /// Makes agents.
+    pub agent: Secret<String>,
+}
+
+/// The passwords as they are now; clones see the same.
+#[derive(Clone)]
+pub struct Credentials {
+    passwords: Arc<RwLock<Passwords>>,
+    client: kube::Client,
+}
+
+/// The `Authorization` header, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// None.
+    Nothing,
+    /// HTTP Basic.
+    Password {
+        /// `server` or `node`.
+        user: String,
+        /// The secret half.
+        password: Secret<String>,
+    },
+    /// HTTP Bearer.
+    Bootstrap(BootstrapToken),
+}
+
+impl Shown {
+    /// Reads the header's value.
+    pub fn parse(header: Option<&str>) -> Result<Shown, Refusal> {
+        let Some((scheme, credential)) = header.and_then(|text| text.trim().split_once(' ')) else { return Ok(Shown::Nothing) };
+        if scheme.eq_ignore_ascii_case("basic") {
+            let text = STANDARD.decode(credential.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let (user, password) = text.as_deref().and_then(|text| text.split_once(':')).ok_or(Refusal::WrongToken)?;
+            return Ok(Shown::Password { user: user.to_owned(), password: Secret::new(password.to_owned()) });
+        }
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return BootstrapToken::parse(credential.trim()).map(Shown::Bootstrap).map_err(|_| Refusal::WrongToken);
+        }
+        Err(Refusal::WrongToken)
+    }
+}
+
+/// Compares in a time that tells nothing about where two secrets differ.
+fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (Sha256::digest(a), Sha256::digest(b));
+    a.iter().zip(b).fold(0, |differs, (x, y)| differs | (x ^ y)) == 0
+}
+
+/// Whether a password makes a machine of this role.
+fn judge_password(known: &Passwords, user: &str, password: &str, role: Role) -> Result<(), Refusal> {
+    let (server, agent) = (same(known.server.expose(), password), same(known.agent.expose(), password));
+    match role {
+        // A short token names no user; who has the server's password may do what an agent may.
+        Role::Agent if agent || server => Ok(()),
+        Role::Server if server && user != "node" => Ok(()),
+        Role::Server if agent || server => Err(Refusal::AgentToken),
+        _ => Err(Refusal::WrongToken),
+    }
+}
+
+fn field(secret: &KubeSecret, name: &str) -> String {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.clone()).unwrap_or_default();
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Whether a bootstrap token's Secret lets a node in.
+fn judge_bootstrap(secret: &KubeSecret, token: &BootstrapToken, now: Timestamp) -> Result<(), Refusal> {
+    let id = token.id.clone();
+    let right_type = secret.type_.as_deref() == Some("bootstrap.kubernetes.io/token") && secret.metadata.deletion_timestamp.is_none();
+    if !right_type || field(secret, "token-id") != token.id || !same(&field(secret, "token-secret"), token.secret.expose()) {
+        return Err(Refusal::UnknownToken { id });
+    }
+    let expires = field(secret, "expiration");
+    if !expires.is_empty() && !expires.parse::<Timestamp>().is_ok_and(|end| now < end) {
+        return Err(Refusal::ExpiredToken { id, at: expires });
+    }
+    if field(secret, "usage-bootstrap-authentication") != "true" {
+        return Err(Refusal::UselessToken { id, lacks: "its usages lack authentication".to_owned() });
+    }
+    if !field(secret, "auth-extra-groups").split(',').any(|group| group == NODE_GROUP) {
+        return Err(Refusal::UselessToken { id, lacks: format!("its groups lack {NODE_GROUP}") });
+    }
+    Ok(())
+}
+
+impl Credentials {
+    /// `client` reads the Secrets of bootstrap tokens.
+    pub fn new(passwords: Passwords, client: kube::Client) -> Credentials {
+        Credentials { passwords: Arc::new(RwLock::new(passwords)), client }
+    }
+
+    /// The passwords as they are now.
+    pub fn passwords(&self) -> Passwords {
+        self.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Other passwords from now on.
+    pub fn replace(&self, passwords: Passwords) {
+        *self.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
+    }
+
+    /// Whether what was shown makes a machine of this role.
+    pub async fn judge(&self, shown: &Shown, role: Role, now: Timestamp) -> Result<(), Refusal> {
+        match shown {
+            Shown::Nothing => Err(Refusal::NoToken),
+            Shown::Password { user, password } => judge_password(&self.passwords(), user, password.expose(), role),
+            Shown::Bootstrap(_) if role == Role::Server => Err(Refusal::AgentToken),
+            Shown::Bootstrap(token) => {
+                let api: Api<KubeSecret> = Api::namespaced(self.client.clone(), "kube-system");
+                match api.get_opt(&format!("bootstrap-token-{}", token.id)).await {
+                    Ok(Some(secret)) => judge_bootstrap(&secret, token, now),
+                    // A password may look like a bootstrap token.
+                    Ok(None) => judge_password(&self.passwords(), "", &token.expose(), role)
+                        .map_err(|_| Refusal::UnknownToken { id: token.id.clone() }),
+                    Err(err) => Err(Refusal::NotReady { why: format!("it cannot read tokens: {}", Chain(&err)) }),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::ByteString;
+
+    fn passwords() -> Passwords {
+        Passwords { server: Secret::new("big".to_owned()), agent: Secret::new("small".to_owned()) }
+    }
+
+    #[test]
+    fn an_agents_password_makes_no_server() {
+        let judge = |user, password, role| judge_password(&passwords(), user, password, role);
+        assert_eq!(judge("node", "small", Role::Agent), Ok(()));
+        assert_eq!(judge("server", "big", Role::Agent), Ok(()));
+        assert_eq!(judge("", "big", Role::Server), Ok(()));
+        assert_eq!(judge("node", "small", Role::Server), Err(Refusal::AgentToken));
+        assert_eq!(judge("server", "nothing", Role::Agent), Err(Refusal::WrongToken));
+        assert_eq!(judge("server", "", Role::Server), Err(Refusal::WrongToken));
+    }
+
+    fn secret(fields: &[(&str, &str)]) -> KubeSecret {
+        let all = [
+            ("token-id", "abc123"),
+            ("token-secret", "0123456789abcdef"),
+            ("usage-bootstrap-authentication", "true"),
+            ("auth-extra-groups", NODE_GROUP),
+        ];
+        let data = all.iter().chain(fields).map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect();
+        KubeSecret { data: Some(data), type_: Some("bootstrap.kubernetes.io/token".to_owned()), ..KubeSecret::default() }
+    }
+
+    #[test]
+    fn every_way_in_which_a_bootstrap_token_fails_has_its_reason() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let token = BootstrapToken::parse("abc123.0123456789abcdef").unwrap();
+        let judge = |fields: &[(&str, &str)]| judge_bootstrap(&secret(fields), &token, now);
+        assert_eq!(judge(&[]), Ok(()));
+        assert_eq!(judge(&[("expiration", "2027-01-01T00:00:00Z")]), Ok(()));
+        assert!(matches!(judge(&[("expiration", "2026-01-01T00:00:00Z")]), Err(Refusal::ExpiredToken { .. })));
+        assert!(matches!(judge(&[("token-secret", "xxxxxxxxxxxxxxxx")]), Err(Refusal::UnknownToken { .. })));
+        assert!(matches!(judge(&[("usage-bootstrap-authentication", "false")]), Err(Refusal::UselessToken { .. })));
+        assert!(matches!(judge(&[("auth-extra-groups", "")]), Err(Refusal::UselessToken { .. })));
+    }
+
+    #[test]
+    fn the_header_is_read_in_both_forms() {
+        let basic = format!("Basic {}", STANDARD.encode("server:a:b"));
+        assert_eq!(
+            Shown::parse(Some(&basic)).unwrap(),
+            Shown::Password { user: "server".to_owned(), password: Secret::new("a:b".to_owned()) }
+        );
+        assert!(matches!(Shown::parse(Some("Bearer abc123.0123456789abcdef")), Ok(Shown::Bootstrap(_))));
+        assert_eq!(Shown::parse(None), Ok(Shown::Nothing));
+        assert_eq!(Shown::parse(Some("Bearer junk")), Err(Refusal::WrongToken));
+    }
+}

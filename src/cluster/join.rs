@@ -1,0 +1,232 @@
+//! The joining side: finds the server, makes sure that it is the right one, and asks to be let in.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use base::time::Clock;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request};
+use pki::bundle::Bundle;
+use pki::node_key::NodeKey;
+use pki::tls;
+use pki::token::{Credential, JoinToken, ca_hash};
+use rustls::CertificateError;
+use tracing::warn;
+use wire::dial::{self, DialError, Stream};
+use wire::{Body, body};
+
+use crate::node_files::{self, Requests};
+use crate::protocol::{BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MINOR, Role, SIGNATURE, Welcome};
+use crate::refusal::Refusal;
+use crate::tunnel::split;
+
+/// One attempt at one server, from the first packet to the answer.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// `host:port` of a `https://` URL; 6443 where it names no port.
+///
+/// Errors: a text for a person.
+pub fn address_of(url: &str) -> Result<String, String> {
+    let bad = |why: &str| format!("'{url}' is not the address of a server ({why}); want https://HOST:6443");
+    let rest = url.strip_prefix("https://").ok_or_else(|| bad("it does not begin with https://"))?;
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let authority: http::uri::Authority = rest.parse().map_err(|_| bad("its host and port cannot be read"))?;
+    if authority.port_u16().is_none() && authority.as_str().len() > authority.host().len() {
+        return Err(bad("its port is no number"));
+    }
+    if authority.as_str().contains('@') || rest.contains('/') {
+        return Err(bad("it holds more than host and port"));
+    }
+    Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(6443)))
+}
+
+/// Who wants to join.
+pub struct Joiner {
+    /// Agent or server.
+    pub role: Role,
+    /// What it was given.
+    pub token: Option<JoinToken>,
+    /// The machine's key.
+    pub key: NodeKey,
+    /// The node's name.
+    pub node_name: String,
+    /// Its addresses.
+    pub node_ips: Vec<IpAddr>,
+    /// `/etc/machine-id`.
+    pub machine_id: String,
+    /// The program's version.
+    pub version: String,
+    /// Flags that must agree on servers.
+    pub flags: std::collections::BTreeMap<String, String>,
+    /// Where the node's credentials are kept.
+    pub dir: PathBuf,
+    /// Wall time.
+    pub clock: Clock,
+    /// Connections live here while they are used.
+    pub group: Group,
+}
+
+impl Joiner {
+    /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. With `check` nothing
+    /// is made or kept; else the credentials are in the files when this returns.
+    ///
+    /// Errors: the reason, of the first server if none can be reached.
+    pub async fn join(&self, servers: &[String], check: bool) -> Result<Welcome, Refusal> {
+        let mut first = None;
+        for server in servers {
+            let url = format!("https://{server}");
+            let unreachable = |why: &str| Refusal::Unreachable { url: url.clone(), why: why.to_owned() };
+            let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, self.ask(server, &url, check)).await;
+            match attempt.unwrap_or_else(|_| Err(unreachable("it did not answer in time"))) {
+                Err(refusal @ Refusal::Unreachable { .. }) => drop(first.get_or_insert(refusal)),
+                verdict => return verdict,
+            }
+        }
+        Err(first.unwrap_or(Refusal::Invalid { why: "no server is known: name one with --server".to_owned() }))
+    }
+
+    async fn ask(&self, server: &str, url: &str, check: bool) -> Result<Welcome, Refusal> {
+        let (host, port) = split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
+        let trust = self.trusted(host, port, url).await?;
+        let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
+        let requests = Requests::new(&self.node_name, &self.node_ips).map_err(unusable)?;
+        let asked = self.request(&requests, check);
+        let bytes = serde_json::to_vec(&asked).map_err(|err| Refusal::Invalid { why: err.to_string() })?;
+        let mut req = Request::builder()
+            .method(Method::POST)
+            .uri(JOIN)
+            .header(HOST, server)
+            .header(CONTENT_TYPE, "application/json")
+            .header(SIGNATURE, self.key.sign(&bytes).map_err(unusable)?);
+        if let Some(credential) = self.authorization() {
+            req = req.header(AUTHORIZATION, credential);
+        }
+        let req = req.body(body::full(bytes)).map_err(|err| Refusal::Invalid { why: err.to_string() })?;
+        let stream = connect(host, port, url, tls::client_config(&trust, None).map_err(unusable)?).await?;
+        let (status, answer) = self.send(stream, server, url, req).await?;
+        if status != http::StatusCode::OK {
+            let not_kedge = || Refusal::NotKedge { url: url.to_owned(), why: format!("it answered {status} to {JOIN}") };
+            return Err(serde_json::from_slice(&answer).unwrap_or_else(|_| not_kedge()));
+        }
+        let welcome: Welcome =
+            serde_json::from_slice(&answer).map_err(|err| Refusal::NotKedge { url: url.to_owned(), why: err.to_string() })?;
+        if !check {
+            let saved = node_files::save(&self.dir, &self.node_name, &requests, &welcome);
+            saved.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
+        }
+        Ok(welcome)
+    }
+
+    /// The server's authorities, once they are known to be the right ones.
+    async fn trusted(&self, host: &str, port: u16, url: &str) -> Result<Bundle, Refusal> {
+        let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
+        let known = node_files::known_ca(&self.dir).map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
+        let known = known.and_then(|ca| ca_hash(ca.as_bytes()).ok());
+        let stream = connect(host, port, url, tls::unverified_client_config().map_err(unusable)?).await?;
+        let req = Request::builder().uri(CACERTS).header(HOST, format!("{host}:{port}")).body(body::empty());
+        let req = req.map_err(|err| Refusal::Invalid { why: err.to_string() })?;
+        let (status, ca) = self.send(stream, host, url, req).await?;
+        let not_kedge = |why: String| Refusal::NotKedge { url: url.to_owned(), why };
+        if status != http::StatusCode::OK {
+            return Err(not_kedge(format!("it answered {status} to {CACERTS}")));
+        }
+        let found = ca_hash(&ca).map_err(|_| not_kedge(format!("what it answers to {CACERTS} is no certificate")))?;
+        let pinned = self.token.as_ref().and_then(|token| token.ca_hash.clone());
+        match pinned.or(known) {
+            Some(pinned) if pinned != found => return Err(Refusal::WrongCa { url: url.to_owned(), pinned, found }),
+            Some(_) => {}
+            None => warn!(
+                url,
+                fingerprint = found,
+                "THE TOKEN DOES NOT SAY WHICH CLUSTER IT IS FOR: whoever answers at this address is trusted. Use the full token (K10...) of the server's file server/node-token"
+            ),
+        }
+        Bundle::from_pem(&String::from_utf8_lossy(&ca)).map_err(|err| not_kedge(Chain(&err).to_string()))
+    }
+
+    fn request(&self, requests: &Requests, check: bool) -> JoinRequest {
+        let [client, serving, proxy] = &requests.requests;
+        JoinRequest {
+            role: self.role,
+            check,
+            node_name: self.node_name.clone(),
+            node_ips: self.node_ips.clone(),
+            machine_id: self.machine_id.clone(),
+            version: self.version.clone(),
+            minor: MINOR,
+            unix_ms: self.clock.now().as_millisecond(),
+            public_key: self.key.public(),
+            kubelet_client_csr: STANDARD.encode(client),
+            kubelet_serving_csr: STANDARD.encode(serving),
+            proxy_client_csr: STANDARD.encode(proxy),
+            flags: self.flags.clone(),
+        }
+    }
+
+    fn authorization(&self) -> Option<HeaderValue> {
+        let text = match &self.token.as_ref()?.credential {
+            Credential::Bootstrap(token) => format!("Bearer {}", token.expose()),
+            Credential::Password { user, password } => {
+                let user = user.as_deref().unwrap_or(if self.role == Role::Server { "server" } else { "node" });
+                format!("Basic {}", STANDARD.encode(format!("{user}:{}", password.expose())))
+            }
+        };
+        let mut value = HeaderValue::from_str(&text).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
+    async fn send(
+        &self,
+        stream: Box<dyn Stream>,
+        to: &str,
+        url: &str,
+        req: Request<Body>,
+    ) -> Result<(http::StatusCode, bytes::Bytes), Refusal> {
+        let broken = |why: String| Refusal::Unreachable { url: url.to_owned(), why };
+        let answer = dial::request(stream, to, req, &self.group).await.map_err(|err| broken(Chain(&err).to_string()))?;
+        let status = answer.status();
+        let bytes = body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| broken(Chain(&err).to_string()))?;
+        Ok((status, bytes))
+    }
+}
+
+/// Connects with TLS, and tells apart why that fails.
+async fn connect(host: &str, port: u16, url: &str, tls: Arc<rustls::ClientConfig>) -> Result<Box<dyn Stream>, Refusal> {
+    let mut tls = rustls::ClientConfig::clone(&tls);
+    tls.alpn_protocols = tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
+    dial::tcp(host, port, host, Some(Arc::new(tls))).await.map_err(|err| refusal_of(&err, host, url))
+}
+
+fn refusal_of(err: &DialError, host: &str, url: &str) -> Refusal {
+    let DialError::Connect { source, .. } = err else { return Refusal::Unreachable { url: url.to_owned(), why: Chain(err).to_string() } };
+    let tls = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => {
+            Refusal::WrongName { url: url.to_owned(), name: host.to_owned() }
+        }
+        Some(err) => Refusal::NotKedge { url: url.to_owned(), why: err.to_string() },
+        None => Refusal::Unreachable { url: url.to_owned(), why: source.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_host_and_port_and_nothing_else() {
+        assert_eq!(address_of("https://10.0.0.1").unwrap(), "10.0.0.1:6443");
+        assert_eq!(address_of("https://edge.lan:7000/").unwrap(), "edge.lan:7000");
+        assert_eq!(address_of("https://[fd00::1]:6443").unwrap(), "[fd00::1]:6443");
+        for bad in ["http://10.0.0.1", "10.0.0.1:6443", "https://", "https://a/b", "https://u@a", "https://a:x"] {
+            assert!(address_of(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What a joining machine and a server say to each other: one request, one answer.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything of ours on the API's port begins with this.
+pub const PREFIX: &str = "/v1-kedge/";
+/// Where a machine joins, and renews its certificates.
+pub const JOIN: &str = "/v1-kedge/join";
+/// Where a node opens its tunnel.
+pub const TUNNEL: &str = "/v1-kedge/tunnel";
+/// The authorities to trust, for everybody.
+pub const CACERTS: &str = "/cacerts";
+/// Says `pong`, to everybody.
+pub const PING: &str = "/ping";
+/// The proof that the request's body comes from the holder of the node key in it.
+pub const SIGNATURE: &str = "kedge-signature";
+/// The minor version of Kubernetes that this program speaks.
+pub const MINOR: u32 = 36;
+/// Bytes of a request or an answer.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+
+/// What a machine wants to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It runs pods.
+    Agent,
+    /// It serves the API, too.
+    Server,
+}
+
+/// A machine asks to be a node, or to stay one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinRequest {
+    /// Agent or server.
+    pub role: Role,
+    /// Only ask whether it would be let in.
+    pub check: bool,
+    /// The node's name.
+    pub node_name: String,
+    /// Its addresses.
+    pub node_ips: Vec<IpAddr>,
+    /// `/etc/machine-id`, may be empty.
+    pub machine_id: String,
+    /// The program's version.
+    pub version: String,
+    /// The minor version of Kubernetes that it speaks.
+    pub minor: u32,
+    /// Its clock.
+    pub unix_ms: i64,
+    /// The machine's own key, public half.
+    pub public_key: String,
+    /// For `system:node:NAME`: a certificate signing request, DER in base64.
+    pub kubelet_client_csr: String,
+    /// For the kubelet's server.
+    pub kubelet_serving_csr: String,
+    /// For the service proxy.
+    pub proxy_client_csr: String,
+    /// Flags that must agree on all servers, with their values; servers only.
+    #[serde(default)]
+    pub flags: BTreeMap<String, String>,
+}
+
+/// What all nodes must know of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// Ranges of pods' addresses.
+    pub cluster_cidrs: Vec<String>,
+    /// Ranges of services' addresses.
+    pub service_cidrs: Vec<String>,
+    /// Addresses of the DNS service.
+    pub cluster_dns: Vec<IpAddr>,
+    /// e.g. `cluster.local`.
+    pub cluster_domain: String,
+    /// Further settings by the name of their flag, e.g. `flannel-backend`.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+}
+
+/// The answer to a machine that is let in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Welcome {
+    /// Authorities of servers, PEM.
+    pub server_ca: String,
+    /// Authorities of clients, PEM.
+    pub client_ca: String,
+    /// Certificates, PEM, leaf first; empty for a check.
+    pub kubelet_client: String,
+    /// See [`Welcome::kubelet_client`].
+    pub kubelet_serving: String,
+    /// See [`Welcome::kubelet_client`].
+    pub proxy_client: String,
+    /// What every node must know.
+    pub settings: Settings,
+    /// Where servers answer, `host:port`.
+    pub servers: Vec<String>,
+    /// The server's version.
+    pub version: String,
+    /// The server's clock.
+    pub unix_ms: i64,
+}

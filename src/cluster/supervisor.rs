@@ -1,0 +1,383 @@
+//! The server's side of joining: answers on the API's port below `/v1-kedge/`, and `/cacerts` and `/ping` for everybody.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use base::time::Clock;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use ipnet::IpNet;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use pki::csr::{self, Profile};
+use pki::leaf::Ca;
+use pki::server::Pki;
+use tokio::sync::Semaphore;
+use tracing::{debug, info};
+use wire::{Body, ConnInfo, body};
+
+use crate::credentials::{Credentials, Shown};
+use crate::identity::{Claim, Identities, Standing};
+use crate::protocol::{BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MINOR, PING, PREFIX, Role, SIGNATURE, Settings, TUNNEL, Welcome};
+use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
+use crate::tunnel::Tunnels;
+
+/// Joins that are judged at once; the others wait.
+const JOINS_MAX: usize = 16;
+/// A wrong token waits this long for its answer, so that guessing is slow.
+const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the server side of joining works with.
+pub struct Config {
+    /// Signs nodes' certificates.
+    pub pki: Arc<Pki>,
+    /// Knows who may join.
+    pub credentials: Credentials,
+    /// Knows whose a name is.
+    pub identities: Identities,
+    /// Reads where servers are.
+    pub client: kube::Client,
+    /// What nodes must know.
+    pub settings: Settings,
+    /// Flags that must agree on all servers.
+    pub flags: std::collections::BTreeMap<String, String>,
+    /// The program's version.
+    pub version: String,
+    /// Wall time.
+    pub clock: Clock,
+}
+
+/// Answers machines that join, and nodes that open tunnels.
+pub struct Supervisor {
+    config: Config,
+    tunnels: Arc<Tunnels>,
+    joins: Semaphore,
+    group: Group,
+}
+
+/// Whether a path is the supervisor's; all others are the API server's.
+pub fn serves(path: &str) -> bool {
+    path.starts_with(PREFIX) || path == CACERTS || path == PING
+}
+
+impl Supervisor {
+    /// Tunnels that nodes open become known in `tunnels` and live in `group`.
+    pub fn new(config: Config, tunnels: Arc<Tunnels>, group: &Group) -> Arc<Supervisor> {
+        Arc::new(Supervisor { config, tunnels, joins: Semaphore::new(JOINS_MAX), group: group.child("tunnels") })
+    }
+
+    /// Answers one request for which [`serves`] is true.
+    pub async fn answer(&self, req: Request<Body>, conn: &ConnInfo) -> Response<Body> {
+        let (method, path) = (req.method().clone(), req.uri().path().to_owned());
+        match (method, path.as_str()) {
+            (Method::GET, PING) => Response::new(body::full("pong")),
+            (Method::GET, CACERTS) => Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned())),
+            (Method::POST, JOIN) => match self.join(req, conn).await {
+                Ok(welcome) => as_json(StatusCode::OK, &welcome),
+                Err(refusal) => {
+                    info!(peer = %conn.peer, why = %refusal, "a machine was not let in");
+                    as_json(status_of(&refusal), &refusal)
+                }
+            },
+            (Method::POST, TUNNEL) => self.tunnel(req, conn),
+            _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    }
+
+    async fn join(&self, req: Request<Body>, conn: &ConnInfo) -> Result<Welcome, Refusal> {
+        let _turn = self.joins.acquire().await.map_err(|_| Refusal::NotReady { why: "it is stopping".to_owned() })?;
+        let (parts, body) = req.into_parts();
+        let header = |name: http::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let shown = Shown::parse(header(AUTHORIZATION).as_deref());
+        let signature = header(http::HeaderName::from_static(SIGNATURE)).unwrap_or_default();
+        let bytes = body::collect(body, BODY_BYTES_MAX).await.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
+        let asked: JoinRequest =
+            serde_json::from_slice(&bytes).map_err(|err| Refusal::Invalid { why: format!("the join request cannot be read: {err}") })?;
+        if !pki::node_key::verify(&asked.public_key, &bytes, &signature) {
+            return Err(Refusal::Invalid { why: "the join request is not signed with the node key in it".to_owned() });
+        }
+        let now = self.config.clock.now();
+        let claim = Claim {
+            name: asked.node_name.clone(),
+            public_key: asked.public_key.clone(),
+            machine_id: asked.machine_id.clone(),
+            address: conn.peer.ip().to_canonical(),
+        };
+        check_name(&asked.node_name)?;
+        self.admit(&asked, &claim, shown).await?;
+        check_clock(asked.unix_ms, now.as_millisecond())?;
+        check_version(&asked, &self.config.version)?;
+        if asked.role == Role::Server {
+            check_flags(&self.config.flags, &asked.flags)?;
+        }
+        let servers = self.servers().await?;
+        let mut welcome = Welcome {
+            server_ca: self.config.pki.authority(Ca::Server).bundle().to_owned(),
+            client_ca: self.config.pki.authority(Ca::Client).bundle().to_owned(),
+            kubelet_client: String::new(),
+            kubelet_serving: String::new(),
+            proxy_client: String::new(),
+            settings: self.config.settings.clone(),
+            servers,
+            version: self.config.version.clone(),
+            unix_ms: now.as_millisecond(),
+        };
+        let requests = self.checked_requests(&asked, &welcome.servers)?;
+        if asked.check {
+            return Ok(welcome);
+        }
+        self.config.identities.record(&claim).await?;
+        [welcome.kubelet_client, welcome.kubelet_serving, welcome.proxy_client] = self.sign(requests)?;
+        info!(node = %asked.node_name, peer = %conn.peer, version = asked.version, "node certificates issued");
+        Ok(welcome)
+    }
+
+    /// A machine is let in by its node key when the cluster knows it, else by its token.
+    async fn admit(&self, asked: &JoinRequest, claim: &Claim, shown: Result<Shown, Refusal>) -> Result<(), Refusal> {
+        let standing = self.config.identities.standing(claim).await?;
+        if standing == Standing::Own && asked.role == Role::Agent {
+            return match self.tunnels.elsewhere(&claim.name, claim.address) {
+                Some(other) => Err(Refusal::Twin { name: claim.name.clone(), address: other.to_string() }),
+                None => Ok(()),
+            };
+        }
+        let judged = match shown {
+            Ok(shown) => self.config.credentials.judge(&shown, asked.role, self.config.clock.now()).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = judged {
+            if !refusal.may_pass() {
+                tokio::time::sleep(WRONG_TOKEN_PAUSE).await;
+            }
+            return Err(refusal);
+        }
+        match standing {
+            Standing::Taken { same_machine } => Err(self.config.identities.taken(claim, same_machine).await),
+            Standing::Own | Standing::Free => Ok(()),
+        }
+    }
+
+    /// Where servers answer: the endpoints of the service `kubernetes`.
+    async fn servers(&self) -> Result<Vec<String>, Refusal> {
+        let api: Api<EndpointSlice> = Api::namespaced(self.config.client.clone(), "default");
+        let slice = api
+            .get("kubernetes")
+            .await
+            .map_err(|err| Refusal::NotReady { why: format!("it does not know its servers: {}", Chain(&err)) })?;
+        Ok(addresses_of(&slice))
+    }
+
+    /// The three signing requests, if they ask for nothing but what this node may have.
+    fn checked_requests(&self, asked: &JoinRequest, servers: &[String]) -> Result<[(Vec<u8>, Ca, Profile); 3], Refusal> {
+        let refused = |what: &str, why: &dyn std::fmt::Display| Refusal::Invalid {
+            why: format!("the request for the {what} certificate is refused: {why}"),
+        };
+        let read = |what: &str, encoded: &str| {
+            let der = STANDARD.decode(encoded).map_err(|err| refused(what, &err))?;
+            let request = csr::parse(&der).map_err(|err| refused(what, &err))?;
+            Ok::<_, Refusal>((der, request))
+        };
+        let user = format!("system:node:{}", asked.node_name);
+        let (client_der, client) = read("kubelet's client", &asked.kubelet_client_csr)?;
+        let (serving_der, serving) = read("kubelet's serving", &asked.kubelet_serving_csr)?;
+        let (proxy_der, proxy) = read("proxy's client", &asked.proxy_client_csr)?;
+        if client.common_name != user || serving.common_name != user {
+            return Err(refused("kubelet's", &format!("its subject is not {user}")));
+        }
+        if proxy.common_name != "system:kube-proxy" || !proxy.organizations.is_empty() {
+            return Err(refused("proxy's client", &"its subject is not system:kube-proxy"));
+        }
+        check_serving_names(&asked.node_name, &serving.sans, &self.reserved(servers))?;
+        Ok([
+            (client_der, Ca::Client, Profile::KubeletClient),
+            (serving_der, Ca::Server, Profile::KubeletServing),
+            (proxy_der, Ca::Client, Profile::Client),
+        ])
+    }
+
+    /// Names that a kubelet's certificate must not hold, for then it could pose as an API server.
+    fn reserved(&self, servers: &[String]) -> Reserved {
+        let options = self.config.pki.options();
+        let spec = pki::leaf::Leaf::ServingApiserver.spec(options);
+        let mut names = spec.sans;
+        names.extend(servers.iter().filter_map(|server| server.rsplit_once(':')).map(|(host, _)| host.trim_matches(['[', ']']).to_owned()));
+        Reserved { names, ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect() }
+    }
+
+    fn sign(&self, requests: [(Vec<u8>, Ca, Profile); 3]) -> Result<[String; 3], Refusal> {
+        let now = self.config.clock.now();
+        let sign = |(der, ca, profile): &(Vec<u8>, Ca, Profile)| {
+            let signed = self.config.pki.authority(*ca).sign_csr(der, *profile, None, now);
+            signed.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })
+        };
+        let [a, b, c] = &requests;
+        Ok([sign(a)?, sign(b)?, sign(c)?])
+    }
+
+    /// Takes a tunnel that a node opens with its client certificate.
+    fn tunnel(&self, mut req: Request<Body>, conn: &ConnInfo) -> Response<Body> {
+        let Some(node) = self.node_of(conn) else {
+            return text(StatusCode::FORBIDDEN, "tunnels are opened with a node's client certificate");
+        };
+        if wire::upgrade::requested(req.headers()).as_deref() != Some(wire::tunnel::PROTOCOL) {
+            return text(StatusCode::BAD_REQUEST, "want an upgrade to kedge-tunnel");
+        }
+        let upgrade = wire::upgrade::take(&mut req);
+        let (tunnels, peer) = (Arc::clone(&self.tunnels), conn.peer.ip().to_canonical());
+        self.group.spawn_short("tunnel", async move {
+            let opened = async { wire::tunnel::Tunnel::accept(wire::upgrade::stream(upgrade).await?).await };
+            match opened.await {
+                Ok((tunnel, ended)) => {
+                    let id = tunnels.add(&node, peer, tunnel);
+                    info!(node = %node, peer = %peer, "tunnel opened");
+                    ended.await;
+                    tunnels.remove(&node, id);
+                    info!(node = %node, peer = %peer, "tunnel closed");
+                }
+                Err(err) => debug!(node = %node, err = %Chain(&err), "tunnel could not be opened"),
+            }
+        });
+        wire::upgrade::switching(wire::tunnel::PROTOCOL, &[])
+    }
+
+    /// The node whose certificate the connection shows.
+    fn node_of(&self, conn: &ConnInfo) -> Option<String> {
+        let clients = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()).ok()?;
+        clients.verify_client(&conn.client_certs, self.config.clock.now()).ok()?;
+        let who = pki::identity::parse(conn.client_certs.first()?).ok()?;
+        let is_node = who.organizations.iter().any(|group| group == "system:nodes");
+        who.common_name.strip_prefix("system:node:").filter(|_| is_node).map(str::to_owned)
+    }
+}
+
+/// `host:port` of each endpoint of the service `kubernetes`.
+pub fn addresses_of(slice: &EndpointSlice) -> Vec<String> {
+    let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or(6443);
+    let mut all: Vec<String> = Vec::new();
+    for address in slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses) {
+        all.push(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") });
+    }
+    all
+}
+
+struct Reserved {
+    names: BTreeSet<String>,
+    ranges: Vec<IpNet>,
+}
+
+fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved: &Reserved) -> Result<(), Refusal> {
+    let refused = |name: &str, why: &str| Refusal::Invalid { why: format!("the kubelet's certificate may not hold {name}: {why}") };
+    for name in names {
+        match name.parse::<IpAddr>() {
+            Ok(ip) if ip.is_loopback() || ip.is_unspecified() => return Err(refused(name, "it is every machine's")),
+            Ok(ip) if reserved.ranges.iter().any(|range| range.contains(&ip)) => return Err(refused(name, "it is in the service range")),
+            Ok(_) if reserved.names.contains(name) => return Err(refused(name, "it is a server's address; choose another --node-ip")),
+            Ok(_) => {}
+            Err(_) if name != node => return Err(refused(name, "it is not the node's name")),
+            Err(_) if reserved.names.contains(name) => return Err(refused(name, "it is a server's name; choose another --node-name")),
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let good = |label: &str| {
+        let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
+    };
+    if name.len() <= 200 && name.split('.').all(good) {
+        return Ok(());
+    }
+    Err(Refusal::Invalid {
+        why: format!("'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"),
+    })
+}
+
+fn check_clock(theirs_ms: i64, ours_ms: i64) -> Result<(), Refusal> {
+    let ahead_secs = (theirs_ms - ours_ms) / 1000;
+    if ahead_secs.abs() > SKEW_MAX_SECS { Err(Refusal::ClockSkew { ahead_secs }) } else { Ok(()) }
+}
+
+fn check_version(asked: &JoinRequest, server: &str) -> Result<(), Refusal> {
+    let fits = match asked.role {
+        Role::Agent => asked.minor <= MINOR && asked.minor + 3 >= MINOR,
+        // Servers are upgraded one by one: neighbours meet.
+        Role::Server => asked.minor.abs_diff(MINOR) <= 1,
+    };
+    if fits { Ok(()) } else { Err(Refusal::VersionSkew { joining: asked.version.clone(), server: server.to_owned() }) }
+}
+
+fn check_flags(
+    theirs: &std::collections::BTreeMap<String, String>,
+    ours: &std::collections::BTreeMap<String, String>,
+) -> Result<(), Refusal> {
+    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+    let value = |flags: &std::collections::BTreeMap<String, String>, name: &str| flags.get(name).cloned().unwrap_or_default();
+    let flags: Vec<Differing> = names
+        .into_iter()
+        .filter(|name| value(theirs, name) != value(ours, name))
+        .map(|name| Differing { flag: name.clone(), theirs: value(theirs, name), ours: value(ours, name) })
+        .collect();
+    if flags.is_empty() { Ok(()) } else { Err(Refusal::FlagsDiffer { flags }) }
+}
+
+fn status_of(refusal: &Refusal) -> StatusCode {
+    match refusal {
+        Refusal::NotReady { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::NoToken | Refusal::WrongToken | Refusal::UnknownToken { .. } | Refusal::ExpiredToken { .. } => StatusCode::UNAUTHORIZED,
+        Refusal::UselessToken { .. } | Refusal::AgentToken => StatusCode::FORBIDDEN,
+        Refusal::NameTaken { .. } | Refusal::Twin { .. } | Refusal::FlagsDiffer { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+fn as_json<T: serde::Serialize>(status: StatusCode, value: &T) -> Response<Body> {
+    let Ok(bytes) = serde_json::to_vec(value) else { return text(StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the answer") };
+    let mut answer = Response::new(body::full(bytes));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
+fn text(status: StatusCode, why: &'static str) -> Response<Body> {
+    let mut answer = Response::new(body::full(why));
+    *answer.status_mut() = status;
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubelet_cannot_get_a_servers_names() {
+        let reserved = Reserved {
+            names: ["kubernetes.default.svc", "10.0.0.1", "s1"].map(str::to_owned).into(),
+            ranges: vec!["10.43.0.0/16".parse().unwrap()],
+        };
+        let check = |node: &str, names: &[&str]| check_serving_names(node, &names.iter().map(|n| (*n).to_owned()).collect(), &reserved);
+        assert_eq!(check("n1", &["n1", "10.0.0.2"]), Ok(()));
+        for (node, name) in [("n1", "10.0.0.1"), ("n1", "127.0.0.1"), ("n1", "::1"), ("n1", "10.43.0.1"), ("n1", "n2"), ("s1", "s1")] {
+            assert!(check(node, &[name]).is_err(), "{node} {name}");
+        }
+    }
+
+    #[test]
+    fn clocks_versions_and_flags_are_compared() {
+        assert_eq!(check_clock(1_000_000, 1_200_000), Ok(()));
+        assert_eq!(check_clock(1_000_000, 2_000_000), Err(Refusal::ClockSkew { ahead_secs: -1000 }));
+        let flags = |cidr: &str| [("cluster-cidr".to_owned(), cidr.to_owned())].into();
+        assert_eq!(check_flags(&flags("a"), &flags("a")), Ok(()));
+        assert!(
+            matches!(check_flags(&flags("a"), &flags("b")), Err(Refusal::FlagsDiffer { flags }) if flags[0].theirs == "a" && flags[0].ours == "b")
+        );
+        assert!(check_name("edge-1.lan").is_ok() && check_name("Edge").is_err() && check_name("").is_err());
+    }
+}

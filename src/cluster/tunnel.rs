@@ -1,0 +1,211 @@
+//! Tunnels: nodes open one to every server and keep it; servers find the way to a node among those that are open.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::rng::Rng;
+use base::task::Group;
+use http::HeaderMap;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+use wire::dial::{Dial, Stream};
+use wire::proxy::{self, Target};
+use wire::tunnel::{PROTOCOL, Tunnel};
+
+use crate::balancer::Balancer;
+use crate::protocol::TUNNEL;
+
+struct Open {
+    id: u64,
+    peer: IpAddr,
+    tunnel: Tunnel,
+}
+
+/// The tunnels that nodes hold open to this server.
+#[derive(Default)]
+pub struct Tunnels {
+    by_node: Mutex<BTreeMap<String, Vec<Open>>>,
+    last_id: AtomicU64,
+}
+
+impl Tunnels {
+    fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<String, Vec<Open>>) -> T) -> T {
+        look(&mut self.by_node.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes a tunnel in; the answer is for [`Tunnels::remove`].
+    pub fn add(&self, node: &str, peer: IpAddr, tunnel: Tunnel) -> u64 {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        self.with(|all| all.entry(node.to_owned()).or_default().push(Open { id, peer, tunnel }));
+        id
+    }
+
+    /// Forgets a tunnel that ended.
+    pub fn remove(&self, node: &str, id: u64) {
+        self.with(|all| {
+            if let Some(open) = all.get_mut(node) {
+                open.retain(|tunnel| tunnel.id != id);
+            }
+            all.retain(|_, open| !open.is_empty());
+        });
+    }
+
+    /// The way to a node: its newest tunnel.
+    pub fn to(&self, node: &str) -> Option<Arc<dyn Dial>> {
+        self.with(|all| {
+            let open = all.get(node)?.iter().rev().find(|open| !open.tunnel.is_closed())?;
+            Some(Arc::new(open.tunnel.clone()) as Arc<dyn Dial>)
+        })
+    }
+
+    /// Where else a node of this name is connected from.
+    pub fn elsewhere(&self, node: &str, address: IpAddr) -> Option<IpAddr> {
+        self.with(|all| all.get(node)?.iter().find(|open| !open.tunnel.is_closed() && open.peer != address).map(|open| open.peer))
+    }
+
+    /// Nodes with a tunnel, by name.
+    pub fn nodes(&self) -> Vec<String> {
+        self.with(|all| all.keys().cloned().collect())
+    }
+}
+
+/// What servers may reach over this node's tunnels.
+pub trait Reach: Send + Sync + 'static {
+    /// Whether a server may dial `host:port`.
+    fn allows(&self, host: IpAddr, port: u16) -> bool;
+}
+
+struct Gate(Arc<dyn Reach>);
+
+#[async_trait::async_trait]
+impl Dial for Gate {
+    async fn dial(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
+        let denied = || io::Error::new(io::ErrorKind::PermissionDenied, format!("this node does not let servers reach {host}:{port}"));
+        let ip: IpAddr = host.parse().map_err(|_| denied())?;
+        if !self.0.allows(ip, port) {
+            return Err(denied());
+        }
+        wire::dial::tcp(host, port, host, None).await.map_err(|err| io::Error::other(Chain(&err).to_string()))
+    }
+}
+
+/// What keeping tunnels takes.
+pub struct Keeper {
+    /// Shows the node's client certificate and trusts servers.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// What servers may reach.
+    pub reach: Arc<dyn Reach>,
+    /// Told which servers are up; `None` on a machine that is a server itself.
+    pub balancer: Option<Arc<Balancer>>,
+    /// Jitter.
+    pub rng: Rng,
+}
+
+impl Keeper {
+    /// Keeps one tunnel to each of `servers` (`host:port`), which may change; `renewed` makes all of them be opened anew.
+    pub fn start(self, mut servers: watch::Receiver<Vec<String>>, renewed: watch::Receiver<u64>, group: &Group) {
+        let (keeper, own) = (Arc::new(self), group.child("tunnels"));
+        group.spawn("tunnels", async move {
+            let mut kept: BTreeMap<String, CancellationToken> = BTreeMap::new();
+            loop {
+                let wanted = servers.borrow_and_update().clone();
+                kept.retain(|server, stop| {
+                    let stays = wanted.contains(server);
+                    if !stays {
+                        stop.cancel();
+                    }
+                    stays
+                });
+                for server in wanted {
+                    kept.entry(server.clone()).or_insert_with(|| {
+                        let (stop, keeper, renewed, streams) =
+                            (CancellationToken::new(), Arc::clone(&keeper), renewed.clone(), own.clone());
+                        let stopped = stop.clone();
+                        own.spawn_short("tunnel", async move {
+                            tokio::select! {
+                                () = stopped.cancelled() => {}
+                                () = keeper.keep(&server, renewed, &streams) => {}
+                            }
+                        });
+                        stop
+                    });
+                }
+                if servers.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        });
+    }
+
+    async fn keep(&self, server: &str, mut renewed: watch::Receiver<u64>, group: &Group) {
+        let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(3));
+        loop {
+            renewed.mark_unchanged();
+            match self.open(server, group).await {
+                Ok(stream) => {
+                    info!(peer = server, "tunnel to server opened");
+                    backoff.reset();
+                    if let Some(balancer) = &self.balancer {
+                        balancer.up(server);
+                    }
+                    let served = wire::tunnel::serve(stream, Arc::new(Gate(Arc::clone(&self.reach))), group);
+                    let lost = tokio::select! {
+                        ended = served => { debug!(peer = server, err = ?ended.err(), "tunnel ended"); true }
+                        // A new certificate: the old one would end with its connection's owner still on it.
+                        _ = renewed.changed() => false,
+                    };
+                    if lost {
+                        info!(peer = server, "tunnel to server lost");
+                        if let Some(balancer) = &self.balancer {
+                            balancer.down(server);
+                        }
+                    }
+                }
+                Err(why) => {
+                    if backoff.failures() == 0 {
+                        info!(peer = server, why, "cannot open a tunnel to server, trying again");
+                    }
+                    if let Some(balancer) = &self.balancer {
+                        balancer.down(server);
+                    }
+                }
+            }
+            tokio::time::sleep(backoff.next(&self.rng)).await;
+        }
+    }
+
+    async fn open(&self, server: &str, group: &Group) -> Result<Box<dyn Stream>, String> {
+        let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
+        let target = Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
+        match proxy::open_upgrade(&target, TUNNEL, PROTOCOL, HeaderMap::new(), group).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(answer)) => Err(format!("the server answered {}", answer.status())),
+            Err(err) => Err(Chain(&err).to_string()),
+        }
+    }
+}
+
+/// Host and port of `host:port`, the brackets of an IPv6 address taken off.
+pub fn split(server: &str) -> Option<(&str, u16)> {
+    let (host, port) = server.rsplit_once(':')?;
+    Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_split_at_its_last_colon() {
+        assert_eq!(split("10.0.0.1:6443"), Some(("10.0.0.1", 6443)));
+        assert_eq!(split("[fd00::1]:6443"), Some(("fd00::1", 6443)));
+        assert_eq!(split("10.0.0.1"), None);
+    }
+}

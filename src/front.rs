@@ -1,0 +1,184 @@
+//! What answers on the API's port: the supervisor for machines that join and nodes that open tunnels, the API server for all else.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+
+use apiserver::ApiServer;
+use async_trait::async_trait;
+use base::files::{self, FileError};
+use base::rng::Rng;
+use base::secret::Secret;
+use base::task::Group;
+use base::time::Clock;
+use client::informer::Informers;
+use cluster::credentials::{Credentials, Passwords};
+use cluster::identity::{self, Claim, Identities, Standing};
+use cluster::protocol::Settings;
+use cluster::refusal::Refusal;
+use cluster::supervisor::{self, Supervisor};
+use cluster::tunnel::Tunnels;
+use pki::error::PkiError;
+use pki::leaf::Ca;
+use pki::node_key::NodeKey;
+use pki::server::Pki;
+use pki::token::{Credential, JoinToken};
+use tracing::warn;
+
+use crate::{cli, host};
+
+/// Why joining cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrontError {
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error("cannot record this machine as node {node}")]
+    Identity { node: String, source: Refusal },
+}
+
+/// Hands each request to whom its path belongs.
+pub(crate) struct Front {
+    api: Arc<ApiServer>,
+    supervisor: Arc<Supervisor>,
+}
+
+impl Front {
+    pub(crate) fn new(api: Arc<ApiServer>, supervisor: Arc<Supervisor>) -> Arc<Front> {
+        Arc::new(Front { api, supervisor })
+    }
+}
+
+#[async_trait]
+impl wire::Handler for Front {
+    async fn handle(&self, req: http::Request<wire::Body>, conn: Arc<wire::ConnInfo>) -> http::Response<wire::Body> {
+        if supervisor::serves(req.uri().path()) {
+            return self.supervisor.answer(req, &conn).await;
+        }
+        self.api.handle(req, conn).await
+    }
+}
+
+/// A token as given by flag, or by a file.
+pub(crate) struct Given<'a> {
+    pub(crate) flag: &'static str,
+    pub(crate) text: Option<&'a str>,
+    pub(crate) file: Option<&'a Path>,
+}
+
+impl Given<'_> {
+    /// The token's text, if one was given.
+    pub(crate) fn read(&self) -> Result<Option<String>, FileError> {
+        let text = match (self.text, self.file) {
+            (Some(text), _) => text.to_owned(),
+            (None, Some(file)) => std::fs::read_to_string(file).map_err(FileError::at("cannot read token file", file))?,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
+    }
+
+    /// The password in the token. A token that pins another authority than `ca` is another cluster's.
+    fn password(&self, ca: &str) -> Result<Option<Secret<String>>, FrontError> {
+        let refused = |reason: String| FrontError::Flag { flag: self.flag, reason };
+        let Some(text) = self.read()? else { return Ok(None) };
+        let token = JoinToken::parse(&text).map_err(|err| refused(err.to_string()))?;
+        let own = pki::token::ca_hash(ca.as_bytes())?;
+        if let Some(pinned) = token.ca_hash.filter(|pinned| *pinned != own) {
+            return Err(refused(format!(
+                "the token is for the cluster whose authority has the fingerprint {pinned}, but this server has its own, {own}: to join that cluster give --server and a fresh --data-dir; else give the password alone"
+            )));
+        }
+        match token.credential {
+            Credential::Password { password, .. } => Ok(Some(password)),
+            Credential::Bootstrap(_) => Err(refused("a bootstrap token is for agents; give a password".to_owned())),
+        }
+    }
+}
+
+/// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them.
+pub(crate) fn passwords(server: &Given<'_>, agent: &Given<'_>, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, FrontError> {
+    let ca = pki.authority(Ca::Server).bundle();
+    let (token_path, agent_path) = (server_dir.join("token"), server_dir.join("agent-token"));
+    let found = Given { flag: "token", text: None, file: Some(&token_path).filter(|path| path.exists()).map(|path| path.as_path()) };
+    let password = match server.password(ca)? {
+        Some(password) => password,
+        None => found.password(ca)?.unwrap_or_else(|| pki::token::new_password(rng)),
+    };
+    let agent_password = agent.password(ca)?;
+    let full = |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n");
+    files::write_atomic(&token_path, full("server", &password)?.as_bytes(), 0o600)?;
+    link(&server_dir.join("node-token"), "token")?;
+    match &agent_password {
+        Some(own) => {
+            remove(&agent_path)?;
+            files::write_atomic(&agent_path, full("node", own)?.as_bytes(), 0o600)?;
+        }
+        None => link(&agent_path, "token")?,
+    }
+    Ok(Passwords { agent: agent_password.unwrap_or_else(|| password.clone()), server: password })
+}
+
+fn remove(path: &Path) -> Result<(), FileError> {
+    match std::fs::remove_file(path) {
+        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(FileError::at("cannot remove", path)(err)),
+        _ => Ok(()),
+    }
+}
+
+fn link(path: &Path, target: &str) -> Result<(), FileError> {
+    if std::fs::read_link(path).is_ok_and(|found| found == Path::new(target)) {
+        return Ok(());
+    }
+    remove(path)?;
+    std::os::unix::fs::symlink(target, path).map_err(FileError::at("cannot link", path))
+}
+
+/// What the supervisor is made from.
+pub(crate) struct Parts<'a> {
+    pub(crate) pki: &'a Arc<Pki>,
+    pub(crate) passwords: Passwords,
+    pub(crate) client: kube::Client,
+    pub(crate) settings: Settings,
+    pub(crate) flags: BTreeMap<String, String>,
+    pub(crate) clock: Clock,
+}
+
+/// Builds the supervisor.
+pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group) -> Arc<Supervisor> {
+    let config = supervisor::Config {
+        pki: Arc::clone(parts.pki),
+        credentials: Credentials::new(parts.passwords, parts.client.clone()),
+        identities: Identities::new(parts.client.clone()),
+        client: parts.client,
+        settings: parts.settings,
+        flags: parts.flags,
+        version: cli::VERSION.to_owned(),
+        clock: parts.clock,
+    };
+    Supervisor::new(config, tunnels, group)
+}
+
+/// Writes this server's own node down as this machine's, and ties all identities to their Nodes.
+///
+/// A server holds the cluster's authorities: if another key is on record (a restored cluster), its own takes over.
+pub(crate) async fn own_identity(node: &str, data_dir: &Path, client: &kube::Client) -> Result<(), FrontError> {
+    let machine_id = host::machine_id();
+    let key = NodeKey::load_or_create(&host::identity_dir(data_dir).join("key"), &machine_id)?;
+    let claim = Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    let identities = Identities::new(client.clone());
+    let failed = |source| FrontError::Identity { node: node.to_owned(), source };
+    if let Standing::Taken { .. } = identities.standing(&claim).await.map_err(failed)? {
+        warn!(node, "another machine was this server's node before; it is this machine now");
+        identities.forget(node).await.map_err(failed)?;
+    }
+    identities.record(&claim).await.map_err(failed)
+}
+
+/// Ties identities to Nodes, so that deleting a Node frees its name.
+pub(crate) fn tie_identities(client: kube::Client, informers: &Informers, group: &Group) {
+    identity::tie_to_nodes(Identities::new(client), informers, group);
+}
