@@ -6,12 +6,14 @@ mod cleanup;
 mod cli;
 mod config_file;
 mod connector;
+mod datastore;
 mod host;
 mod identity;
 mod images;
 mod logging;
 mod pause;
 mod server;
+mod snapshots;
 
 use std::path::Path;
 use std::process::ExitCode;
