@@ -13,11 +13,12 @@ use clap::error::ErrorKind;
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config_file::{ConfigError, FlagKind, Settings};
+use crate::datastore::StoreFlags;
 use crate::tokens::TokenArgs;
-use crate::{agent, cleanup, server, tokens, tools};
+use crate::{agent, cleanup, server, snapshots, tokens, tools};
 
 /// Where the configuration is looked for when nobody names a file.
-const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
+pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
@@ -48,6 +49,9 @@ enum Role {
     Killall(KillallArgs),
     /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
     Uninstall(UninstallArgs),
+    /// Take, list, delete and restore snapshots of the server's state.
+    #[command(visible_alias = "etcd-snapshot")]
+    Snapshot(Box<snapshots::SnapshotArgs>),
     /// Print a completion script for a shell.
     Completion {
         /// The shell to print for.
@@ -178,6 +182,9 @@ pub(crate) struct ServerArgs {
     /// Packaged component not to deploy: coredns, servicelb. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "servicelb"], help_heading = "Components")]
     pub(crate) disable: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreFlags,
 }
 
 /// What a server's node and an agent's have in common.
@@ -297,6 +304,10 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             Err(err) => refuse(&Chain(&err).to_string()),
         },
         Role::Uninstall(args) => match cleanup::uninstall(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Snapshot(args) => match snapshots::main(*args) {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
         },

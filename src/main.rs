@@ -7,6 +7,7 @@ mod cleanup;
 mod cli;
 mod config_file;
 mod connector;
+mod datastore;
 mod front;
 mod host;
 mod identity;
@@ -14,6 +15,7 @@ mod images;
 mod logging;
 mod pause;
 mod server;
+mod snapshots;
 mod tokens;
 mod tools;
 

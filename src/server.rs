@@ -27,11 +27,12 @@ use crate::addons::{self, AddonError, Variables};
 use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
 use crate::cli::ServerArgs;
 use crate::connector::Direct;
+use crate::datastore::{self, DatastoreError};
 use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
 use crate::logging::{self, LogError};
-use crate::{cli, identity};
+use crate::{cli, identity, snapshots};
 
 /// Between looks at the certificates' remaining life.
 const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
@@ -49,8 +50,8 @@ pub(crate) enum ServerError {
     Host(#[from] HostError),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("cannot open the store in {path}", path = path.display())]
-    Store { path: PathBuf, source: store::error::Error },
+    #[error(transparent)]
+    Store(#[from] DatastoreError),
     #[error("certificates")]
     Pki(#[from] pki::error::PkiError),
     #[error("the API server cannot start")]
@@ -72,6 +73,10 @@ pub(crate) enum ServerError {
 /// Runs the server until SIGTERM or SIGINT. Pods keep running.
 pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
     logging::start(args.debug, args.log.as_deref())?;
+    if args.store.cluster_reset {
+        println!("{}", args.store.reset(&args.data_dir, &args.config)?);
+        return Ok(());
+    }
     let plan = Plan::of(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServerError::Runtime)?;
     let done = runtime.block_on(run(plan));
@@ -177,8 +182,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let server_dir = data_dir.join("server");
     files::create_private_dir(&server_dir)?;
     let db = server_dir.join("db");
-    let config = store::Config { dir: db.clone(), birth: store::member::Birth::First, network: None, rng: rng.clone() };
-    let store = store::store::Store::open(config, storage).await.map_err(|source| ServerError::Store { path: db, source })?;
+    let datastore = plan.args.store.open(&db, &rng, storage).await?;
     let pki = Arc::new(Pki::load_or_create(
         &server_dir.join("tls"),
         pki::server::Options {
@@ -191,8 +195,12 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
         },
     )?);
     let passwords = join_passwords(plan, &pki, &server_dir, &rng)?;
+    if let Some(store) = &datastore.embedded {
+        datastore::serve_etcd(store, &pki, &db, &rng, serving).await?;
+        keep_snapshots(plan, &clock, workers)?;
+    }
     let tunnels = Arc::new(Tunnels::default());
-    let server = api_server(plan, &pki, Arc::clone(&tunnels), store, &clock, &rng, serving).await?;
+    let server = api_server(plan, &pki, Arc::clone(&tunnels), datastore.storage, &clock, &rng, serving).await?;
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let parts = front::Parts {
@@ -236,11 +244,28 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     Ok(())
 }
 
+fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), ServerError> {
+    let flags = &plan.args.store;
+    if flags.etcd_disable_snapshots {
+        return Ok(());
+    }
+    let bad = |reason| ServerError::Flag { flag: "etcd-snapshot-schedule-cron", reason };
+    let plan = snapshots::Plan {
+        schedule: base::cron::Schedule::parse(&flags.etcd_snapshot_schedule_cron).map_err(bad)?,
+        places: flags.places(&plan.args.data_dir, &plan.args.config),
+        prefix: flags.etcd_snapshot_name.clone(),
+        node: plan.node_name.clone(),
+        keep: flags.etcd_snapshot_retention,
+    };
+    snapshots::keep(plan, clock.clone(), group);
+    Ok(())
+}
+
 async fn api_server(
     plan: &Plan,
     pki: &Pki,
     tunnels: Arc<Tunnels>,
-    store: Arc<store::store::Store>,
+    store: Arc<dyn store::Storage>,
     clock: &Clock,
     rng: &Rng,
     group: &Group,

@@ -26,3 +26,6 @@ pub const CACHE_FILL_PAGE_KEYS: u64 = 2000;
 
 /// Deletes of one deletecollection that are under way at once; the others wait their turn.
 pub const DELETE_COLLECTION_PARALLEL: usize = 256;
+
+/// Messages that wait on one stream of the etcd face for a client that does not read; more wait in the store.
+pub const STORE_ETCD_STREAM: usize = 128;

@@ -21,3 +21,5 @@ pub mod node_files;
 pub mod tunnel;
 
 pub mod balancer;
+
+pub mod snapshot;

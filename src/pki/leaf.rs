@@ -106,11 +106,15 @@ pub enum Leaf {
     ClientAuthProxy,
     /// The API server when it calls a kubelet.
     ClientApiserver,
+    /// What the etcd face shows on the loopback address.
+    EtcdServer,
+    /// Clients of the etcd face.
+    EtcdClient,
 }
 
 impl Leaf {
     /// All of them, in the order in which they are made.
-    pub const ALL: [Leaf; 10] = [
+    pub const ALL: [Leaf; 12] = [
         Leaf::ServingApiserver,
         Leaf::ServingKubelet,
         Leaf::ClientAdmin,
@@ -121,6 +125,8 @@ impl Leaf {
         Leaf::ClientSupervisor,
         Leaf::ClientAuthProxy,
         Leaf::ClientApiserver,
+        Leaf::EtcdServer,
+        Leaf::EtcdClient,
     ];
 
     /// File name under `server/tls` without its ending.
@@ -136,6 +142,8 @@ impl Leaf {
             Leaf::ClientSupervisor => "client-supervisor",
             Leaf::ClientAuthProxy => "client-auth-proxy",
             Leaf::ClientApiserver => "client-kube-apiserver",
+            Leaf::EtcdServer => "etcd/server",
+            Leaf::EtcdClient => "etcd/client",
         }
     }
 
@@ -144,6 +152,7 @@ impl Leaf {
         match self {
             Leaf::ServingApiserver | Leaf::ServingKubelet => Ca::Server,
             Leaf::ClientAuthProxy => Ca::RequestHeader,
+            Leaf::EtcdServer | Leaf::EtcdClient => Ca::EtcdServer,
             _ => Ca::Client,
         }
     }
@@ -168,6 +177,13 @@ impl Leaf {
             Leaf::ClientSupervisor => client("system:kedge-supervisor", masters),
             Leaf::ClientAuthProxy => client("system:auth-proxy", None),
             Leaf::ClientApiserver => client("kube-apiserver", masters),
+            Leaf::EtcdServer => LeafSpec {
+                common_name: "kedge-etcd-server".to_owned(),
+                organizations: Vec::new(),
+                sans: ["localhost", "127.0.0.1", "::1"].into_iter().map(str::to_owned).collect(),
+                usage: Usage::Server,
+            },
+            Leaf::EtcdClient => client("kedge-etcd-client", None),
         }
     }
 }

@@ -13,7 +13,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub mod backup;
 pub mod error;
+pub mod etcd;
+pub mod external;
 pub mod lease;
 pub mod member;
 pub mod mvcc;
@@ -22,9 +25,15 @@ pub mod store;
 pub mod watch;
 
 #[cfg(test)]
+mod etcd_tests;
+#[cfg(test)]
+mod linear_tests;
+#[cfg(test)]
 mod members_tests;
 #[cfg(test)]
 mod net;
+#[cfg(test)]
+mod power_tests;
 #[cfg(test)]
 mod tests;
 

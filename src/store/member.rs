@@ -141,7 +141,7 @@ impl Store {
     /// Lets a member go. A leader that is let go hands over first.
     ///
     /// Errors: `MemberNotFound`, `LastMember`, `TimedOut` if no majority of the members is there to agree: then only
-    /// [`crate::reset`] helps.
+    /// [`crate::backup::reset`] helps.
     pub async fn remove(&self, id: u64) -> Result<(), Error> {
         self.change(Change::Remove { id }).await
     }

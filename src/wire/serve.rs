@@ -70,6 +70,50 @@ impl Server {
     }
 }
 
+/// A listening unix socket and what answers on it. Who may connect is a matter of the file's mode.
+pub struct UnixServer {
+    listener: tokio::net::UnixListener,
+    handler: Arc<dyn Handler>,
+}
+
+impl UnixServer {
+    /// Binds now, in the place of a socket that a dead process left. Only the owner may connect.
+    pub fn bind(path: &std::path::Path, handler: Arc<dyn Handler>) -> io::Result<UnixServer> {
+        use std::os::unix::fs::PermissionsExt as _;
+        match std::fs::remove_file(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+            _ => {}
+        }
+        let listener = tokio::net::UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(UnixServer { listener, handler })
+    }
+
+    /// Accepts until the group stops; open connections end with it.
+    pub fn start(self, group: &Group) {
+        let group = group.clone();
+        group.clone().spawn("accept-unix", async move {
+            loop {
+                match self.listener.accept().await {
+                    Ok((socket, _)) => {
+                        let handler = Arc::clone(&self.handler);
+                        group.spawn_short("unix-connection", async move {
+                            // A unix peer has no address; the handler learns that it is this machine.
+                            if let Err(err) = serve_stream(socket, ConnInfo::in_process(Arc::new(())), handler).await {
+                                debug!(err = %Chain(&err), "connection ended");
+                            }
+                        });
+                    }
+                    Err(err) => {
+                        warn!(err = %Chain(&err), "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
 async fn serve_tcp(
     socket: TcpStream,
     peer: SocketAddr,

@@ -145,6 +145,13 @@ impl Writer {
         Ok(revision)
     }
 
+    /// Applies all that is in the log, agreed upon or not.
+    pub fn apply_log(&mut self) -> Result<(), Error> {
+        let from = self.applied.log.map_or(0, |log| log.index + 1);
+        let entries = self.entries(from, u64::MAX >> 1, usize::MAX)?;
+        self.apply_committed(entries)
+    }
+
     /// Alone: the only member as of the applied entries, with nothing in the log behind them.
     fn judge_alone(&mut self) {
         let only = self.applied.membership.nodes().count() == 1 && self.applied.membership.nodes().all(|(id, _)| *id == self.member);

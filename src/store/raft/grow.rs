@@ -155,6 +155,13 @@ impl Node {
         let members = self.members_seen();
         let others: Vec<_> = members.iter().filter(|m| m.voter && m.id != self.id).collect();
         let candidate = others.iter().filter(|m| m.lag_entries.is_some()).min_by_key(|m| m.lag_entries).ok_or(Error::LastMember)?.id;
+        self.hand_over_to(candidate).await
+    }
+
+    /// The same for a voter of the caller's choice. One that lacks entries is not elected: then the others elect.
+    pub async fn hand_over_to(&self, candidate: u64) -> Result<(), Error> {
+        let members = self.members_seen();
+        let others: Vec<_> = members.iter().filter(|m| m.voter && m.id != self.id).collect();
         let (leader, term) = self.leader();
         if leader != Some(self.id) {
             return Ok(());

@@ -61,13 +61,15 @@ impl ImageSource {
     }
 }
 
-fn copy_pages(from: &Connection, to: &Path) -> rusqlite::Result<()> {
+/// Copies a database page by page, as it stands at one moment.
+pub fn copy_pages(from: &Connection, to: &Path) -> rusqlite::Result<()> {
     let mut target = Connection::open(to)?;
     // One step takes one read transaction: the copy is of one moment, and nobody waits for it.
     Backup::new(from, &mut target)?.step(-1).map(drop)
 }
 
-fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
+/// Takes what is of one member only out of a copy, and says what is applied in it. `dir` names the place in errors.
+pub fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
     let conn = Connection::open(copy).map_err(|err| database::sqlite(dir, "cannot make a copy of the store", err))?;
     let applied = database::applied(&conn, copy, member)?;
     let edit = || -> rusqlite::Result<()> {

@@ -1,0 +1,324 @@
+//! Snapshots: one archive with the store, the authorities and keys, the token and the configuration of a server.
+//!
+//! A `.tar.zst` of mode 0600: it holds every secret of the cluster. Restored on another machine it needs nothing else.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufReader, BufWriter, Read, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use base::files::{self, FileError, create_private_dir};
+use base::rng::Rng;
+use base::time::{Clock, rfc3339_secs};
+use serde::{Deserialize, Serialize};
+
+/// Files of this ending are snapshots.
+const ENDING: &str = ".tar.zst";
+/// Its first entry.
+const MANIFEST: &str = "kedge-snapshot.json";
+/// The store in it.
+const DATABASE: &str = "server/db/state.db";
+/// What else of the server's folder is in it, where it exists.
+const PARTS: [&str; 6] = ["server/tls", "server/token", "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
+/// The configuration in it.
+const CONFIG: &str = "config.yaml";
+const ZSTD_LEVEL: i32 = 3;
+/// Characters that make a name safe as a file's.
+const NAME_CHARS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+
+/// Why a snapshot was not made, found or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The store could not be copied or opened.
+    #[error("the store")]
+    Store(#[from] store::error::Error),
+    /// The archive is not one of kedge's, or broken.
+    #[error("{path} is not a snapshot of kedge, or is damaged: {why}", path = path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What was seen.
+        why: String,
+    },
+    /// There is none of that name.
+    #[error("no snapshot {name} in {dir}; 'kedge snapshot ls' lists them", dir = dir.display())]
+    NotFound {
+        /// The name asked for.
+        name: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// A name that could leave the folder.
+    #[error("'{0}' cannot be part of a snapshot's name: letters, digits, '-', '_' and '.' can")]
+    Name(String),
+}
+
+/// What an archive says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// When it was made.
+    pub created: String,
+    /// The node it was made on.
+    pub node: String,
+    /// The kedge that made it.
+    pub version: String,
+    /// The cluster's number.
+    pub cluster_id: u64,
+    /// The newest revision in it.
+    pub revision: u64,
+}
+
+/// A snapshot in the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Name of the file.
+    pub name: String,
+    /// Where it is.
+    pub location: PathBuf,
+    /// Its bytes.
+    pub size: u64,
+    /// What it says of itself.
+    pub manifest: Manifest,
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The data folder.
+    pub data_dir: PathBuf,
+    /// The server's configuration file.
+    pub config: PathBuf,
+    /// The folder of snapshots.
+    pub dir: PathBuf,
+}
+
+/// `<prefix>-<node>-<seconds>`, as k3s names them.
+fn file_name(prefix: &str, node: &str, clock: &Clock) -> Result<String, SnapshotError> {
+    for part in [prefix, node] {
+        if part.is_empty() || part.starts_with('.') || !part.chars().all(|c| NAME_CHARS.contains(c)) {
+            return Err(SnapshotError::Name(part.to_owned()));
+        }
+    }
+    Ok(format!("{prefix}-{node}-{}{ENDING}", clock.now().as_second()))
+}
+
+/// Makes a snapshot, whether the server runs or not. Blocks.
+///
+/// Errors: see [`SnapshotError`]. A snapshot is there whole or not at all.
+pub fn save(places: &Places, prefix: &str, node: &str, version: &str, clock: &Clock) -> Result<Listed, SnapshotError> {
+    let name = file_name(prefix, node, clock)?;
+    create_private_dir(&places.dir)?;
+    let work = tempfile::Builder::new()
+        .prefix(".saving-")
+        .tempdir_in(&places.dir)
+        .map_err(FileError::at("cannot make a folder in", &places.dir))?;
+    let copy = work.path().join("state.db");
+    let contents = store::backup::copy_to(&places.data_dir.join("server/db"), &copy)?;
+    let manifest = Manifest {
+        created: rfc3339_secs(clock.now()),
+        node: node.to_owned(),
+        version: version.to_owned(),
+        cluster_id: contents.cluster_id,
+        revision: contents.revision,
+    };
+    let (unfinished, location) = (work.path().join("archive"), places.dir.join(&name));
+    pack(places, &manifest, &copy, &unfinished).map_err(FileError::at("cannot write", &location))?;
+    fs::rename(&unfinished, &location)
+        .and_then(|()| File::open(&places.dir)?.sync_all())
+        .map_err(FileError::at("cannot write", &location))?;
+    let size = fs::metadata(&location).map_err(FileError::at("cannot read", &location))?.len();
+    Ok(Listed { name, location, size, manifest })
+}
+
+fn pack(places: &Places, manifest: &Manifest, copy: &Path, to: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    let mut archive = tar::Builder::new(zstd::Encoder::new(BufWriter::new(file), ZSTD_LEVEL)?);
+    archive.follow_symlinks(false);
+    let text = serde_json::to_vec_pretty(manifest)?;
+    let mut header = tar::Header::new_gnu();
+    header.set_size(text.len() as u64);
+    header.set_mode(0o600);
+    archive.append_data(&mut header, MANIFEST, &text[..])?;
+    archive.append_path_with_name(copy, DATABASE)?;
+    for part in PARTS {
+        let path = places.data_dir.join(part);
+        match fs::symlink_metadata(&path) {
+            Ok(meta) if meta.is_dir() => archive.append_dir_all(part, &path)?,
+            Ok(_) => archive.append_path_with_name(&path, part)?,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => {}
+            Err(err) => return Err(err),
+        }
+    }
+    if places.config.is_file() {
+        archive.append_path_with_name(&places.config, CONFIG)?;
+    }
+    let file = archive.into_inner()?.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()
+}
+
+fn open(path: &Path) -> Result<tar::Archive<zstd::Decoder<'static, BufReader<File>>>, SnapshotError> {
+    let file = File::open(path).map_err(FileError::at("cannot open", path))?;
+    Ok(tar::Archive::new(zstd::Decoder::new(file).map_err(|err| broken(path)(err))?))
+}
+
+fn broken<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> SnapshotError {
+    let path = path.to_owned();
+    move |err| SnapshotError::Archive { path: path.clone(), why: err.to_string() }
+}
+
+/// What an archive says of itself.
+pub fn read_manifest(path: &Path) -> Result<Manifest, SnapshotError> {
+    let mut archive = open(path)?;
+    let mut entries = archive.entries().map_err(broken(path))?;
+    let mut first = entries.next().ok_or_else(|| broken(path)("it is empty"))?.map_err(broken(path))?;
+    if first.path().map_err(broken(path))? != Path::new(MANIFEST) {
+        return Err(broken(path)("it does not begin with a manifest"));
+    }
+    let mut text = String::new();
+    first.read_to_string(&mut text).map_err(broken(path))?;
+    serde_json::from_str(&text).map_err(broken(path))
+}
+
+/// The snapshots in the folder, oldest first. Files that are none are passed over.
+pub fn list(dir: &Path) -> Result<Vec<Listed>, SnapshotError> {
+    let entries = match fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(FileError::at("cannot read", dir))?,
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(FileError::at("cannot read", dir))?;
+        let (name, location) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        if !name.ends_with(ENDING) || name.starts_with('.') {
+            continue;
+        }
+        let Ok(manifest) = read_manifest(&location) else { continue };
+        let size = entry.metadata().map_err(FileError::at("cannot read", &location))?.len();
+        all.push(Listed { name, location, size, manifest });
+    }
+    all.sort_by(|a, b| (&a.manifest.created, &a.name).cmp(&(&b.manifest.created, &b.name)));
+    Ok(all)
+}
+
+/// Deletes a snapshot by its name.
+pub fn delete(dir: &Path, name: &str) -> Result<PathBuf, SnapshotError> {
+    let wanted = name.strip_suffix(ENDING).unwrap_or(name);
+    let found = list(dir)?.into_iter().find(|snapshot| snapshot.name.strip_suffix(ENDING) == Some(wanted));
+    let found = found.ok_or_else(|| SnapshotError::NotFound { name: name.to_owned(), dir: dir.to_owned() })?;
+    fs::remove_file(&found.location).map_err(FileError::at("cannot delete", &found.location))?;
+    Ok(found.location)
+}
+
+/// Deletes all but the newest `keep` snapshots of a prefix and node; says which.
+pub fn prune(dir: &Path, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, SnapshotError> {
+    let stem = format!("{prefix}-{node}-");
+    let ours: Vec<_> = list(dir)?
+        .into_iter()
+        .filter(|snapshot| {
+            snapshot.name.strip_prefix(&stem).is_some_and(|rest| rest.trim_end_matches(ENDING).bytes().all(|b| b.is_ascii_digit()))
+        })
+        .collect();
+    let mut gone = Vec::new();
+    for old in ours.iter().take(ours.len().saturating_sub(keep)) {
+        fs::remove_file(&old.location).map_err(FileError::at("cannot delete", &old.location))?;
+        gone.push(old.name.clone());
+    }
+    Ok(gone)
+}
+
+/// What a restore did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// What the archive said of itself.
+    pub manifest: Manifest,
+    /// Where the state that was there before is now, if there was any.
+    pub kept: Option<PathBuf>,
+    /// Whether the configuration of the archive was put in its place; one that was there is left alone.
+    pub config: bool,
+}
+
+/// Puts the server's state of an archive in the place of what is there, as a cluster of this one server. Blocks.
+///
+/// What was there before is kept beside it. Errors: `Store(InUse)` while a server runs; then and on any other error before the last
+/// step nothing is changed.
+pub fn restore(places: &Places, archive: &Path, clock: &Clock, rng: &Rng) -> Result<Restored, SnapshotError> {
+    let manifest = read_manifest(archive)?;
+    create_private_dir(&places.data_dir)?;
+    let work = tempfile::Builder::new()
+        .prefix(".restoring-")
+        .tempdir_in(&places.data_dir)
+        .map_err(FileError::at("cannot make a folder in", &places.data_dir))?;
+    unpack(archive, work.path())?;
+    let db = work.path().join("server/db");
+    store::backup::look(&db.join("state.db"))?;
+    store::backup::reset(&db, rng)?;
+    let server = places.data_dir.join("server");
+    let lock = if server.join("db").is_dir() { Some(store::backup::lock(&server.join("db"))?) } else { None };
+    let kept = if server.exists() {
+        let kept = places.data_dir.join(format!("server-old-{}", clock.now().as_second()));
+        fs::rename(&server, &kept).map_err(FileError::at("cannot move", &server))?;
+        Some(kept)
+    } else {
+        None
+    };
+    drop(lock);
+    fs::rename(work.path().join("server"), &server).map_err(FileError::at("cannot move", &server))?;
+    // Snapshots stay where people look for them.
+    if let Some(snapshots) = kept.as_ref().map(|kept| kept.join("db/snapshots")).filter(|dir| dir.is_dir()) {
+        fs::rename(&snapshots, server.join("db/snapshots")).map_err(FileError::at("cannot move", &snapshots))?;
+    }
+    File::open(&places.data_dir).and_then(|dir| dir.sync_all()).map_err(FileError::at("cannot sync", &places.data_dir))?;
+    let config = work.path().join(CONFIG);
+    let put_config = config.is_file() && !places.config.exists();
+    if put_config {
+        let text = fs::read(&config).map_err(FileError::at("cannot read", &config))?;
+        if let Some(parent) = places.config.parent() {
+            create_private_dir(parent)?;
+        }
+        files::write_atomic(&places.config, &text, 0o600)?;
+    }
+    Ok(Restored { manifest, kept, config: put_config })
+}
+
+/// Unpacks the parts that are known, and nothing that leads out of `to`.
+fn unpack(archive: &Path, to: &Path) -> Result<(), SnapshotError> {
+    let mut found = false;
+    for entry in open(archive)?.entries().map_err(broken(archive))? {
+        let mut entry = entry.map_err(broken(archive))?;
+        let path = entry.path().map_err(broken(archive))?.into_owned();
+        if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(broken(archive)(format!("it holds the path {}", path.display())));
+        }
+        let known = path == Path::new(DATABASE) || path == Path::new(CONFIG) || PARTS.iter().any(|part| path.starts_with(part));
+        if !known {
+            continue;
+        }
+        found |= path == Path::new(DATABASE);
+        let target = to.join(&path);
+        if let Some(parent) = target.parent() {
+            create_private_dir(parent)?;
+        }
+        if entry.header().entry_type().is_dir() {
+            create_private_dir(&target)?;
+        } else if entry.header().entry_type().is_file() {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&target)
+                .map_err(FileError::at("cannot write", &target))?;
+            io::copy(&mut entry, &mut file).and_then(|_| file.flush()).map_err(broken(archive))?;
+            let mode = entry.header().mode().unwrap_or(0o600) & 0o700;
+            fs::set_permissions(&target, Permissions::from_mode(mode)).map_err(FileError::at("cannot write", &target))?;
+            file.sync_all().map_err(FileError::at("cannot write", &target))?;
+        }
+    }
+    if found { Ok(()) } else { Err(broken(archive)("it holds no store")) }
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

@@ -1,0 +1,82 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use base::task::Group;
+use store::member::Birth;
+use store::store::Store;
+use store::{Config, Op, RangeRequest, Storage as _, Txn};
+
+use super::*;
+
+async fn open_store(data_dir: &Path) -> (std::sync::Arc<Store>, Group) {
+    let (group, _reports) = Group::root("test");
+    let config = Config { dir: data_dir.join("server/db"), birth: Birth::First, network: None, rng: Rng::from_os() };
+    (Store::open(config, &group).await.unwrap(), group)
+}
+
+fn put(value: &str) -> Txn {
+    let op = Op::Put { key: "/registry/a".into(), value: value.to_owned().into(), lease: 0, prev_kv: false };
+    Txn { success: vec![op], ..Txn::default() }
+}
+
+fn places(root: &Path) -> Places {
+    let data_dir = root.join("data");
+    Places { dir: data_dir.join("server/db/snapshots"), config: root.join("etc/config.yaml"), data_dir }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to, clock) = (places(here.path()), places(there.path()), Clock::system());
+    let (running, group) = open_store(&from.data_dir).await;
+    create_private_dir(&from.data_dir.join("server/tls/etcd")).unwrap();
+    fs::write(from.data_dir.join("server/tls/etcd/peer-ca.key"), "key").unwrap();
+    create_private_dir(from.config.parent().unwrap()).unwrap();
+    fs::write(&from.config, "tls-san: [x]\n").unwrap();
+    running.txn(put("saved")).await.unwrap();
+    let saved = save(&from, "on-demand", "node-1", "test", &clock).unwrap();
+    running.txn(put("later")).await.unwrap();
+    assert_eq!(fs::metadata(&saved.location).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(list(&from.dir).unwrap(), [saved.clone()]);
+    let Err(SnapshotError::Store(store::error::Error::InUse { .. })) = restore(&from, &saved.location, &clock, &Rng::from_os()) else {
+        panic!("restored under a running server")
+    };
+    group.shutdown().await;
+    let restored = restore(&to, &saved.location, &clock, &Rng::from_os()).unwrap();
+    assert_eq!((restored.kept, restored.config, restored.manifest.revision), (None, true, 2));
+    assert_eq!(fs::read_to_string(to.data_dir.join("server/tls/etcd/peer-ca.key")).unwrap(), "key");
+    let (store, group) = open_store(&to.data_dir).await;
+    let reply = store.range(RangeRequest { key: "/registry/a".into(), ..RangeRequest::default() }).await.unwrap();
+    assert_eq!(reply.kvs[0].value, "saved");
+    assert_ne!(store.cluster_id(), restored.manifest.cluster_id, "old members would be let in");
+    store.txn(put("goes on")).await.unwrap();
+    group.shutdown().await;
+    let again = restore(&from, &saved.location, &clock, &Rng::from_os()).unwrap();
+    assert!(again.kept.unwrap().join("db/state.db").is_file());
+    assert_eq!(list(&from.dir).unwrap().len(), 1, "snapshots are lost");
+}
+
+#[tokio::test]
+async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let (places, clock) = (places(root.path()), Clock::fixed("2026-01-01T00:00:00Z".parse().unwrap()));
+    let (_store, group) = open_store(&places.data_dir).await;
+    for prefix in ["auto", "auto", "auto", "mine"] {
+        save(&places, prefix, "n", "test", &clock).unwrap();
+        clock.advance(jiff::SignedDuration::from_secs(60));
+    }
+    group.shutdown().await;
+    assert_eq!(prune(&places.dir, "auto", "n", 1).unwrap().len(), 2);
+    let left: Vec<_> = list(&places.dir).unwrap().into_iter().map(|s| s.name).collect();
+    assert_eq!(left, ["auto-n-1767225720.tar.zst", "mine-n-1767225780.tar.zst"]);
+    delete(&places.dir, "mine-n-1767225780").unwrap();
+    assert!(matches!(delete(&places.dir, "mine-n-1767225780"), Err(SnapshotError::NotFound { .. })));
+    assert!(matches!(save(&places, "../x", "n", "test", &clock), Err(SnapshotError::Name(_))));
+}
+
+#[test]
+fn what_is_no_snapshot_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.tar.zst");
+    fs::write(&file, "nonsense").unwrap();
+    assert!(read_manifest(&file).unwrap_err().to_string().contains("x.tar.zst"));
+}

@@ -1,0 +1,169 @@
+//! The store that the flags ask for: embedded, or an external etcd; its etcd face; and making this server the only member again.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::files::FileError;
+use base::rng::Rng;
+use base::task::Group;
+use base::time::Clock;
+use clap::Args;
+use cluster::snapshot::{self, Places, SnapshotError};
+use pki::bundle::Bundle;
+use pki::certstore::{CertStore, Pair};
+use pki::leaf::{Ca, Leaf};
+use pki::server::Pki;
+use store::Storage;
+use store::etcd::Face;
+use store::etcd::client::Endpoint;
+use store::external::External;
+use store::member::Birth;
+use store::store::Store;
+use tracing::{info, warn};
+
+/// Port of the etcd face on the loopback address, as etcd's.
+const ETCD_PORT: u16 = 2379;
+/// Socket of the etcd face in the store's folder.
+const ETCD_SOCKET: &str = "etcd.sock";
+
+/// Flags of the store, spelled as k3s spells them.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StoreFlags {
+    /// Use this etcd instead of the embedded store: https://host:2379, several with commas.
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = parse_endpoint, help_heading = "Store")]
+    pub(crate) datastore_endpoint: Vec<Endpoint>,
+    /// Authority of the external etcd's certificate.
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    pub(crate) datastore_cafile: Option<PathBuf>,
+    /// Certificate to show to the external etcd.
+    #[arg(long, value_name = "FILE", requires = "datastore_keyfile", help_heading = "Store")]
+    pub(crate) datastore_certfile: Option<PathBuf>,
+    /// Key of that certificate.
+    #[arg(long, value_name = "FILE", requires = "datastore_certfile", help_heading = "Store")]
+    pub(crate) datastore_keyfile: Option<PathBuf>,
+    /// Take no snapshots by schedule.
+    #[arg(long, help_heading = "Store")]
+    pub(crate) etcd_disable_snapshots: bool,
+    /// First part of the names of scheduled snapshots.
+    #[arg(long, value_name = "NAME", default_value = "etcd-snapshot", help_heading = "Store")]
+    pub(crate) etcd_snapshot_name: String,
+    /// When snapshots are taken, as cron writes it.
+    #[arg(long, value_name = "CRON", default_value = "0 */12 * * *", help_heading = "Store")]
+    pub(crate) etcd_snapshot_schedule_cron: String,
+    /// Scheduled snapshots to keep.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = parse_retention, help_heading = "Store")]
+    pub(crate) etcd_snapshot_retention: usize,
+    /// Folder of snapshots (default: server/db/snapshots in the data folder).
+    #[arg(long, value_name = "DIR", help_heading = "Store")]
+    pub(crate) etcd_snapshot_dir: Option<PathBuf>,
+    /// Snapshots are always compressed; accepted as k3s has it.
+    #[arg(long, help_heading = "Store")]
+    pub(crate) etcd_snapshot_compress: bool,
+    /// Forget the other members, make this server a cluster of one, and end.
+    #[arg(long, help_heading = "Store")]
+    pub(crate) cluster_reset: bool,
+    /// With --cluster-reset: restore this snapshot first.
+    #[arg(long, value_name = "FILE", requires = "cluster_reset", help_heading = "Store")]
+    pub(crate) cluster_reset_restore_path: Option<PathBuf>,
+}
+
+fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
+    let wrong = || format!("'{text}' is not an etcd server such as https://10.0.0.5:2379; SQL databases and NATS are not supported");
+    Endpoint::parse(text.trim()).ok_or_else(wrong)
+}
+
+fn parse_retention(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("'{text}' is not a number from 1 on"))
+}
+
+/// Why there is no store.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DatastoreError {
+    #[error("cannot open the store in {path}", path = path.display())]
+    Open { path: PathBuf, source: store::error::Error },
+    #[error("cannot use the external etcd")]
+    External(#[source] store::error::Error),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("certificates of the external etcd")]
+    Pki(#[from] pki::error::PkiError),
+    #[error("--{0} is given without the other: a certificate needs its key")]
+    HalfPair(&'static str),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
+/// The store, and the embedded one if it is that.
+pub(crate) struct Datastore {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) embedded: Option<Arc<Store>>,
+}
+
+impl StoreFlags {
+    /// Where snapshots and what goes into them are.
+    pub(crate) fn places(&self, data_dir: &Path, config: &Path) -> Places {
+        let dir = self.etcd_snapshot_dir.clone().unwrap_or_else(|| data_dir.join("server/db/snapshots"));
+        Places { data_dir: data_dir.to_owned(), config: config.to_owned(), dir }
+    }
+
+    /// Opens the store.
+    pub(crate) async fn open(&self, db: &Path, rng: &Rng, group: &Group) -> Result<Datastore, DatastoreError> {
+        if self.datastore_endpoint.is_empty() {
+            let config = store::Config { dir: db.to_owned(), birth: Birth::First, network: None, rng: rng.clone() };
+            let store = Store::open(config, group).await.map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;
+            return Ok(Datastore { storage: store.clone(), embedded: Some(store) });
+        }
+        let tls = self.client_tls()?;
+        let external = External::open(self.datastore_endpoint.clone(), tls, group).await.map_err(DatastoreError::External)?;
+        info!(n = self.datastore_endpoint.len(), "external etcd is used as the store");
+        Ok(Datastore { storage: external, embedded: None })
+    }
+
+    fn client_tls(&self) -> Result<Option<Arc<rustls::ClientConfig>>, DatastoreError> {
+        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(FileError::at("cannot read", path));
+        let Some(ca) = self.datastore_cafile.as_ref().map(read).transpose()? else { return Ok(None) };
+        let pair = match (&self.datastore_certfile, &self.datastore_keyfile) {
+            (Some(cert), Some(key)) => Some(CertStore::new(Pair::from_pem(&read(cert)?, &read(key)?)?)),
+            (None, None) => None,
+            (Some(_), None) => return Err(DatastoreError::HalfPair("datastore-certfile")),
+            (None, Some(_)) => return Err(DatastoreError::HalfPair("datastore-keyfile")),
+        };
+        let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&Bundle::from_pem(&ca)?, pair)?);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Some(Arc::new(config)))
+    }
+
+    /// `--cluster-reset`: makes this server the only one, from a snapshot if one is named. Answers with what to say.
+    pub(crate) fn reset(&self, data_dir: &Path, config: &Path) -> Result<String, DatastoreError> {
+        let (clock, rng) = (Clock::system(), Rng::from_os());
+        let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db and start it: it joins anew.";
+        if let Some(archive) = &self.cluster_reset_restore_path {
+            let restored = snapshot::restore(&self.places(data_dir, config), archive, &clock, &rng)?;
+            return Ok(format!("Restored the state of {} at revision {}. {next}", restored.manifest.created, restored.manifest.revision));
+        }
+        let db = data_dir.join("server/db");
+        let contents = store::backup::reset(&db, &rng).map_err(|source| DatastoreError::Open { path: db, source })?;
+        Ok(format!("This server is the only member now, at revision {}. {next}", contents.revision))
+    }
+}
+
+/// Serves the store to `etcdctl` and others: on a socket for root, and on the loopback address for holders of a certificate.
+pub(crate) async fn serve_etcd(store: &Arc<Store>, pki: &Pki, db: &Path, rng: &Rng, group: &Group) -> Result<(), DatastoreError> {
+    let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
+    let face: Arc<dyn wire::Handler> = Arc::new(Face::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
+    let socket = db.join(ETCD_SOCKET);
+    match wire::serve::UnixServer::bind(&socket, Arc::clone(&face)) {
+        Ok(server) => server.start(group),
+        // The path of the socket may be too long for the kernel; the store works without it.
+        Err(err) => warn!(path = %socket.display(), err = %Chain(&err), "the store is not served on its socket"),
+    }
+    let clients = Bundle::from_pem(pki.authority(Ca::EtcdServer).bundle())?;
+    let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::EtcdServer)), Some(&clients))?;
+    match wire::serve::Server::bind(addr, Some(tls), face).await {
+        Ok(server) => server.start(group),
+        Err(err) => info!(addr = %addr, err = %Chain(&err), "the store is not served there: the port is taken"),
+    }
+    Ok(())
+}

@@ -1,0 +1,647 @@
+//! etcd's v3 API (packages `etcdserverpb` and `mvccpb`): its messages by their field numbers, as its protocol defines them.
+
+use prost::{Enumeration, Message, Oneof};
+
+/// A key as it stood.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct KeyValue {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
+    #[prost(int64, tag = "3")]
+    pub mod_revision: i64,
+    #[prost(int64, tag = "4")]
+    pub version: i64,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub value: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "6")]
+    pub lease: i64,
+}
+
+/// What happened to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum EventType {
+    Put = 0,
+    Delete = 1,
+}
+
+/// A change of a key.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct Event {
+    #[prost(enumeration = "EventType", tag = "1")]
+    pub r#type: i32,
+    #[prost(message, optional, tag = "2")]
+    pub kv: Option<KeyValue>,
+    #[prost(message, optional, tag = "3")]
+    pub prev_kv: Option<KeyValue>,
+}
+
+/// Who answered, and when.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct ResponseHeader {
+    #[prost(uint64, tag = "1")]
+    pub cluster_id: u64,
+    #[prost(uint64, tag = "2")]
+    pub member_id: u64,
+    #[prost(int64, tag = "3")]
+    pub revision: i64,
+    #[prost(uint64, tag = "4")]
+    pub raft_term: u64,
+}
+
+/// How keys are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum SortOrder {
+    None = 0,
+    Ascend = 1,
+    Descend = 2,
+}
+
+/// By what keys are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum SortTarget {
+    Key = 0,
+    Version = 1,
+    Create = 2,
+    Mod = 3,
+    Value = 4,
+}
+
+/// Reads keys.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct RangeRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub range_end: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "3")]
+    pub limit: i64,
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
+    #[prost(enumeration = "SortOrder", tag = "5")]
+    pub sort_order: i32,
+    #[prost(enumeration = "SortTarget", tag = "6")]
+    pub sort_target: i32,
+    #[prost(bool, tag = "7")]
+    pub serializable: bool,
+    #[prost(bool, tag = "8")]
+    pub keys_only: bool,
+    #[prost(bool, tag = "9")]
+    pub count_only: bool,
+    #[prost(int64, tag = "10")]
+    pub min_mod_revision: i64,
+    #[prost(int64, tag = "11")]
+    pub max_mod_revision: i64,
+    #[prost(int64, tag = "12")]
+    pub min_create_revision: i64,
+    #[prost(int64, tag = "13")]
+    pub max_create_revision: i64,
+}
+
+/// What was read.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct RangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub kvs: Vec<KeyValue>,
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+    #[prost(int64, tag = "4")]
+    pub count: i64,
+}
+
+/// Writes a key.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct PutRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "3")]
+    pub lease: i64,
+    #[prost(bool, tag = "4")]
+    pub prev_kv: bool,
+    #[prost(bool, tag = "5")]
+    pub ignore_value: bool,
+    #[prost(bool, tag = "6")]
+    pub ignore_lease: bool,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct PutResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, optional, tag = "2")]
+    pub prev_kv: Option<KeyValue>,
+}
+
+/// Deletes keys.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct DeleteRangeRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub range_end: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "3")]
+    pub prev_kv: bool,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct DeleteRangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub deleted: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub prev_kvs: Vec<KeyValue>,
+}
+
+/// A step of a transaction.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct RequestOp {
+    #[prost(oneof = "request_op::Request", tags = "1, 2, 3, 4")]
+    pub request: Option<request_op::Request>,
+}
+
+/// Answer to a step.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct ResponseOp {
+    #[prost(oneof = "response_op::Response", tags = "1, 2, 3, 4")]
+    pub response: Option<response_op::Response>,
+}
+
+/// How is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum CompareResult {
+    Equal = 0,
+    Greater = 1,
+    Less = 2,
+    NotEqual = 3,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub enum CompareTarget {
+    Version = 0,
+    Create = 1,
+    Mod = 2,
+    Value = 3,
+    Lease = 4,
+}
+
+/// A condition.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct Compare {
+    #[prost(enumeration = "CompareResult", tag = "1")]
+    pub result: i32,
+    #[prost(enumeration = "CompareTarget", tag = "2")]
+    pub target: i32,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "64")]
+    pub range_end: ::prost::bytes::Bytes,
+    #[prost(oneof = "compare::TargetUnion", tags = "4, 5, 6, 7, 8")]
+    pub target_union: Option<compare::TargetUnion>,
+}
+
+/// Steps under conditions.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct TxnRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub success: Vec<RequestOp>,
+    #[prost(message, repeated, tag = "3")]
+    pub failure: Vec<RequestOp>,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct TxnResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub responses: Vec<ResponseOp>,
+}
+
+/// Forgets old versions.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    pub revision: i64,
+    #[prost(bool, tag = "2")]
+    pub physical: bool,
+}
+
+/// Answer of calls that have no more to say.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct HeaderOnly {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+}
+
+/// A request without fields.
+#[derive(Clone, PartialEq, Message)]
+pub struct Empty {}
+
+/// Asks for a fingerprint.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct HashKvRequest {
+    #[prost(int64, tag = "1")]
+    pub revision: i64,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct HashKvResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(uint32, tag = "2")]
+    pub hash: u32,
+    #[prost(int64, tag = "3")]
+    pub compact_revision: i64,
+}
+
+/// The fingerprint of the whole backend.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct HashResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(uint32, tag = "2")]
+    pub hash: u32,
+}
+
+/// A piece of the database.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct SnapshotResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(uint64, tag = "2")]
+    pub remaining_bytes: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub blob: ::prost::bytes::Bytes,
+}
+
+/// Opens or ends a watch.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct WatchRequest {
+    #[prost(oneof = "watch_request::Request", tags = "1, 2, 3")]
+    pub request: Option<watch_request::Request>,
+}
+
+/// Opens one.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct WatchCreateRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub range_end: ::prost::bytes::Bytes,
+    #[prost(int64, tag = "3")]
+    pub start_revision: i64,
+    #[prost(bool, tag = "4")]
+    pub progress_notify: bool,
+    #[prost(int32, repeated, tag = "5")]
+    pub filters: Vec<i32>,
+    #[prost(bool, tag = "6")]
+    pub prev_kv: bool,
+    #[prost(int64, tag = "7")]
+    pub watch_id: i64,
+    #[prost(bool, tag = "8")]
+    pub fragment: bool,
+}
+
+/// Ends one.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct WatchCancelRequest {
+    #[prost(int64, tag = "1")]
+    pub watch_id: i64,
+}
+
+/// Events of a watch.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub watch_id: i64,
+    #[prost(bool, tag = "3")]
+    pub created: bool,
+    #[prost(bool, tag = "4")]
+    pub canceled: bool,
+    #[prost(int64, tag = "5")]
+    pub compact_revision: i64,
+    #[prost(string, tag = "6")]
+    pub cancel_reason: String,
+    #[prost(bool, tag = "7")]
+    pub fragment: bool,
+    #[prost(message, repeated, tag = "11")]
+    pub events: Vec<Event>,
+}
+
+/// Makes a lease.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseGrantRequest {
+    #[prost(int64, tag = "1")]
+    pub ttl: i64,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseGrantResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+    #[prost(string, tag = "4")]
+    pub error: String,
+}
+
+/// Names a lease: to revoke it or to keep it alive.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseIdRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+/// Answer to a keep-alive.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseKeepAliveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+}
+
+/// Asks for what is left of a lease.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseTimeToLiveRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    #[prost(bool, tag = "2")]
+    pub keys: bool,
+}
+
+/// Answer to it.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseTimeToLiveResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+    #[prost(int64, tag = "4")]
+    pub granted_ttl: i64,
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub keys: Vec<::prost::bytes::Bytes>,
+}
+
+/// A lease.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseStatus {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+/// All leases.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct LeaseLeasesResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub leases: Vec<LeaseStatus>,
+}
+
+/// A member.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct Member {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(string, repeated, tag = "3")]
+    pub peer_urls: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
+}
+
+/// Takes in a member.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct MemberAddRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub peer_urls: Vec<String>,
+    #[prost(bool, tag = "2")]
+    pub is_learner: bool,
+}
+
+/// Names a member: to remove or promote it, or to make it the leader.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct MemberIdRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+
+/// Moves a member.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct MemberUpdateRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, repeated, tag = "2")]
+    pub peer_urls: Vec<String>,
+}
+
+/// The members after a change, or as they are.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct MembersResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}
+
+/// Asks for alarms.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct AlarmRequest {
+    #[prost(int32, tag = "1")]
+    pub action: i32,
+    #[prost(uint64, tag = "2")]
+    pub member_id: u64,
+    #[prost(int32, tag = "3")]
+    pub alarm: i32,
+}
+
+/// An alarm.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct AlarmMember {
+    #[prost(uint64, tag = "1")]
+    pub member_id: u64,
+    #[prost(int32, tag = "2")]
+    pub alarm: i32,
+}
+
+/// The alarms.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct AlarmResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub alarms: Vec<AlarmMember>,
+}
+
+/// How a member is.
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(string, tag = "2")]
+    pub version: String,
+    #[prost(int64, tag = "3")]
+    pub db_size: i64,
+    #[prost(uint64, tag = "4")]
+    pub leader: u64,
+    #[prost(uint64, tag = "5")]
+    pub raft_index: u64,
+    #[prost(uint64, tag = "6")]
+    pub raft_term: u64,
+    #[prost(uint64, tag = "7")]
+    pub raft_applied_index: u64,
+    #[prost(string, repeated, tag = "8")]
+    pub errors: Vec<String>,
+    #[prost(int64, tag = "9")]
+    pub db_size_in_use: i64,
+    #[prost(bool, tag = "10")]
+    pub is_learner: bool,
+}
+
+/// Steps.
+pub mod request_op {
+    /// One of them.
+    #[derive(Clone, PartialEq, super::Oneof)]
+    #[allow(missing_docs, reason = "the protocol's own names")]
+    pub enum Request {
+        #[prost(message, tag = "1")]
+        Range(super::RangeRequest),
+        #[prost(message, tag = "2")]
+        Put(super::PutRequest),
+        #[prost(message, tag = "3")]
+        DeleteRange(super::DeleteRangeRequest),
+        #[prost(message, tag = "4")]
+        Txn(super::TxnRequest),
+    }
+}
+
+/// Answers to steps.
+pub mod response_op {
+    /// One of them.
+    #[derive(Clone, PartialEq, super::Oneof)]
+    #[allow(missing_docs, reason = "the protocol's own names")]
+    pub enum Response {
+        #[prost(message, tag = "1")]
+        Range(super::RangeResponse),
+        #[prost(message, tag = "2")]
+        Put(super::PutResponse),
+        #[prost(message, tag = "3")]
+        DeleteRange(super::DeleteRangeResponse),
+        #[prost(message, tag = "4")]
+        Txn(super::TxnResponse),
+    }
+}
+
+/// What a condition compares with.
+pub mod compare {
+    /// One of them.
+    #[derive(Clone, PartialEq, super::Oneof)]
+    #[allow(missing_docs, reason = "the protocol's own names")]
+    pub enum TargetUnion {
+        #[prost(int64, tag = "4")]
+        Version(i64),
+        #[prost(int64, tag = "5")]
+        CreateRevision(i64),
+        #[prost(int64, tag = "6")]
+        ModRevision(i64),
+        #[prost(bytes = "bytes", tag = "7")]
+        Value(::prost::bytes::Bytes),
+        #[prost(int64, tag = "8")]
+        Lease(i64),
+    }
+}
+
+/// What a client says on a stream of watches.
+pub mod watch_request {
+    /// One of them.
+    #[derive(Clone, PartialEq, super::Oneof)]
+    #[allow(missing_docs, reason = "the protocol's own names")]
+    pub enum Request {
+        #[prost(message, tag = "1")]
+        Create(super::WatchCreateRequest),
+        #[prost(message, tag = "2")]
+        Cancel(super::WatchCancelRequest),
+        #[prost(message, tag = "3")]
+        Progress(super::Empty),
+    }
+}

@@ -1,0 +1,107 @@
+//! The store as a file: copies of it while it runs or lies still, and making one member the only one again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::rng::Rng;
+use openraft::{CommittedLeaderId, LogId, Membership, StoredMembership, Vote};
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::Error;
+use crate::member::{Birth, Peer};
+use crate::mvcc::database::{self, Applied, DirLock, set_meta};
+use crate::mvcc::writer::{Shared, Writer};
+use crate::raft::image::{copy_pages, strip};
+use crate::raft::pending::Pending;
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contents {
+    /// The cluster's number.
+    pub cluster_id: u64,
+    /// The newest revision.
+    pub revision: u64,
+}
+
+/// Copies the store in `dir` to the new file `to`, as it stands at one moment, whether a server works on it or not.
+///
+/// Blocks. Errors: `Io` if there is no store, `NoSpace`, `Corrupt`.
+pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
+    let path = database::path_in(dir);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |err| database::sqlite(&path, "cannot copy the store", err);
+    let source = Connection::open_with_flags(&path, flags).map_err(failed)?;
+    let member = database::meta(&source, &path, "member")?.unwrap_or(1);
+    copy_pages(&source, to).map_err(failed)?;
+    strip(to, to, member)?;
+    look(to)
+}
+
+/// Looks into a copy: whether it is whole, and what it holds.
+///
+/// Errors: `Corrupt`, `NewerSchema`, `Io`.
+pub fn look(file: &Path) -> Result<Contents, Error> {
+    let failed = |err| database::sqlite(file, "cannot read the copy of the store", err);
+    let conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
+    let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    if found > database::SCHEMA_VERSION {
+        return Err(Error::NewerSchema { path: file.to_owned(), found, known: database::SCHEMA_VERSION });
+    }
+    let verdict: String = conn.query_row("PRAGMA quick_check", [], |row| row.get(0)).map_err(failed)?;
+    let corrupt = |why: String| Error::Corrupt { path: file.to_owned(), why };
+    if verdict != "ok" {
+        return Err(corrupt(verdict));
+    }
+    let cluster_id = database::meta(&conn, file, "cluster_id")?.ok_or_else(|| corrupt("no cluster id".to_owned()))?;
+    Ok(Contents { cluster_id, revision: database::load(&conn, file)?.revision })
+}
+
+/// Makes the store in `dir` a cluster of one member: what is in its log is kept, the other members are forgotten.
+///
+/// The cluster gets a new number, so that members of the old one that still run are refused. The others join anew with an empty
+/// directory. Blocks. Errors: `InUse` while a server works on it, `Corrupt`, `Io`.
+pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
+    let _lock = database::lock_dir(dir)?;
+    let path = database::path_in(dir);
+    let conn = database::open_writer(&path, rng)?;
+    let member = database::member(&conn, &path, Birth::First, rng)?;
+    let shared = Shared {
+        index: Arc::default(),
+        leases: Arc::default(),
+        hub: Arc::default(),
+        pending: Arc::new(Pending::new(member, 0)),
+        alone: Arc::default(),
+        leases_changed: Arc::default(),
+        cluster_id: Arc::default(),
+    };
+    // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
+    Writer::new(conn, path.clone(), member, shared)?.apply_log()?;
+    let failed = |err| database::sqlite(&path, "cannot reset the members", err);
+    let conn = database::open_writer(&path, rng)?;
+    let before = database::applied(&conn, &path, member)?;
+    let vote: Option<Vote<u64>> = database::meta(&conn, &path, "vote")?;
+    let term = before.log.map_or(0, |log| log.leader_id.term).max(vote.map_or(0, |vote| vote.leader_id().term)) + 1;
+    let log = LogId::new(CommittedLeaderId::new(term, member), before.log.map_or(0, |log| log.index) + 1);
+    let peer = before.membership.membership().get_node(&member).cloned().unwrap_or_default();
+    let membership = Membership::new(vec![BTreeSet::from([member])], BTreeMap::<u64, Peer>::from([(member, peer)]));
+    let applied = Applied { log: Some(log), membership: StoredMembership::new(Some(log), membership) };
+    let mut drawn = [0; 8];
+    rng.fill(&mut drawn);
+    let write = || -> rusqlite::Result<()> {
+        conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log; DELETE FROM meta WHERE name = 'purged';")?;
+        set_meta(&conn, "applied", &applied)?;
+        set_meta(&conn, "vote", &Vote::new(term, member))?;
+        set_meta(&conn, "cluster_id", &(u64::from_be_bytes(drawn) >> 1))?;
+        conn.execute_batch("COMMIT")
+    };
+    write().map_err(failed)?;
+    Ok(Contents { cluster_id: u64::from_be_bytes(drawn) >> 1, revision: database::load(&conn, &path)?.revision })
+}
+
+/// Keeps a server away from the store in `dir` while the answer lives.
+///
+/// Errors: `InUse` while a server works on it.
+pub fn lock(dir: &Path) -> Result<DirLock, Error> {
+    database::lock_dir(dir)
+}

@@ -1,0 +1,170 @@
+//! Calling a real etcd: one HTTP/2 connection, to the first of its addresses that answers.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use base::task::Group;
+use futures_util::Stream;
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::{Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+use wire::dial::Http2;
+
+/// Where one etcd server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Name or address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+}
+
+impl Endpoint {
+    /// Reads `https://host:port`. `None` if it is something else.
+    pub fn parse(url: &str) -> Option<Endpoint> {
+        let (tls, rest) = match url.split_once("://")? {
+            ("https", rest) => (true, rest),
+            ("http", rest) => (false, rest),
+            _ => return None,
+        };
+        let authority = rest.trim_end_matches('/');
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+            _ => (authority, 2379),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        (!host.is_empty() && !host.contains('/')).then(|| Endpoint { host: host.to_owned(), port, tls })
+    }
+}
+
+/// The connection, made when it is needed.
+#[derive(Clone)]
+pub struct Client {
+    endpoints: Arc<Vec<Endpoint>>,
+    tls: Option<Arc<rustls::ClientConfig>>,
+    link: Arc<tokio::sync::Mutex<Option<Http2>>>,
+    /// The endpoint to try first: the one after the last that failed.
+    first: Arc<Mutex<usize>>,
+    group: Group,
+}
+
+/// What a call goes over.
+#[derive(Clone)]
+struct Way(Http2);
+
+type Sent = Pin<Box<dyn Future<Output = Result<http::Response<wire::Body>, wire::dial::DialError>> + Send>>;
+
+impl tower::Service<http::Request<tonic::body::Body>> for Way {
+    type Response = http::Response<wire::Body>;
+    type Error = wire::dial::DialError;
+    type Future = Sent;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, req: http::Request<tonic::body::Body>) -> Sent {
+        self.0.send(req.map(wire::body::from_http))
+    }
+}
+
+impl Client {
+    /// To these servers; `tls` is for those that speak it.
+    pub fn new(endpoints: Vec<Endpoint>, tls: Option<Arc<rustls::ClientConfig>>, group: &Group) -> Client {
+        Client { endpoints: Arc::new(endpoints), tls, link: Arc::default(), first: Arc::default(), group: group.clone() }
+    }
+
+    async fn connect(&self) -> Result<(Http2, String), Status> {
+        let mut slot = self.link.lock().await;
+        let first = *self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let n = self.endpoints.len();
+        let at = |idx: usize| &self.endpoints[idx % n.max(1)];
+        if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
+            return Ok((link.clone(), origin(at(first))));
+        }
+        let mut last = None;
+        for idx in first..first + n {
+            match self.dial(at(idx)).await {
+                Ok(link) => {
+                    *self.first.lock().unwrap_or_else(PoisonError::into_inner) = idx % n;
+                    return Ok((slot.insert(link).clone(), origin(at(idx))));
+                }
+                Err(err) => last = Some(err),
+            }
+        }
+        Err(Status::unavailable(last.map_or_else(|| "no endpoint".to_owned(), |err| base::chain::Chain(&err).to_string())))
+    }
+
+    async fn dial(&self, to: &Endpoint) -> io::Result<Http2> {
+        let tls = if to.tls { self.tls.clone() } else { None };
+        let stream = wire::dial::tcp(&to.host, to.port, &to.host, tls).await.map_err(io::Error::other)?;
+        Http2::begin(stream, &to.host, &self.group).await.map_err(io::Error::other)
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Way>, Status> {
+        let (link, origin) = self.connect().await?;
+        let origin = origin.parse().map_err(|_| Status::invalid_argument("the endpoint is not a URL"))?;
+        Ok(Grpc::with_origin(Way(link), origin).max_decoding_message_size(usize::MAX))
+    }
+
+    /// One call with one answer.
+    pub async fn call<Q: Message + Default + 'static, A: Message + Default + 'static>(
+        &self,
+        path: &'static str,
+        message: Q,
+    ) -> Result<A, Status> {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        let answer = grpc.unary(Request::new(message), path, ProstCodec::<Q, A>::default()).await;
+        self.judge(&answer).await;
+        answer.map(tonic::Response::into_inner)
+    }
+
+    /// A call that streams both ways.
+    pub async fn stream<Q, A>(&self, path: &'static str, messages: impl Stream<Item = Q> + Send + 'static) -> Result<Streaming<A>, Status>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        let answer = grpc.streaming(Request::new(messages), path, ProstCodec::<Q, A>::default()).await;
+        self.judge(&answer).await;
+        answer.map(tonic::Response::into_inner)
+    }
+
+    /// A server that cannot be reached or has no leader is left for the next one.
+    async fn judge<T>(&self, answer: &Result<T, Status>) {
+        if answer.as_ref().is_err_and(|status| matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown)) {
+            *self.link.lock().await = None;
+            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            *first = (*first + 1) % self.endpoints.len().max(1);
+        }
+    }
+}
+
+fn origin(to: &Endpoint) -> String {
+    let host = if to.host.contains(':') { format!("[{}]", to.host) } else { to.host.clone() };
+    format!("{}://{host}:{}", if to.tls { "https" } else { "http" }, to.port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_urls_of_etcd() {
+        let endpoint = |host: &str, port, tls| Some(Endpoint { host: host.to_owned(), port, tls });
+        assert_eq!(Endpoint::parse("https://etcd-1:2379"), endpoint("etcd-1", 2379, true));
+        assert_eq!(Endpoint::parse("http://127.0.0.1"), endpoint("127.0.0.1", 2379, false));
+        assert_eq!(Endpoint::parse("https://[fd00::1]:1234/"), endpoint("fd00::1", 1234, true));
+        for other in ["mysql://root@tcp(db)/k3s", "postgres://db", "etcd-1:2379", "https://", "https://a:b"] {
+            assert_eq!(Endpoint::parse(other), None, "{other}");
+        }
+    }
+}

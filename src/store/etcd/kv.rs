@@ -1,0 +1,149 @@
+//! Keys: Range, Put, DeleteRange, Txn, Compact.
+
+use std::sync::Arc;
+
+use proto::etcd as pb;
+use tonic::Status;
+
+use super::Inner;
+use super::convert::{self, key_value, signed, unsigned};
+use crate::{Compare, CompareOp, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage as _, Txn, TxnReply};
+
+/// Tries of a put that keeps the key's value or lease, when others change the key meanwhile.
+const KEEP_TRIES: usize = 16;
+
+fn failed(err: crate::error::Error) -> Status {
+    convert::status(&err)
+}
+
+/// Reads keys.
+pub async fn range(inner: Arc<Inner>, request: pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+    let reply = inner.store.range(convert::range(&request)?).await.map_err(failed)?;
+    let revision = reply.revision;
+    Ok(pb::RangeResponse { header: inner.header(Some(revision)), ..worked_over(&request, reply) })
+}
+
+/// Sifts, orders and cuts what was read, as asked.
+fn worked_over(request: &pb::RangeRequest, reply: RangeReply) -> pb::RangeResponse {
+    let (mut kvs, mut more) = (reply.kvs, reply.more);
+    if convert::is_worked_over(request) {
+        let within = |n: Revision, min: i64, max: i64| (min == 0 || n.0 >= unsigned(min)) && (max == 0 || n.0 <= unsigned(max));
+        kvs.retain(|kv| {
+            within(kv.mod_revision, request.min_mod_revision, request.max_mod_revision)
+                && within(kv.create_revision, request.min_create_revision, request.max_create_revision)
+        });
+        order(request, &mut kvs);
+        let limit = usize::try_from(request.limit).unwrap_or(0);
+        if limit > 0 && kvs.len() > limit {
+            kvs.truncate(limit);
+            more = true;
+        }
+    }
+    if request.keys_only {
+        kvs.iter_mut().for_each(|kv| kv.value = bytes::Bytes::new());
+    }
+    pb::RangeResponse { header: None, kvs: kvs.into_iter().map(key_value).collect(), more, count: signed(reply.count) }
+}
+
+fn order(request: &pb::RangeRequest, kvs: &mut [KeyValue]) {
+    match pb::SortTarget::try_from(request.sort_target) {
+        Ok(pb::SortTarget::Version) => kvs.sort_by_key(|kv| kv.version),
+        Ok(pb::SortTarget::Create) => kvs.sort_by_key(|kv| kv.create_revision),
+        Ok(pb::SortTarget::Mod) => kvs.sort_by_key(|kv| kv.mod_revision),
+        Ok(pb::SortTarget::Value) => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
+        // They come in the order of their keys.
+        Ok(pb::SortTarget::Key) | Err(_) => {}
+    }
+    if request.sort_order == i32::from(pb::SortOrder::Descend) {
+        kvs.reverse();
+    }
+}
+
+/// Writes a key.
+pub async fn put(inner: Arc<Inner>, request: pb::PutRequest) -> Result<pb::PutResponse, Status> {
+    if request.ignore_value && !request.value.is_empty() {
+        return Err(Status::invalid_argument("etcdserver: value is provided"));
+    }
+    if request.ignore_lease && request.lease != 0 {
+        return Err(Status::invalid_argument("etcdserver: lease is provided"));
+    }
+    let reply = if request.ignore_value || request.ignore_lease {
+        keep(&inner, &request).await?
+    } else {
+        inner.store.txn(Txn { success: vec![convert::put(&request)?], ..Txn::default() }).await.map_err(failed)?
+    };
+    let revision = reply.revision;
+    let prev_kv = match reply.replies.into_iter().next() {
+        Some(OpReply::Put { prev }) => prev.map(key_value),
+        _ => None,
+    };
+    Ok(pb::PutResponse { header: inner.header(Some(revision)), prev_kv })
+}
+
+/// A put that keeps the value or the lease which the key has.
+async fn keep(inner: &Inner, request: &pb::PutRequest) -> Result<TxnReply, Status> {
+    for _ in 0..KEEP_TRIES {
+        let read = RangeRequest { key: request.key.clone(), ..RangeRequest::default() };
+        let now = inner.store.range(read).await.map_err(failed)?.kvs.into_iter().next();
+        let now = now.ok_or_else(|| Status::invalid_argument("etcdserver: key not found"))?;
+        let value = if request.ignore_value { now.value } else { request.value.clone() };
+        let lease = if request.ignore_lease { now.lease } else { unsigned(request.lease) };
+        let put = Op::Put { key: now.key.clone(), value, lease, prev_kv: request.prev_kv };
+        let unchanged = Compare::ModRevision { key: now.key, op: CompareOp::Equal, revision: now.mod_revision };
+        let reply = inner.store.txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await.map_err(failed)?;
+        if reply.succeeded {
+            return Ok(reply);
+        }
+    }
+    Err(Status::unavailable("etcdserver: too many requests"))
+}
+
+/// Deletes keys.
+pub async fn delete(inner: Arc<Inner>, request: pb::DeleteRangeRequest) -> Result<pb::DeleteRangeResponse, Status> {
+    let reply = inner.store.txn(Txn { success: vec![convert::delete(&request)?], ..Txn::default() }).await.map_err(failed)?;
+    let header = inner.header(Some(reply.revision));
+    match reply.replies.into_iter().next() {
+        Some(OpReply::Delete { deleted, prev }) => {
+            Ok(pb::DeleteRangeResponse { header, deleted: signed(deleted), prev_kvs: prev.into_iter().map(key_value).collect() })
+        }
+        _ => Ok(pb::DeleteRangeResponse { header, ..Default::default() }),
+    }
+}
+
+/// Runs a transaction. One that only reads is a read.
+pub async fn txn(inner: Arc<Inner>, request: pb::TxnRequest) -> Result<pb::TxnResponse, Status> {
+    let reply = inner.store.txn(convert::txn(&request)?).await.map_err(failed)?;
+    Ok(answer(&inner, &request, reply))
+}
+
+fn answer(inner: &Inner, request: &pb::TxnRequest, reply: TxnReply) -> pb::TxnResponse {
+    use pb::request_op::Request;
+    use pb::response_op::Response;
+    let header = inner.header(Some(reply.revision));
+    let steps = if reply.succeeded { &request.success } else { &request.failure };
+    let response = |(step, reply): (&pb::RequestOp, OpReply)| {
+        let response = match (&step.request, reply) {
+            (Some(Request::Range(request)), OpReply::Range(reply)) => {
+                Response::Range(pb::RangeResponse { header: inner.header(Some(reply.revision)), ..worked_over(request, reply) })
+            }
+            (Some(Request::Txn(request)), OpReply::Txn(reply)) => Response::Txn(answer(inner, request, *reply)),
+            (_, OpReply::Put { prev }) => Response::Put(pb::PutResponse { header: header.clone(), prev_kv: prev.map(key_value) }),
+            (_, OpReply::Delete { deleted, prev }) => Response::DeleteRange(pb::DeleteRangeResponse {
+                header: header.clone(),
+                deleted: signed(deleted),
+                prev_kvs: prev.into_iter().map(key_value).collect(),
+            }),
+            // Replies stand in the order of the steps, each of its kind.
+            (_, OpReply::Range(_) | OpReply::Txn(_)) => return pb::ResponseOp { response: None },
+        };
+        pb::ResponseOp { response: Some(response) }
+    };
+    let responses = steps.iter().zip(reply.replies).map(response).collect();
+    pb::TxnResponse { header: header.clone(), succeeded: reply.succeeded, responses }
+}
+
+/// Forgets old versions.
+pub async fn compact(inner: Arc<Inner>, request: pb::CompactionRequest) -> Result<pb::HeaderOnly, Status> {
+    inner.store.compact(Revision(unsigned(request.revision))).await.map_err(failed)?;
+    Ok(pb::HeaderOnly { header: inner.header(None) })
+}

@@ -1,0 +1,137 @@
+//! Clients on three members while leaders are cut off: what they saw must be one order of events.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::rng::Rng;
+use base::task::Group;
+use base::time::Stopwatch;
+use bytes::Bytes;
+
+use crate::member::Birth;
+use crate::net::{Net, until};
+use crate::store::Store;
+use crate::{Op, RangeRequest, Storage as _, Txn};
+
+const CLIENTS: u64 = 4;
+const CUTS: usize = 3;
+
+/// One operation on the one key, with when it began and ended. `revision`: of the write, or of what was read.
+#[derive(Clone, Debug)]
+struct Done {
+    begun: Duration,
+    ended: Duration,
+    write: bool,
+    value: String,
+    revision: u64,
+}
+
+/// A history of one register whose writes carry revisions is linearizable if the revisions are a legal order: every read shows the
+/// write of its revision, and nobody who began after another had ended saw less than that one.
+fn check(history: &[Done]) -> Result<(), String> {
+    for write in history.iter().filter(|done| done.write) {
+        for other in history.iter().filter(|other| other.revision == write.revision) {
+            if other.value != write.value {
+                return Err(format!("two values at one revision: {write:?} {other:?}"));
+            }
+        }
+    }
+    for before in history {
+        for after in history.iter().filter(|after| after.begun > before.ended) {
+            if after.revision < before.revision || (after.write && after.revision == before.revision) {
+                return Err(format!("goes back in time: {before:?} then {after:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn client(store: Arc<Store>, id: u64, clock: Stopwatch, stop: tokio_util::sync::CancellationToken, history: Arc<Mutex<Vec<Done>>>) {
+    let (rng, mut n) = (Rng::from_seed(id), 0);
+    while !stop.is_cancelled() {
+        let begun = clock.elapsed();
+        n += 1;
+        let done = if rng.below(2) == 0 {
+            let value = format!("{id}-{n}");
+            let op = Op::Put { key: "/register".into(), value: Bytes::from(value.clone()), lease: 0, prev_kv: false };
+            let reply = store.txn(Txn { success: vec![op], ..Txn::default() }).await;
+            reply.ok().map(|reply| (true, value, reply.revision.0))
+        } else {
+            let reply = store.range(RangeRequest { key: "/register".into(), ..RangeRequest::default() }).await;
+            let seen = reply.ok().and_then(|reply| reply.kvs.into_iter().next());
+            seen.map(|kv| (false, String::from_utf8_lossy(&kv.value).into_owned(), kv.mod_revision.0))
+        };
+        // Without an answer nobody knows whether it happened: then nothing is claimed of it.
+        if let Some((write, value, revision)) = done {
+            let done = Done { begun, ended: clock.elapsed(), write, value, revision };
+            history.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histories_are_linearizable_while_leaders_are_cut_off() {
+    let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
+    let mut stores: Vec<(Arc<Store>, Group)> = vec![net.open(dir.path(), "m0", Birth::First).await];
+    for name in ["m1", "m2"] {
+        let joining = net.open(dir.path(), name, Birth::Joining).await;
+        stores[0].0.add_learner(joining.0.member_id(), name, name).await.unwrap();
+        stores.push(joining);
+    }
+    let first = stores[0].0.clone();
+    until("three vote", async || first.members().await.unwrap().iter().filter(|m| m.voter).count() == 3).await;
+    let (clock, history) = (Stopwatch::start(), Arc::<Mutex<Vec<Done>>>::default());
+    let (clients, _reports) = Group::root("clients");
+    let stop = tokio_util::sync::CancellationToken::new();
+    let (alive, mut all_ended) = tokio::sync::mpsc::channel::<()>(1);
+    for id in 0..CLIENTS {
+        let store = stores[usize::try_from(id % 3).unwrap()].0.clone();
+        let (work, alive) = (client(store, id, clock, stop.clone(), history.clone()), alive.clone());
+        clients.spawn_short("client", async move {
+            work.await;
+            drop(alive);
+        });
+    }
+    drop(alive);
+    for _ in 0..CUTS {
+        let mut leader = None;
+        until("a leader", async || {
+            leader = stores.iter().position(|(store, _)| store.leadership().borrow().is_me);
+            leader.is_some()
+        })
+        .await;
+        let name = format!("m{}", leader.unwrap());
+        let n_before = history.lock().unwrap().len();
+        net.cut(&name);
+        let others: Vec<_> =
+            stores.iter().enumerate().filter(|(idx, _)| Some(*idx) != leader).map(|(_, (store, _))| store.clone()).collect();
+        until("another leads", async || others.iter().any(|store| store.leadership().borrow().is_me)).await;
+        until("work goes on", async || history.lock().unwrap().len() > n_before + 20).await;
+        net.heal(&name);
+    }
+    stop.cancel();
+    let _all = all_ended.recv().await;
+    let history = history.lock().unwrap().clone();
+    assert!(history.len() > 100, "only {} operations", history.len());
+    check(&history).unwrap();
+    until("all have the same", async || stores.iter().all(|(store, _)| store.hash() == stores[0].0.hash())).await;
+    for (_, group) in stores {
+        group.shutdown().await;
+    }
+}
+
+#[test]
+fn the_checker_finds_a_stale_read_and_a_lost_write() {
+    let secs = Duration::from_secs;
+    let done = |begun, ended, write, value: &str, revision| Done {
+        begun: secs(begun),
+        ended: secs(ended),
+        write,
+        value: value.to_owned(),
+        revision,
+    };
+    let (one, two) = (done(0, 1, true, "a", 2), done(2, 3, true, "b", 3));
+    assert!(check(&[one.clone(), two.clone(), done(2, 4, false, "a", 2)]).is_ok());
+    assert!(check(&[one.clone(), two.clone(), done(4, 5, false, "a", 2)]).is_err());
+    assert!(check(&[one, two, done(4, 5, true, "c", 3)]).is_err());
+}
