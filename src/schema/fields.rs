@@ -81,6 +81,11 @@ impl FieldSelector {
 
 /// The text of a scalar at a dotted path; empty when missing. False booleans that were never written read as `false`.
 pub fn field_text(object: &Value, path: &str) -> String {
+    // An event's source is a component, which newer clients name in another field.
+    if path == "source" {
+        let older = field_text(object, "source.component");
+        return if older.is_empty() { field_text(object, "reportingComponent") } else { older };
+    }
     let mut at = object;
     for name in path.split('.') {
         match at.get(name) {
@@ -171,6 +176,14 @@ mod tests {
         assert_eq!(FieldSelector::parse("abc").unwrap_err().to_string(), "invalid selector: 'abc'; can't understand 'abc'");
         assert!(FieldSelector::parse("a=b\\x").is_err());
         assert!(FieldSelector::parse("a=b=c").is_err());
+    }
+
+    #[test]
+    fn an_event_is_found_by_the_component_that_told_it() {
+        let by = |event: Value| FieldSelector::parse("source=kubelet").unwrap().matches_object(&event);
+        assert!(by(serde_json::json!({"source": {"component": "kubelet"}})));
+        assert!(by(serde_json::json!({"source": {}, "reportingComponent": "kubelet"})));
+        assert!(!by(serde_json::json!({"source": {"component": "other"}, "reportingComponent": "kubelet"})));
     }
 
     #[test]
