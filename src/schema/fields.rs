@@ -53,6 +53,12 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
+    /// The same conditions on fields of other names.
+    pub fn renamed(mut self, name: impl Fn(&str) -> String) -> FieldSelector {
+        self.terms.iter_mut().for_each(|term| term.field = name(&term.field));
+        self
+    }
+
     /// The terms in the order written.
     pub fn terms(&self) -> &[Term] {
         &self.terms
@@ -81,11 +87,6 @@ impl FieldSelector {
 
 /// The text of a scalar at a dotted path; empty when missing. False booleans that were never written read as `false`.
 pub fn field_text(object: &Value, path: &str) -> String {
-    // An event's source is a component, which newer clients name in another field.
-    if path == "source" {
-        let older = field_text(object, "source.component");
-        return if older.is_empty() { field_text(object, "reportingComponent") } else { older };
-    }
     let mut at = object;
     for name in path.split('.') {
         match at.get(name) {
@@ -176,14 +177,6 @@ mod tests {
         assert_eq!(FieldSelector::parse("abc").unwrap_err().to_string(), "invalid selector: 'abc'; can't understand 'abc'");
         assert!(FieldSelector::parse("a=b\\x").is_err());
         assert!(FieldSelector::parse("a=b=c").is_err());
-    }
-
-    #[test]
-    fn an_event_is_found_by_the_component_that_told_it() {
-        let by = |event: Value| FieldSelector::parse("source=kubelet").unwrap().matches_object(&event);
-        assert!(by(serde_json::json!({"source": {"component": "kubelet"}})));
-        assert!(by(serde_json::json!({"source": {}, "reportingComponent": "kubelet"})));
-        assert!(!by(serde_json::json!({"source": {"component": "other"}, "reportingComponent": "kubelet"})));
     }
 
     #[test]

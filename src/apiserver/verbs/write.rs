@@ -130,7 +130,7 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
         let mut new = make(Some(&old))?;
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
-let turn = if gives { Some(call.x.server.turn().await?) } else { None };
+        let turn = if gives { Some(call.x.server.turn().await?) } else { None };
         unmoved(call.resource, name, &new, &old)?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
