@@ -6,3 +6,4 @@
 pub mod log;
 pub mod port_forward;
 pub mod remote_command;
+pub mod rewrite;

@@ -12,6 +12,7 @@ use crate::admission::{Operation, Review};
 use crate::connect::Target;
 use crate::lookup::Lookup as _;
 use crate::status::Status;
+use crate::stream::rewrite::{self, Way};
 use crate::info;
 
 /// Passes the request on.
@@ -29,13 +30,26 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         admit(call).await?;
     }
     let body = call.x.take_body().unwrap_or_else(wire::body::empty);
+    let mut way = None;
+    if let Target::Proxy { prefix, host, port, path_and_query, .. } = &target {
+        // No path at all behind `/proxy`.
+        let uri = &call.x.parts.uri;
+        if uri.path() == prefix && let Some(answer) = rewrite::to_root(&call.x.parts.method, uri.path(), uri.query()) {
+            return Ok(answer);
+        }
+        way = Some(Way::mark(prefix, host, *port, path_and_query, &mut call.x.parts.headers));
+    }
+    let is_head = call.x.parts.method == http::Method::HEAD;
     let parts = std::mem::replace(&mut call.x.parts, Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = Request::from_parts(parts, body);
     let connector = Arc::clone(&call.x.server.guards.connector);
     let answer = connector.connect(target, request).await;
     call.x.parts.headers = headers;
-    answer
+    match way {
+        Some(way) => way.lead_back(answer?, is_head).await,
+        None => answer,
+    }
 }
 
 async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
