@@ -36,14 +36,17 @@ struct RuntimeConfig {
     port_mappings: Vec<PortMapping>,
 }
 
+/// The names of the CNI convention, and those of Go's fields: containerd's go-cni writes the latter, which Go's readers take for the same.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PortMapping {
+    #[serde(alias = "HostPort")]
     host_port: i64,
+    #[serde(alias = "ContainerPort")]
     container_port: i64,
-    #[serde(default)]
+    #[serde(alias = "Protocol", default)]
     protocol: String,
-    #[serde(rename = "hostIP", default)]
+    #[serde(rename = "hostIP", alias = "HostIP", default)]
     host_ip: String,
 }
 
@@ -282,6 +285,12 @@ mod tests {
         assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
         let one = mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
         assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
+    }
+
+    #[test]
+    fn containerds_spelling_of_a_mapping_is_read() {
+        let one = mapping(json!({ "HostPort": 54323, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": "127.0.0.1" })).unwrap();
+        assert_eq!((one.key(), one.container_port), (("by-address", "127.0.0.1 . tcp . 54323".to_owned()), 8080));
     }
 
     #[test]
