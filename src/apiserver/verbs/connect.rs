@@ -57,7 +57,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     "connect".clone_into(&mut attributes.verb);
     let lookup = call.x.server.lookup();
     let kind = call.sub.map(|s| s.kind.kind.to_string()).unwrap_or_default();
-    let (mut object, mut warnings) = (Value::Null, Vec::new());
+    let (mut object, mut warnings) = (options(call), Vec::new());
     let mut review = Review {
         operation: Operation::Connect,
         attributes: &attributes,
@@ -72,6 +72,36 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await
+}
+
+/// What the query asks for, as the object that admission judges: `PodAttachOptions` and its kin.
+fn options(call: &Call<'_, '_>) -> Value {
+    let Some(sub) = call.sub else { return Value::Null };
+    let mut object = json!({ "apiVersion": sub.kind.api_version(), "kind": sub.kind.kind });
+    let query = &call.x.query;
+    match call.x.attributes.subresource.as_str() {
+        "exec" | "attach" => {
+            for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|flag| query.flag(flag)) {
+                object[flag] = true.into();
+            }
+            let (container, command) = (query.text("container"), query.all("command").collect::<Vec<_>>());
+            if !container.is_empty() {
+                object["container"] = container.into();
+            }
+            if !command.is_empty() {
+                object["command"] = json!(command);
+            }
+        }
+        "portforward" => {
+            let ports = query.all("ports").flat_map(|ports| ports.split(',')).filter_map(|port| port.parse::<u16>().ok());
+            object["ports"] = ports.collect::<Vec<_>>().into();
+        }
+        _ => {
+            let tail = info::tail(&call.x.attributes.path, &call.x.attributes);
+            object["path"] = format!("/{tail}").into();
+        }
+    }
+    object
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
