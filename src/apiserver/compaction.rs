@@ -14,7 +14,7 @@ use store::{Revision, Storage};
 use tracing::{debug, warn};
 
 /// Compacts for as long as `group` lives.
-pub fn keep(storage: Arc<dyn Storage>, group: &Group) {
+pub(crate) fn keep(storage: Arc<dyn Storage>, group: &Group) {
     group.spawn("compaction", async move {
         let mut seen = storage.current_revision();
         loop {
