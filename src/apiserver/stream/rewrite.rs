@@ -80,8 +80,7 @@ impl Way {
             }
             return Ok(answer);
         }
-        let text = |name: HeaderName| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().trim().to_owned();
-        let (kind, packed) = (text(CONTENT_TYPE), text(CONTENT_ENCODING));
+        let (kind, packed) = (text(answer.headers(), CONTENT_TYPE), text(answer.headers(), CONTENT_ENCODING));
         // The answer to a HEAD has the page's headers and no page.
         if is_head || kind.split(';').next().map(str::trim) != Some("text/html") || !matches!(packed.as_str(), "" | "gzip") {
             return Ok(answer);
@@ -145,6 +144,10 @@ impl Way {
         }
         out.extend_from_slice(&tag[at..]);
     }
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> String {
+    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().trim().to_owned()
 }
 
 /// Where the markup that `text` starts with ends: behind the `>` outside of quotes, or of a comment behind `-->`.
