@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver::connect::{Connector, Target};
 use apiserver::status::Status;
-use apiserver::stream::{port_forward, remote_command};
+use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
@@ -75,6 +75,8 @@ impl Connector for Direct {
                     port_forward::connect(request, &to, path, &self.group).await.map_err(unreachable)
                 } else if path.starts_with("/exec/") || path.starts_with("/attach/") {
                     remote_command::connect(request, &to, path, &self.group).await.map_err(unreachable)
+                } else if path.starts_with("/containerLogs/") {
+                    log::connect(request, &to, path, &self.group).await.map_err(unreachable)
                 } else {
                     proxy::forward(request, &to, path, &self.group).await.map_err(unreachable)
                 }

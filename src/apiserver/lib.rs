@@ -13,6 +13,7 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod cache;
+mod compaction;
 pub mod connect;
 pub mod eviction;
 pub mod guards;

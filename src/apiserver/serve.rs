@@ -120,6 +120,7 @@ impl ApiServer {
         crate::bootstrap::run(&server).await?;
         server.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
         crate::bootstrap::keep(&server, group);
+        crate::compaction::keep(Arc::clone(server.cache.storage()), group);
         Ok(server)
     }
 

@@ -36,6 +36,8 @@ pub struct Body {
     pub causes: Vec<Cause>,
     /// Seconds after which to try again; 0 is none.
     pub retry_after: u32,
+    /// Where an expired list may be continued, may be empty.
+    pub next: String,
     /// Whether `details` is written even if it is empty.
     pub with_details: bool,
     /// A whole status of somebody else's making, which is sent as it is.
@@ -280,6 +282,9 @@ impl Status {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if !self.next.is_empty() {
+            out["metadata"]["continue"] = json!(self.next);
+        }
         let details = self.details();
         if !details.is_empty() || self.with_details {
             out["details"] = Value::Object(details);

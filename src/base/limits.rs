@@ -1,5 +1,8 @@
 //! Every bound of the process in one place, each with what happens when it is reached.
 
+/// How long old revisions stay readable: watches and paged lists may go on from there, as with upstream's API server.
+pub const HISTORY_SECS: u64 = 300;
+
 /// Reports of ended tasks that wait for the role; one is enough, more are dropped.
 pub const FATAL_REPORTS: usize = 4;
 

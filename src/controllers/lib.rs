@@ -21,6 +21,10 @@ mod replicaset;
 
 mod endpointslice;
 
+mod endpointslice_mirroring;
+
+mod volume_protection;
+
 mod service_account;
 mod service_lb;
 

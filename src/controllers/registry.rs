@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use crate::driver::Context;
 use crate::{
-    cronjob, daemonset, deployment, endpointslice, garbage, job, namespace, node, pod_gc, replicaset, service_account, service_lb,
-    statefulset,
+    cronjob, daemonset, deployment, endpointslice, endpointslice_mirroring, garbage, job, namespace, node, pod_gc, replicaset,
+    service_account, service_lb, statefulset, volume_protection,
 };
 
 /// What controllers must be told.
@@ -39,6 +39,8 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     deployment::start(&context);
     replicaset::start(&context);
     endpointslice::start(&context);
+    endpointslice_mirroring::start(&context);
+    volume_protection::start(&context);
     if let Some(reserved) = &config.balancer_reserved_ports {
         service_lb::start(&context, reserved.clone());
     }

@@ -39,11 +39,12 @@ pub(crate) fn hostname(pod: &Pod, domain: &str) -> (String, Option<String>) {
 }
 
 /// Builds the sandbox of `attempt`.
-pub(crate) fn config(node: &Config, cgroups: &Cgroups, pod: &Pod, attempt: u32, dns: Dns, node_hostname: &str) -> cri::PodSandboxConfig {
+pub(crate) fn config(node: &Config, cgroups: &Cgroups, pod: &Pod, attempt: u32, dns: Dns) -> cri::PodSandboxConfig {
     let spec = pod.spec.clone().unwrap_or_default();
     let (host, full) = hostname(pod, &node.cluster_domain);
     let hostname = match (host_network(pod), spec.set_hostname_as_fqdn.unwrap_or(false), full) {
-        (true, ..) => node_hostname.to_owned(),
+        // In the host's network it keeps the host's name: runc refuses to set one there.
+        (true, ..) => String::new(),
         (false, true, Some(full)) => full,
         (false, ..) => host,
     };

@@ -53,6 +53,12 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
+    /// The same conditions on fields of other names.
+    pub fn renamed(mut self, name: impl Fn(&str) -> String) -> FieldSelector {
+        self.terms.iter_mut().for_each(|term| term.field = name(&term.field));
+        self
+    }
+
     /// The terms in the order written.
     pub fn terms(&self) -> &[Term] {
         &self.terms

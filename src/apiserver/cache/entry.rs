@@ -101,6 +101,9 @@ impl Entry {
     }
 }
 
+/// Of events: who told it.
+const SOURCE: &str = "source";
+
 /// Reads the texts at some dotted paths in one pass; missing ones are empty, or `false` for the two booleans upstream prints.
 fn texts(json: &[u8], paths: &[Name]) -> Result<Box<[Box<str>]>, serde_json::Error> {
     let mut out: Vec<Box<str>> = paths
@@ -108,9 +111,14 @@ fn texts(json: &[u8], paths: &[Name]) -> Result<Box<[Box<str>]>, serde_json::Err
         .map(|path| if matches!(path.as_ref(), "spec.unschedulable" | "spec.hostNetwork") { "false".into() } else { "".into() })
         .collect();
     if paths.iter().any(|path| !matches!(path.as_ref(), "metadata.name" | "metadata.namespace")) {
-        let wanted: Vec<(usize, &str)> = paths.iter().map(AsRef::as_ref).enumerate().collect();
+        let wanted: Vec<(usize, &str)> = paths.iter().map(|path| if path == SOURCE { "source.component" } else { path.as_ref() }).enumerate().collect();
         let mut reader = serde_json::Deserializer::from_slice(json);
         Fields { wanted, out: &mut out }.deserialize(&mut reader)?;
+    }
+    // Newer clients name an event's source in another field only.
+    let at = |name: &str| paths.iter().position(|path| path == name);
+    if let (Some(source), Some(newer)) = (at(SOURCE).filter(|at| out[*at].is_empty()), at("reportingComponent")) {
+        out[source] = out[newer].clone();
     }
     Ok(out.into())
 }
@@ -214,5 +222,12 @@ mod tests {
         let later: Value = serde_json::from_slice(&entry.json_at(1234)).unwrap();
         assert_eq!(later["metadata"]["resourceVersion"], "1234");
         assert_eq!(later["metadata"]["name"], "x");
+    }
+
+    #[test]
+    fn an_event_is_found_by_the_component_that_told_it() {
+        let source = |event: &[u8]| Entry::build("n/x", event, 7, &["reportingComponent".into(), "source".into()]).unwrap().fields[1].to_string();
+        assert_eq!(source(br#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"other"}"#), "kubelet");
+        assert_eq!(source(br#"{"metadata":{},"source":{},"reportingComponent":"kubelet"}"#), "kubelet");
     }
 }

@@ -12,6 +12,7 @@ use crate::admission::{Operation, Review};
 use crate::connect::Target;
 use crate::lookup::Lookup as _;
 use crate::status::Status;
+use crate::stream::rewrite::{self, Way};
 use crate::info;
 
 /// Passes the request on.
@@ -29,13 +30,26 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         admit(call).await?;
     }
     let body = call.x.take_body().unwrap_or_else(wire::body::empty);
+    let mut way = None;
+    if let Target::Proxy { prefix, host, port, path_and_query, .. } = &target {
+        // No path at all behind `/proxy`.
+        let uri = &call.x.parts.uri;
+        if uri.path() == prefix && let Some(answer) = rewrite::to_root(&call.x.parts.method, uri.path(), uri.query()) {
+            return Ok(answer);
+        }
+        way = Some(Way::mark(prefix, host, *port, path_and_query, &mut call.x.parts.headers));
+    }
+    let is_head = call.x.parts.method == http::Method::HEAD;
     let parts = std::mem::replace(&mut call.x.parts, Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = Request::from_parts(parts, body);
     let connector = Arc::clone(&call.x.server.guards.connector);
     let answer = connector.connect(target, request).await;
     call.x.parts.headers = headers;
-    answer
+    match way {
+        Some(way) => way.lead_back(answer?, is_head).await,
+        None => answer,
+    }
 }
 
 async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
@@ -43,7 +57,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     "connect".clone_into(&mut attributes.verb);
     let lookup = call.x.server.lookup();
     let kind = call.sub.map(|s| s.kind.kind.to_string()).unwrap_or_default();
-    let (mut object, mut warnings) = (Value::Null, Vec::new());
+    let (mut object, mut warnings) = (options(call), Vec::new());
     let mut review = Review {
         operation: Operation::Connect,
         attributes: &attributes,
@@ -58,6 +72,36 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await
+}
+
+/// What the query asks for, as the object that admission judges: `PodAttachOptions` and its kin.
+fn options(call: &Call<'_, '_>) -> Value {
+    let Some(sub) = call.sub else { return Value::Null };
+    let mut object = json!({ "apiVersion": sub.kind.api_version(), "kind": sub.kind.kind });
+    let query = &call.x.query;
+    match call.x.attributes.subresource.as_str() {
+        "exec" | "attach" => {
+            for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|flag| query.flag(flag)) {
+                object[flag] = true.into();
+            }
+            let (container, command) = (query.text("container"), query.all("command").collect::<Vec<_>>());
+            if !container.is_empty() {
+                object["container"] = container.into();
+            }
+            if !command.is_empty() {
+                object["command"] = json!(command);
+            }
+        }
+        "portforward" => {
+            let ports = query.all("ports").flat_map(|ports| ports.split(',')).filter_map(|port| port.parse::<u16>().ok());
+            object["ports"] = ports.collect::<Vec<_>>().into();
+        }
+        _ => {
+            let tail = info::tail(&call.x.attributes.path, &call.x.attributes);
+            object["path"] = format!("/{tail}").into();
+        }
+    }
+    object
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {

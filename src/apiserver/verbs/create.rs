@@ -25,6 +25,11 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let answers = call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
     if let Some((_, _, answers)) = answers {
         let mut object = object;
+        // An answer that is computed and never stored has no rows to show.
+        if call.output.transform == negotiate::Transform::Table {
+            let of = call.resource.qualified();
+            return Err(Status::new(406, "NotAcceptable", format!("the resource {of} does not support being converted to a Table")));
+        }
         check_namespace(call, &mut object)?;
         schema::defaults::apply(call.x.server.catalog, call.resource, &mut object);
         let answer = answers.create(&call.x.attributes, object).await?;

@@ -61,13 +61,14 @@ pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, q
     let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
     let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field);
     if let Some(term) = fields.terms().iter().find(|t| !known(&t.field)) {
-        let message = if resource.group.is_empty() && !resource.selectable.is_empty() {
+        let message = if matches!(resource.group.as_ref(), "" | "events.k8s.io") && !resource.selectable.is_empty() {
             format!("field label not supported: {}", term.field)
         } else {
             format!("{:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", term.field)
         };
         return Err(Status::bad_request(message));
     }
+    let fields = fields.renamed(|field| schema::convert::stored_field(resource, field));
     let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
     Ok(Filter { namespace, labels, fields, selectable: &stored.selectable })
 }
@@ -134,6 +135,18 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
     text.parse().map(Some).map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")))
 }
 
+/// 410 with a token for those who rather have the rest than a consistent list.
+fn too_old(token: &Token) -> Status {
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue \
+         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided \
+         token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was \
+         returned and now may show up in the list.",
+    );
+    status.next = token.inconsistent().encode();
+    status
+}
+
 type Collected = (Vec<Arc<Entry>>, u64, String);
 
 async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Result<Collected, Status> {
@@ -141,6 +154,7 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     match moment {
         Moment::Now => cache.wait_for_now().await?,
+        Moment::Page(token) if token.revision().is_none() => cache.wait_for_now().await?,
         Moment::Any => {}
         Moment::NotOlder(n) | Moment::Exact(n) => {
             if !cache.wait_for(*n).await {
@@ -153,7 +167,10 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     let snapshot = kind.snapshot(filter.namespace.as_deref());
     let (at, start) = match moment {
         Moment::Exact(n) => (*n, String::new()),
-        Moment::Page(token) => (token.rv, token.start.clone()),
+        Moment::Page(token) => match token.revision() {
+            Some(at) => (at, token.start.clone()),
+            None => return Ok((snapshot.items, seen.max(snapshot.newest), token.start.clone())),
+        },
         _ => return Ok((snapshot.items, seen.max(snapshot.newest), String::new())),
     };
     if snapshot.newest <= at {
@@ -162,9 +179,7 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     }
     let prefix = format!("{}{}", kind.prefix, filter.namespace.as_ref().map(|ns| format!("{ns}/")).unwrap_or_default());
     let (kvs, _) = cache.read_all(&prefix, Some(Revision(at))).await.map_err(|err| match (err, moment) {
-        (store::error::Error::Compacted { .. }, Moment::Page(_)) => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
-        ),
+        (store::error::Error::Compacted { .. }, Moment::Page(token)) => too_old(token),
         (err, _) => err.into(),
     })?;
     let entry = |kv: &store::KeyValue| {

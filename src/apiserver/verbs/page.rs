@@ -11,19 +11,30 @@ use crate::status::Status;
 pub struct Token {
     #[serde(rename = "v")]
     version: String,
-    /// Revision of the whole list; -1 (written as 0 here) is never used.
+    /// Revision of the whole list; -1: whatever is there when the token comes back.
     #[serde(rename = "rv")]
-    pub rv: u64,
+    rv: i64,
     /// The first local key of the next page is this or the next behind it.
     pub start: String,
 }
 
 const VERSION: &str = "meta.k8s.io/v1";
+const NOW: i64 = -1;
 
 impl Token {
     /// A token for the keys behind `last`.
     pub fn after(last: &str, rv: u64) -> Token {
-        Token { version: VERSION.to_owned(), rv, start: format!("{last}\0") }
+        Token { version: VERSION.to_owned(), rv: i64::try_from(rv).unwrap_or(i64::MAX), start: format!("{last}\0") }
+    }
+
+    /// The revision of the list that the pages belong to; `None` for a rest that is read as it is now.
+    pub fn revision(&self) -> Option<u64> {
+        u64::try_from(self.rv).ok()
+    }
+
+    /// A token for the same place in the list as it is when the token comes back.
+    pub fn inconsistent(&self) -> Token {
+        Token { rv: NOW, ..self.clone() }
     }
 
     /// For the wire.
@@ -38,7 +49,7 @@ impl Token {
         let bad = || Status::bad_request("invalid continue token: continue key is not valid: the continue parameter was not issued by this server");
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|_| bad())?;
-        if token.version != VERSION || token.rv == 0 || token.start.is_empty() {
+        if token.version != VERSION || token.rv < NOW || token.rv == 0 || token.start.is_empty() {
             return Err(bad());
         }
         Ok(token)
@@ -53,6 +64,8 @@ mod tests {
     fn a_token_comes_back_as_it_went_out() {
         let token = Token::after("default/web", 7);
         assert_eq!(Token::decode(&token.encode()).unwrap(), token);
+        let rest = Token::decode(&token.inconsistent().encode()).unwrap();
+        assert_eq!((rest.revision(), rest.start), (None, token.start));
         assert_eq!(Token::decode("bm9uc2Vuc2U").unwrap_err().code, 400);
     }
 }

@@ -46,6 +46,7 @@ async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let media = negotiate::media_type(&call.x.parts.headers);
     let is_patch = call.x.attributes.verb == "patch";
+    let is_approval = call.x.attributes.subresource == "approval";
     let format = if is_patch { negotiate::Format::Json } else { negotiate::input(&call.x.parts.headers)? };
     let mut make = |old: Option<&Value>| {
         let old = old.cloned().unwrap_or_default();
@@ -60,6 +61,12 @@ async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<
         let sent = kinds::convert(sent, resource, stored)?;
         let mut new = old;
         meta::set_resource_version(&mut new, meta::resource_version(&sent));
+        // Upstream's strategies let labels and annotations through here, and these only.
+        if is_approval {
+            for path in [&["metadata", "labels"], &["metadata", "annotations"]] {
+                copy(&sent, &mut new, path);
+            }
+        }
         for path in fields {
             copy(&sent, &mut new, path);
         }
@@ -89,7 +96,9 @@ async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let catalog = call.x.server.catalog;
-    let of = catalog.type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind).ok_or_else(|| Status::internal("the table lacks this kind"))?;
+    let of = catalog
+        .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
+        .ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();

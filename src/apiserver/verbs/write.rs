@@ -14,7 +14,7 @@ use crate::status::Status;
 use crate::turn::Turn;
 use crate::{hooks, keys, kinds, services};
 
-/// How often a lost race is run again when the client did not pin a version.
+/// How often a lost race is run again (once, in effect, if the client named a version).
 const TRIES: usize = 8;
 
 /// Which half of an object a request may change.
@@ -131,7 +131,7 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
         let turn = if gives { Some(call.x.server.turn().await?) } else { None };
-        let pinned = pinned(call.resource, name, &new, &old)?;
+        unmoved(call.resource, name, &new, &old)?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
             track(call, manager, Some(&old), &mut new);
@@ -146,28 +146,20 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
             meta::set_resource_version(&mut new, &at.to_string());
             return Ok(Written::Updated(new));
         }
-        if pinned {
-            break;
-        }
+        // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid on what is there now.
     }
     Err(Status::modified(&call.resource.group, &call.resource.plural, name))
 }
 
-/// Checks version and uid that the client may have sent; true if it named a version.
-fn pinned(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<bool, Status> {
+/// Checks version and uid that the client may have sent.
+fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<(), Status> {
     let (sent, have) = (meta::uid(new), meta::uid(old));
     if !sent.is_empty() && sent != have {
         let why = format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {have}");
         return Err(Status::conflict(&resource.group, &resource.plural, name, &why));
     }
     let (sent, have) = (meta::resource_version(new), meta::resource_version(old));
-    if sent.is_empty() || sent == "0" {
-        return Ok(false);
-    }
-    if sent != have {
-        return Err(Status::modified(&resource.group, &resource.plural, name));
-    }
-    Ok(true)
+    if sent.is_empty() || sent == "0" || sent == have { Ok(()) } else { Err(Status::modified(&resource.group, &resource.plural, name)) }
 }
 
 /// Defaults, admission, strategy, validation.

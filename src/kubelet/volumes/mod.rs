@@ -48,6 +48,25 @@ pub(crate) struct Mounted {
     pub(crate) read_only: BTreeMap<String, bool>,
     /// When tokens must be fetched again.
     pub(crate) refresh_at: Option<Timestamp>,
+    /// The labels and annotations that files of the downward API show.
+    shown: Option<(Texts, Texts)>,
+}
+
+type Texts = BTreeMap<String, String>;
+
+impl Mounted {
+    /// Whether files of the downward API show labels or annotations that the pod no longer has.
+    pub(crate) fn is_outdated(&self, pod: &Pod) -> bool {
+        self.shown.is_some() && self.shown != shown(pod)
+    }
+}
+
+/// What files of the downward API may show of the pod's metadata; `None` if it has no such files.
+fn shown(pod: &Pod) -> Option<(Texts, Texts)> {
+    let projects = |v: &Volume| v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.downward_api.is_some());
+    let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let shows = volumes.any(|v| v.downward_api.is_some() || projects(v));
+    shows.then(|| (pod.metadata.labels.clone().unwrap_or_default(), pod.metadata.annotations.clone().unwrap_or_default()))
 }
 
 /// `<root>/pods/<uid>`.
@@ -57,7 +76,7 @@ pub(crate) fn pod_dir(node: &Node, uid: &str) -> PathBuf {
 
 /// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
 pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
-    let mut mounted = Mounted::default();
+    let mut mounted = Mounted { shown: shown(pod), ..Mounted::default() };
     let spec = pod.spec.clone().unwrap_or_default();
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok());
     for volume in spec.volumes.iter().flatten() {
@@ -259,6 +278,21 @@ mod tests {
     #[test]
     fn escaped_mount_points_are_read_back() {
         assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
+    }
+
+    #[test]
+    fn a_new_label_outdates_only_pods_that_show_it() {
+        let labelled = |volumes: serde_json::Value, label: &str| -> Pod {
+            let pod = serde_json::json!({"metadata": {"labels": {"a": label}}, "spec": {"containers": [], "volumes": volumes}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let show = serde_json::json!([{"name": "v", "projected": {"sources": [{"downwardAPI": {"items": []}}]}}]);
+        let mounted = Mounted { shown: shown(&labelled(show.clone(), "1")), ..Mounted::default() };
+        assert!(!mounted.is_outdated(&labelled(show.clone(), "1")));
+        assert!(mounted.is_outdated(&labelled(show, "2")));
+        let plain = serde_json::json!([{"name": "v", "emptyDir": {}}]);
+        let mounted = Mounted { shown: shown(&labelled(plain.clone(), "1")), ..Mounted::default() };
+        assert!(!mounted.is_outdated(&labelled(plain, "2")));
     }
 
     #[test]

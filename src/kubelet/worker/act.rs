@@ -111,7 +111,7 @@ impl Worker {
 
     fn sandbox_config(&self, attempt: u32) -> cri::PodSandboxConfig {
         let dns = resolv::for_pod(&self.node.config, &self.pod);
-        let mut config = sandbox::config(&self.node.config, &self.node.cgroups, &self.pod, attempt, dns, &self.node.config.hostname);
+        let mut config = sandbox::config(&self.node.config, &self.node.cgroups, &self.pod, attempt, dns);
         let security = config.linux.as_mut().and_then(|l| l.security_context.as_mut());
         if let Some(namespaces) = security.and_then(|s| s.namespace_options.as_mut()) {
             namespaces.userns_options = self.userns.clone();

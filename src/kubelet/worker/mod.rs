@@ -284,7 +284,8 @@ impl Worker {
         let now = self.node.clock.now();
         let starts = plan.commands.iter().any(|c| matches!(c, Command::MakeSandbox { .. } | Command::Start { .. }));
         let first = self.mounted.paths.is_empty() && (starts || self.observed.running().next().is_some());
-        let due = self.mounted.refresh_at.is_some_and(|at| at <= now) || desired.refresh > self.refreshed;
+        let due =
+            self.mounted.refresh_at.is_some_and(|at| at <= now) || desired.refresh > self.refreshed || self.mounted.is_outdated(&self.pod);
         if first || due {
             let around = self.node.surroundings(self.ips());
             match volumes::mount_all(&self.node, &self.pod, &around, &self.mounted).await {

@@ -14,6 +14,13 @@ const RENAMED: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
+/// The path of a field of the new kind in the core kind.
+pub(super) fn core_field(path: &str) -> String {
+    let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    let first = RENAMED.iter().find(|(_, new)| *new == first).map_or(first, |(core, _)| core);
+    rest.map_or_else(|| first.to_owned(), |rest| format!("{first}.{rest}"))
+}
+
 pub(super) fn to_new(map: &mut Map<String, Value>) {
     RENAMED.iter().for_each(|(core, new)| rename(map, core, new));
 }

@@ -55,6 +55,11 @@ pub fn convert(_catalog: &Catalog, mut value: Value, from: &Resource, to: &Resou
     Ok(value)
 }
 
+/// What the field `path` of a version is called in the form in which its objects are stored.
+pub fn stored_field(of: &Resource, path: &str) -> String {
+    if of.group == "events.k8s.io" { events::core_field(path) } else { path.to_owned() }
+}
+
 fn rewrite(map: &mut Map<String, Value>, from: &Resource, to: &Resource) -> Result<(), ConvertError> {
     match (from.group.as_ref(), from.version.as_ref(), to.group.as_ref(), to.version.as_ref()) {
         ("autoscaling", "v1", "autoscaling", "v2") => autoscaling::up(map),

@@ -45,3 +45,12 @@ fn device_requests_nest_and_flatten() {
     assert_eq!(there["spec"]["devices"]["requests"][0], json!({"name": "r", "exactly": {"deviceClassName": "c", "count": 1}}));
     assert_eq!(convert(Catalog::builtin(), there, nested, flat).expect("flattens"), claim);
 }
+
+#[test]
+fn fields_of_new_events_have_names_in_the_core_kind() {
+    let events = row("events.k8s.io", "v1", "events");
+    for (new, core) in [("regarding.name", "involvedObject.name"), ("reportingController", "reportingComponent"), ("type", "type")] {
+        assert_eq!(super::stored_field(events, new), core);
+    }
+    assert!(events.selectable.iter().all(|field| field != "source"));
+}

@@ -106,7 +106,14 @@ fn summary(body: &[u8]) -> String {
 /// Errors: see [`DecodeError`]; none is a server's fault.
 pub fn decode(bytes: &[u8], format: Format, t: &TypeDef, validation: FieldValidation) -> Result<Decoded, DecodeError> {
     let (value, repeated) = parse::parse(bytes, format, validation)?;
-    conform::run(value, t, validation, repeated)
+    let mut outcome = conform::run(value, t, validation, repeated);
+    if format == Format::Json {
+        match &mut outcome {
+            Ok(Decoded { warnings, .. }) | Err(DecodeError::Strict(warnings)) => parse::in_order_of(bytes, warnings),
+            Err(_) => {}
+        }
+    }
+    outcome
 }
 
 /// Brings a value that is already parsed (the result of a patch) into the type's form.

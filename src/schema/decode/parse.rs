@@ -19,9 +19,23 @@ pub(super) fn parse(bytes: &[u8], format: Format, validation: FieldValidation) -
 fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     let repeated = RefCell::new(Vec::new());
     let mut de = serde_json::Deserializer::from_slice(bytes);
-    let seed = Tree { path: &Path::Root, repeated: &repeated };
+    let seed = Tree { path: &Path::Root, repeated: &repeated, keys: None };
     let value = seed.deserialize(&mut de).and_then(|v| de.end().map(|()| v)).map_err(|e| not_json(bytes, &e))?;
     Ok((value, repeated.into_inner()))
+}
+
+/// Puts complaints about keys of a JSON text into the order of the text, as Go's decoder meets them. The text was parsed before.
+pub(super) fn in_order_of(bytes: &[u8], complaints: &mut [String]) {
+    if complaints.len() < 2 {
+        return;
+    }
+    let (repeated, keys) = (RefCell::default(), RefCell::default());
+    let seed = Tree { path: &Path::Root, repeated: &repeated, keys: Some(&keys) };
+    if seed.deserialize(&mut serde_json::Deserializer::from_slice(bytes)).is_err() {
+        return;
+    }
+    let keys: Vec<String> = keys.into_inner();
+    complaints.sort_by_cached_key(|complaint| keys.iter().position(|key| key == complaint).unwrap_or(usize::MAX));
 }
 
 fn not_json(bytes: &[u8], err: &serde_json::Error) -> DecodeError {
@@ -76,6 +90,8 @@ impl fmt::Display for Path<'_> {
 struct Tree<'a> {
     path: &'a Path<'a>,
     repeated: &'a RefCell<Vec<String>>,
+    /// Every key as a complaint about it, where their order is asked for.
+    keys: Option<&'a RefCell<Vec<String>>>,
 }
 
 impl<'de> DeserializeSeed<'de> for Tree<'_> {
@@ -117,7 +133,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut items = Vec::new();
         loop {
             let path = Path::Index(self.path, items.len());
-            match seq.next_element_seed(Tree { path: &path, repeated: self.repeated })? {
+            match seq.next_element_seed(Tree { path: &path, repeated: self.repeated, keys: self.keys })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -128,7 +144,11 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             let path = Path::Key(self.path, &key);
-            let value = entries.next_value_seed(Tree { path: &path, repeated: self.repeated })?;
+            if let Some(keys) = self.keys {
+                let what = if map.contains_key(&key) { "duplicate" } else { "unknown" };
+                keys.borrow_mut().push(format!("{what} field \"{path}\""));
+            }
+            let value = entries.next_value_seed(Tree { path: &path, repeated: self.repeated, keys: self.keys })?;
             if map.contains_key(&key) {
                 self.repeated.borrow_mut().push(format!("duplicate field \"{path}\""));
             }

@@ -16,7 +16,7 @@ fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
     let err = deployment(text, FieldValidation::Strict).expect_err("strict");
     assert_eq!(
         err.to_string(),
-        r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.template.spec.containers[0].bar", unknown field "spec.foo""#
+        r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.foo", unknown field "spec.template.spec.containers[0].bar""#
     );
     let ok = deployment(text, FieldValidation::Warn).expect("warn");
     assert_eq!((ok.warnings.len(), &ok.value["spec"]["replicas"]), (3, &json!(2)));

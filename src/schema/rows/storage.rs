@@ -33,7 +33,11 @@ pub fn selectable(group: &str, plural: &str) -> &'static [&'static str] {
             "status.podIPs",
             "status.nominatedNodeName",
         ],
-        ("" | "events.k8s.io", "events") => &[
+        ("events.k8s.io", "events") => &[
+            "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid", "regarding.apiVersion",
+            "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
+        ],
+        ("", "events") => &[
             "involvedObject.kind",
             "involvedObject.namespace",
             "involvedObject.name",

@@ -111,10 +111,34 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
             invalid_each(&format!("{path}.securityContext.{field}"), id, names::range_errors(id, 0, max), errors);
         }
     }
+    sysctls(spec, &format!("{path}.securityContext.sysctls"), errors);
     if read::flag(spec, "shareProcessNamespace") && read::flag(spec, "hostPID") {
         let message = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.push(FieldError::invalid(format!("{path}.shareProcessNamespace"), true, message));
     }
+}
+
+/// Names as upstream's `validateSysctls` has them. Which of them a node allows is the kubelet's matter.
+fn sysctls(spec: &Value, path: &str, errors: &mut Errors) {
+    const TEXT: &str =
+        "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+    let mut seen = BTreeSet::new();
+    for (idx, sysctl) in read::list(spec, "securityContext.sysctls").iter().enumerate() {
+        let (path, name) = (format!("{path}[{idx}].name"), read::text(sysctl, "name"));
+        if name.is_empty() {
+            errors.push(FieldError::required(path, ""));
+        } else if name.len() > 253 || !name.split(['.', '/']).all(is_sysctl_segment) {
+            errors.push(FieldError::invalid(path, name, TEXT));
+        } else if !seen.insert(name) {
+            errors.push(FieldError::duplicate(path, name));
+        }
+    }
+}
+
+fn is_sysctl_segment(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let ends = [text.bytes().next(), text.bytes().last()].into_iter().all(|b| b.is_some_and(plain));
+    ends && text.bytes().all(|b| plain(b) || b == b'-' || b == b'_')
 }
 
 fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {

@@ -93,6 +93,18 @@ fn pods_need_containers_with_names_and_images() {
 }
 
 #[test]
+fn sysctls_have_names_that_the_kernel_could_have() {
+    let names = ["foo-", "kernel.shmmax", "safe-and-unsafe", "bar..", "net/ipv4/x", "kernel.shmmax"];
+    let mut spec = pod_spec();
+    spec["securityContext"] = json!({"sysctls": names.map(|name| json!({"name": name, "value": "1"}))});
+    let errors = created("", "Pod", json!({"spec": spec})).join("\n");
+    for (idx, bad) in [(0, "Invalid value: \"foo-\""), (3, "Invalid value: \"bar..\""), (5, "Duplicate value: \"kernel.shmmax\"")] {
+        assert!(errors.contains(&format!("spec.securityContext.sysctls[{idx}].name: {bad}")), "{errors}");
+    }
+    assert_eq!(errors.matches("sysctls[").count(), 3, "{errors}");
+}
+
+#[test]
 fn a_running_pod_may_change_its_image_and_little_else() {
     let mut new = json!({"spec": pod_spec()});
     new["spec"]["containers"][0]["image"] = json!("other");
