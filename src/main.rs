@@ -9,9 +9,11 @@ mod connector;
 mod host;
 mod identity;
 mod images;
+mod local_path;
 mod logging;
 mod pause;
 mod server;
+mod signing;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
+        "local-path" => local_path::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         _ => cli::main(args.collect()),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(1))

@@ -15,6 +15,7 @@ use base::secret::Secret;
 use base::task::{Fatal, Group};
 use base::time::Clock;
 use client::informer::Informers;
+use controllers::registry::LocalPath;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
@@ -29,6 +30,7 @@ use crate::connector::Direct;
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
 use crate::logging::{self, LogError};
+use crate::signing::Keys;
 use crate::{cli, identity};
 
 /// Between looks at the certificates' remaining life.
@@ -137,6 +139,11 @@ impl Plan {
         })
     }
 
+    /// Whether a packaged component is wanted.
+    fn deploys(&self, component: &str) -> bool {
+        !self.args.disable.iter().any(|name| name == component)
+    }
+
     fn labels(&self) -> Result<std::collections::BTreeMap<String, String>, ServerError> {
         let bad = |text: &str| ServerError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
         let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
@@ -185,7 +192,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let db = server_dir.join("db");
     let config = store::Config { dir: db.clone(), birth: store::member::Birth::First, network: None, rng: rng.clone() };
     let store = store::store::Store::open(config, storage).await.map_err(|source| ServerError::Store { path: db, source })?;
-    let pki = Pki::load_or_create(
+    let pki = Arc::new(Pki::load_or_create(
         &server_dir.join("tls"),
         pki::server::Options {
             clock: clock.clone(),
@@ -195,7 +202,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
             cluster_domain: plan.args.cluster_domain.clone(),
             tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
         },
-    )?;
+    )?);
     let password = join_token(plan, &pki, &server_dir, &rng)?;
     let server = api_server(plan, &pki, password, store, &clock, &rng, serving).await?;
     let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
@@ -207,17 +214,24 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
 
     let clients = identity::clients(&server);
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
+    let images = images.await.map_err(ServerError::from)?;
+    let supervisor = clients.for_user(identity::SUPERVISOR);
+    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| data_dir.join("storage"));
+    let local_path = images.as_ref().ok().filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
+        local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidr: plan.cluster_cidr,
         root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
             .then(|| vec![plan.args.https_listen_port, plan.args.kubelet_port]),
+        signer: Arc::new(Keys { pki: Arc::clone(&pki), clock: clock.clone() }),
     };
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
-    let images = images.await.map_err(ServerError::from)?;
-    let supervisor = clients.for_user(identity::SUPERVISOR);
-    if !plan.args.disable.iter().any(|name| name == "coredns") {
+    if plan.deploys("local-storage") {
+        addons::deploy_local_storage(&supervisor).await?;
+    }
+    if plan.deploys("coredns") {
         deploy_dns(plan, &images, &supervisor, &informers, workers).await?;
     }
     if !plan.args.disable_agent {
@@ -352,7 +366,7 @@ fn network_choice(args: &ServerArgs) -> NetworkChoice {
 }
 
 /// Looks twice a day whether a certificate nears its end and swaps a new one in.
-fn renew_certificates(pki: Pki, group: &Group) {
+fn renew_certificates(pki: Arc<Pki>, group: &Group) {
     group.spawn("renew-certificates", async move {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;

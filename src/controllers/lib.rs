@@ -41,3 +41,17 @@ mod daemonset;
 mod statefulset;
 
 mod cronjob;
+
+mod disruption;
+
+mod quota;
+
+mod hpa;
+
+mod certificates;
+
+mod secrets;
+
+mod mirroring;
+
+mod volume;

@@ -89,7 +89,9 @@ async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let catalog = call.x.server.catalog;
-    let of = catalog.type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind).ok_or_else(|| Status::internal("the table lacks this kind"))?;
+    let of = catalog
+        .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
+        .ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();
@@ -201,6 +203,9 @@ async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     admit(call, "Eviction", &mut eviction, options.dry_run).await?;
     let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
     eviction::allow(call, &namespace, &name, options.dry_run).await?;
+    if !options.dry_run {
+        eviction::announce(call, &namespace, &name).await?;
+    }
     let mut warnings = Vec::new();
     delete::delete(call, &namespace, &name, &options, &mut warnings).await?;
     call.x.warnings.extend(warnings);
