@@ -115,38 +115,15 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
     let serving = publish_all || pods::is_ready(pod);
     let terminating = pod.metadata.deletion_timestamp.is_some();
-<<<<<<< HEAD
-    let node_name = spec.node_name.clone().filter(|n| !n.is_empty());
-    let zone = node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
-    // Any Service that the pod names as its subdomain publishes its host name, headless or not, as upstream does.
-    let in_subdomain = spec.subdomain.as_deref() == service.metadata.name.as_deref();
+    let zone = about.node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
     let ready = publish_all || serving && !terminating;
     Some(Endpoint {
         addresses,
-        hints: hints(service, ready, node_name.as_deref(), zone.as_deref()),
+        hints: hints(service, ready, about.node_name.as_deref(), zone.as_deref()),
         conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
-        hostname: spec.hostname.clone().filter(|h| in_subdomain && !h.is_empty()),
-        node_name,
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.namespace(),
-            name: Some(pod.name_any()),
-            uid: pod.uid(),
-            ..ObjectReference::default()
-        }),
-=======
-    let zone = about.node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
-    Some(Endpoint {
-        addresses,
-        conditions: Some(EndpointConditions {
-            ready: Some(publish_all || serving && !terminating),
-            serving: Some(serving),
-            terminating: Some(terminating),
-        }),
         hostname: about.hostname,
         node_name: about.node_name,
         target_ref: Some(about.target_ref),
->>>>>>> efb0700 (Volumes, quotas, budgets, autoscaling, certificates: the controllers that were missing)
         zone,
         ..Endpoint::default()
     })
