@@ -16,6 +16,7 @@ use tracing::{info, warn};
 /// Our name in managedFields.
 const MANAGER: &str = "kedge-addons";
 const COREDNS: &str = include_str!("../manifests/coredns.yaml");
+const LOCAL_STORAGE: &str = include_str!("../manifests/local-storage.yaml");
 
 /// Values of the variables in manifests, named as k3s names them.
 pub(crate) struct Variables {
@@ -49,10 +50,17 @@ impl Variables {
 
 /// Applies the DNS server's manifest.
 pub(crate) async fn deploy_dns(client: &kube::Client, variables: &Variables) -> Result<(), AddonError> {
-    let name = "coredns";
-    let text = variables.expand(COREDNS);
+    deploy(client, "coredns", &variables.expand(COREDNS)).await
+}
+
+/// Applies the class `local-path`; its provisioner is one of the controllers.
+pub(crate) async fn deploy_local_storage(client: &kube::Client) -> Result<(), AddonError> {
+    deploy(client, "local-storage", LOCAL_STORAGE).await
+}
+
+async fn deploy(client: &kube::Client, name: &'static str, text: &str) -> Result<(), AddonError> {
     let objects: Vec<DynamicObject> =
-        serde_saphyr::from_multiple(&text).map_err(|err| AddonError::Manifest { name, reason: err.to_string() })?;
+        serde_saphyr::from_multiple(text).map_err(|err| AddonError::Manifest { name, reason: err.to_string() })?;
     for object in objects {
         apply(client, name, object).await?;
     }

@@ -179,8 +179,11 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// Packaged component not to deploy: coredns, servicelb. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "servicelb"], help_heading = "Components")]
+    /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
+    #[arg(long, value_name = "DIR", help_heading = "Components")]
+    pub(crate) default_local_storage_path: Option<PathBuf>,
+    /// Packaged component not to deploy: coredns, local-storage, servicelb. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "local-storage", "servicelb"], help_heading = "Components")]
     pub(crate) disable: Vec<String>,
 
     #[command(flatten)]

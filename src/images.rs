@@ -21,6 +21,8 @@ const NAMES: [&str; 2] = ["pause", "coredns"];
 const TAR_BLOCK: usize = 512;
 /// Enough of an ELF file to hold its program headers.
 const PROGRAM_HEADERS: u64 = 4096;
+/// Further roles that the images can run.
+const ROLES: [&str; 1] = ["local-path"];
 
 /// Why the system images could not be made or imported.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +173,7 @@ async fn run(command: &mut Command, mut input: impl AsyncRead + Unpin) -> Result
 /// The layer after the binary: padding, the roles as links, /tmp, the end of the archive.
 fn layer_tail(binary_len: u64) -> io::Result<Vec<u8>> {
     let mut layer = tar::Builder::new(padding(binary_len));
-    for name in NAMES {
+    for name in NAMES.into_iter().chain(ROLES) {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);

@@ -12,9 +12,11 @@ mod front;
 mod host;
 mod identity;
 mod images;
+mod local_path;
 mod logging;
 mod pause;
 mod server;
+mod signing;
 mod snapshots;
 mod tokens;
 mod tools;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => pause::main(),
+        "local-path" => local_path::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         _ if tools::NAMES.contains(&name.as_str()) => cli::tool(&name, &args.collect::<Vec<_>>()),
         _ => cli::main(args.collect()),
     };

@@ -13,6 +13,7 @@ use base::rng::Rng;
 use base::task::{Fatal, Group};
 use base::time::Clock;
 use client::informer::Informers;
+use controllers::registry::LocalPath;
 use cluster::credentials::Passwords;
 use cluster::protocol::Settings;
 use cluster::tunnel::Tunnels;
@@ -32,6 +33,7 @@ use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
 use crate::logging::{self, LogError};
+use crate::signing::Keys;
 use crate::{cli, identity, snapshots};
 
 /// Between looks at the certificates' remaining life.
@@ -141,6 +143,11 @@ impl Plan {
             args,
         })
     }
+
+    /// Whether a packaged component is wanted.
+    fn deploys(&self, component: &str) -> bool {
+        !self.args.disable.iter().any(|name| name == component)
+    }
 }
 
 async fn run(plan: Plan) -> Result<(), ServerError> {
@@ -220,17 +227,25 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     write_kubeconfig(plan, &pki)?;
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
+    let images = images.await.map_err(ServerError::from)?;
+    let supervisor = clients.for_user(identity::SUPERVISOR);
+    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| data_dir.join("storage"));
+    let local_path = images.as_ref().ok().filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
+        local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidr: plan.cluster_cidr,
         root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
             .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
+        signer: Arc::new(Keys { pki: Arc::clone(&pki), clock: clock.clone() }),
     };
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
-    let images = images.await.map_err(ServerError::from)?;
     front::tie_identities(supervisor.clone(), &informers, workers);
-    if !plan.args.disable.iter().any(|name| name == "coredns") {
+    if plan.deploys("local-storage") {
+        addons::deploy_local_storage(&supervisor).await?;
+    }
+    if plan.deploys("coredns") {
         deploy_dns(plan, &images, &supervisor, &informers, workers).await?;
     }
     if !plan.args.disable_agent {

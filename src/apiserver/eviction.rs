@@ -30,7 +30,13 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
         let budget = match covering.as_slice() {
             [] => return Ok(()),
             [one] => one,
-            _ => return Err(Status::new(500, "InternalError", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")),
+            _ => {
+                return Err(Status::new(
+                    500,
+                    "InternalError",
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                ));
+            }
         };
         let mut value = budget.value();
         if unhealthy_may_go(&value, &pod) {
@@ -42,6 +48,33 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
         }
     }
     Err(Status::timeout("couldn't update PodDisruptionBudget due to conflicts"))
+}
+
+/// Writes on the pod why it goes, for those who look after its end (a Job's failure policy, say).
+pub async fn announce(call: &mut Call<'_, '_>, namespace: &str, name: &str) -> Result<(), Status> {
+    let server = call.x.server;
+    for _ in 0..TRIES {
+        let Some(pod) = get::read(server, call.stored, namespace, name).await? else { return Err(call.not_found(name)) };
+        let mut value = pod.value();
+        if meta::deletion_timestamp(&value).is_some() {
+            return Ok(());
+        }
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            "lastTransitionTime": base::time::rfc3339_secs(server.config.clock.now()), "lastProbeTime": null,
+        });
+        if !value["status"]["conditions"].is_array() {
+            value["status"]["conditions"] = json!([]);
+        }
+        if let Some(list) = value["status"]["conditions"].as_array_mut() {
+            list.retain(|c| c["type"] != "DisruptionTarget");
+            list.push(condition);
+        }
+        if write::put(server, call.stored, namespace, name, &mut value, pod.rv).await?.is_some() {
+            return Ok(());
+        }
+    }
+    Err(Status::timeout("couldn't update the pod's conditions due to conflicts"))
 }
 
 fn covers(budget: &Value, pod: &Value) -> bool {
@@ -59,7 +92,8 @@ fn unhealthy_may_go(budget: &Value, pod: &Value) -> bool {
         return false;
     }
     let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow" || (status("currentHealthy") >= status("desiredHealthy") && status("desiredHealthy") > 0)
+    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        || (status("currentHealthy") >= status("desiredHealthy") && status("desiredHealthy") > 0)
 }
 
 fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
@@ -70,11 +104,20 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let status = &mut budget["status"];
     let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
     if status["disruptedPods"].as_object().is_some_and(|m| m.len() > DISRUPTED_PODS_MAX) {
-        return Err(Status::forbidden("policy", "poddisruptionbudgets", &name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+        return Err(Status::forbidden(
+            "policy",
+            "poddisruptionbudgets",
+            &name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
     }
     if allowed <= 0 {
         let count = |field: &str| status[field].as_i64().unwrap_or(0);
-        let text = format!("The disruption budget {name} needs {} healthy pods and has {} currently", count("desiredHealthy"), count("currentHealthy"));
+        let text = format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            count("desiredHealthy"),
+            count("currentHealthy")
+        );
         return Err(refused(text, 0));
     }
     status["disruptionsAllowed"] = json!(allowed - 1);
@@ -97,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_budget_without_disruptions_left_says_no_and_why() {
-        let mut budget = json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
+        let mut budget =
+            json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
         charge(&mut budget, "p", "t").unwrap();
         let status = charge(&mut budget, "q", "t").unwrap_err();
         assert_eq!(status.code, 429);

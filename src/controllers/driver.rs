@@ -80,9 +80,19 @@ impl Context {
         self.clients.for_user(&format!("system:serviceaccount:kube-system:{name}"))
     }
 
+    /// A client that acts as `user`.
+    pub(crate) fn client_as(&self, user: &str) -> kube::Client {
+        self.clients.for_user(user)
+    }
+
     /// A recorder of events of controller `name`.
     pub(crate) fn recorder(&self, name: &str) -> client::events::Recorder {
         client::events::Recorder::new(self.client(name), name, "", &self.group)
+    }
+
+    /// A recorder of events of controller `name` under another name.
+    pub(crate) fn recorder_as(&self, name: &str, component: &str) -> client::events::Recorder {
+        client::events::Recorder::new(self.client(name), component, "", &self.group)
     }
 
     /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`].

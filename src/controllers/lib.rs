@@ -23,8 +23,6 @@ mod endpointslice;
 
 mod endpointslice_mirroring;
 
-mod volume_protection;
-
 mod service_account;
 mod service_lb;
 
@@ -45,3 +43,15 @@ mod daemonset;
 mod statefulset;
 
 mod cronjob;
+
+mod disruption;
+
+mod quota;
+
+mod hpa;
+
+mod certificates;
+
+mod secrets;
+
+mod volume;

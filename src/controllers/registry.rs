@@ -1,5 +1,8 @@
 //! The table of controllers.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use base::task::Group;
 use client::informer::Informers;
 use client::transport::Clients;
@@ -7,12 +10,33 @@ use ipnet::IpNet;
 
 use crate::driver::Context;
 use crate::{
-    cronjob, daemonset, deployment, endpointslice, endpointslice_mirroring, garbage, job, namespace, node, pod_gc, replicaset,
-    service_account, service_lb, statefulset, volume_protection,
+    certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace, node,
+    pod_gc, quota, replicaset, secrets, service_account, service_lb, statefulset, volume,
 };
 
-/// What controllers must be told.
+/// Where volumes of the class `local-path` lie and what makes their folders.
 #[derive(Clone, Debug)]
+pub struct LocalPath {
+    /// The folder on every node that holds the volumes.
+    pub dir: String,
+    /// The image of the helper pod; it has the program `/local-path`.
+    pub image: String,
+}
+
+/// The cluster's keys, for what controllers sign with them. Errors are sentences for the user.
+pub trait Signer: Send + Sync {
+    /// A certificate (PEM) by the CA behind `signer_name`, for a request (PEM) that fits it; `life` is cut to one year.
+    fn certificate(&self, signer_name: &str, request: &[u8], life: Option<Duration>) -> Result<String, String>;
+
+    /// The user (`system:node:NAME`) of a request for a node's client certificate; `None` if it is none.
+    fn node_of(&self, request: &[u8]) -> Option<String>;
+
+    /// A token with these claims.
+    fn token(&self, claims: &serde_json::Value) -> Result<String, String>;
+}
+
+/// What controllers must be told.
+#[derive(Clone)]
 pub struct Config {
     /// Address range of pods; each node gets a slice of it.
     pub cluster_cidr: IpNet,
@@ -20,6 +44,10 @@ pub struct Config {
     pub root_ca_pem: String,
     /// Ports of the nodes that no LoadBalancer Service may take; `None` leaves such Services to somebody else.
     pub balancer_reserved_ports: Option<Vec<u16>>,
+    /// Signs certificates and tokens.
+    pub signer: Arc<dyn Signer>,
+    /// Where the class `local-path` puts volumes; `None` leaves it to another provisioner.
+    pub local_path: Option<LocalPath>,
 }
 
 /// Starts all controllers. They act as `system:serviceaccount:kube-system:NAME` and read through `informers`.
@@ -33,6 +61,12 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     job::start(&context);
     cronjob::start(&context);
     statefulset::start(&context);
+    disruption::start(&context);
+    quota::start(&context);
+    hpa::start(&context);
+    certificates::start(&context, Arc::clone(&config.signer));
+    secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
+    volume::start(&context, config.local_path.clone());
     garbage::start(&context);
     pod_gc::start(&context);
     node::start(&context, config.cluster_cidr);
@@ -40,7 +74,6 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     replicaset::start(&context);
     endpointslice::start(&context);
     endpointslice_mirroring::start(&context);
-    volume_protection::start(&context);
     if let Some(reserved) = &config.balancer_reserved_ports {
         service_lb::start(&context, reserved.clone());
     }

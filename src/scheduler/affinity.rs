@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use client::labels::requirement_holds;
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::snapshot::NodeState;
@@ -20,24 +21,6 @@ pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
     !(expressions.is_empty() && fields.is_empty())
         && expressions.iter().all(|r| requirement_holds(r, node.label(&r.key)))
         && fields.iter().all(|r| requirement_holds(r, field(&r.key)))
-}
-
-fn requirement_holds(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = || actual.is_some_and(|actual| values.iter().any(|v| v == actual));
-    let compare = |holds: fn(i64, i64) -> bool| {
-        let numbers = actual.and_then(|a| a.parse().ok()).zip(values.first().and_then(|v| v.parse().ok()));
-        numbers.is_some_and(|(actual, wanted)| holds(actual, wanted))
-    };
-    match requirement.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => actual.is_some(),
-        "DoesNotExist" => actual.is_none(),
-        "Gt" => compare(|actual, wanted| actual > wanted),
-        "Lt" => compare(|actual, wanted| actual < wanted),
-        _ => false,
-    }
 }
 
 /// Whether a label selector picks these labels; an absent selector picks nothing, an empty one everything.

@@ -1,8 +1,9 @@
 //! One decision: a pod and a snapshot in, a node or the reasons out. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 
 use crate::filters::{self, Candidate};
 use crate::preempt::{self, Preemption};
@@ -62,6 +63,12 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     let equals: Vec<&NodeState> = fit.iter().zip(&totals).filter(|(_, total)| **total == best).map(|(node, _)| *node).collect();
     let idx = usize::try_from(tie % u64::try_from(equals.len()).unwrap_or(1).max(1)).unwrap_or(0);
     Decision::Bind { node: equals[idx].name().to_owned() }
+}
+
+/// The pod's claims that get their volume on the node that was picked.
+pub fn waiting_claims(pod: &Pod, snapshot: &Snapshot) -> Vec<Arc<PersistentVolumeClaim>> {
+    let Some(spec) = &pod.spec else { return Vec::new() };
+    filters::volumes::waiting_claims(&Candidate { pod, spec, need: resources::of_pod(pod) }, snapshot)
 }
 
 fn hopeless(message: String) -> Decision {

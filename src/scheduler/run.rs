@@ -9,6 +9,7 @@ use base::task::Group;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::cycle::{self, Decision};
+use crate::filters::volumes::SELECTED_NODE;
 use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
 use crate::snapshot::{Snapshot, has_ended};
@@ -40,6 +42,7 @@ struct Scheduler {
     namespaces: Informer<Namespace>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
+    classes: Informer<StorageClass>,
     recorder: Recorder,
     queue: Queue,
     /// Node by uid of pods whose Binding was sent and has not come back through the watch.
@@ -62,6 +65,7 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         namespaces: informers.get(),
         claims: informers.get(),
         volumes: informers.get(),
+        classes: informers.get(),
         queue: Queue::default(),
         assumed: BTreeMap::new(),
         outcomes,
@@ -100,6 +104,7 @@ impl Scheduler {
         self.namespaces.synced().await;
         self.claims.synced().await;
         self.volumes.synced().await;
+        self.classes.synced().await;
         self.requeue_all();
         loop {
             if let Some(next) = self.queue.pop(Instant::now()) {
@@ -207,6 +212,7 @@ impl Scheduler {
         snapshot.namespaces = self.namespaces.list().into_iter().map(|ns| (ns.name_any(), ns)).collect();
         let claims = self.claims.list().into_iter();
         snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
+        snapshot.classes = self.classes.list().into_iter().map(|class| (class.name_any(), class)).collect();
         snapshot.volumes = self.volumes.list().into_iter().map(|volume| (volume.name_any(), volume)).collect();
         snapshot
     }
@@ -217,8 +223,19 @@ impl Scheduler {
             return self.queue.remove(next);
         };
         let uid = pod.uid().unwrap_or_default();
-        match cycle::decide(&pod, &self.snapshot(&pod), self.rng.below(u64::MAX)) {
+        let snapshot = self.snapshot(&pod);
+        match cycle::decide(&pod, &snapshot, self.rng.below(u64::MAX)) {
             Decision::Bind { node } => {
+                let waiting = cycle::waiting_claims(&pod, &snapshot);
+                if !waiting.is_empty() {
+                    // The volumes are made where the pod will run; each claim that gets its own wakes the pod again.
+                    self.queue.unschedulable(next, Instant::now());
+                    if let Err(err) = self.choose_node(&waiting, &node).await {
+                        warn!(pod = next, node = %node, err = %Chain(&err), "cannot tell where a volume is wanted");
+                        self.queue.failed(next, Instant::now());
+                    }
+                    return;
+                }
                 self.assumed.insert(uid, node.clone());
                 self.queue.remove(next);
                 self.bind(pod, node);
@@ -235,6 +252,16 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Tells provisioners on which node the volumes of these claims are wanted.
+    async fn choose_node(&self, claims: &[Arc<PersistentVolumeClaim>], node: &str) -> Result<(), kube::Error> {
+        for claim in claims.iter().filter(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|chosen| chosen != node)) {
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default());
+            let patch = json!({"metadata": {"uid": claim.uid(), "annotations": {SELECTED_NODE: node}}});
+            api.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+        Ok(())
     }
 
     /// Writes the Binding in a task of its own, so that the next pod need not wait for it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::resources::{self, Amounts};
 
@@ -64,6 +65,8 @@ pub struct Snapshot {
     pub claims: BTreeMap<(String, String), Arc<PersistentVolumeClaim>>,
     /// Volumes by name.
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    /// Storage classes by name.
+    pub classes: BTreeMap<String, Arc<StorageClass>>,
 }
 
 /// Whether the pod has ended: it keeps its node's name but uses nothing.

@@ -17,6 +17,7 @@ pub mod patch;
 pub mod print;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod read;
 pub mod rows;
 pub mod strategy;

@@ -45,6 +45,6 @@ pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>>
         Arc::new(RbacEscalation(escalation)),
         Arc::new(Mutating::new(outside.clone())),
         Arc::new(Validating::new(outside)),
-        Arc::new(ResourceQuota),
+        Arc::new(ResourceQuota::default()),
     ]
 }

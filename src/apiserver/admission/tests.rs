@@ -185,16 +185,18 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
     let create = |cpu: &str| {
         case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with("", "pods", pod("a", "600m"))
     };
-    create("400m").run(&resource_quota::ResourceQuota).await.unwrap();
+    create("400m").run(&resource_quota::ResourceQuota::default()).await.unwrap();
     let text =
         "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
-    assert_eq!(create("500m").run(&resource_quota::ResourceQuota).await.unwrap_err(), text);
+    assert_eq!(create("500m").run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
     let bare = json!({"spec": {"containers": [{"name": "c"}]}});
     let without = case(Operation::Create, "pods", "new", bare).with("", "resourcequotas", quota.clone());
     let text = "pods \"new\" is forbidden: failed quota: q: must specify requests.cpu for: c";
-    assert_eq!(without.run(&resource_quota::ResourceQuota).await.unwrap_err(), text);
+    assert_eq!(without.run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
     let full = create("100m").with("", "pods", pod("b", "100m"));
-    assert!(full.run(&resource_quota::ResourceQuota).await.unwrap_err().contains("requested: pods=1, used: pods=2, limited: pods=2"));
+    assert!(
+        full.run(&resource_quota::ResourceQuota::default()).await.unwrap_err().contains("requested: pods=1, used: pods=2, limited: pods=2")
+    );
 }
 
 #[tokio::test]

@@ -210,6 +210,9 @@ async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     admit(call, "Eviction", &mut eviction, options.dry_run).await?;
     let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
     eviction::allow(call, &namespace, &name, options.dry_run).await?;
+    if !options.dry_run {
+        eviction::announce(call, &namespace, &name).await?;
+    }
     let mut warnings = Vec::new();
     delete::delete(call, &namespace, &name, &options, &mut warnings).await?;
     call.x.warnings.extend(warnings);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use client::labels;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
@@ -98,29 +99,8 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 fn affinity_allows(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let Some(required) = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()) else { return true };
-    required.node_selector_terms.iter().any(|term| {
-        let expressions = term.match_expressions.as_deref().unwrap_or_default();
-        let fields = term.match_fields.as_deref().unwrap_or_default();
-        !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
-            && fields.iter().all(|r| r.key == "metadata.name" && requirement(r, Some(name)))
-    })
-}
-
-fn requirement(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = actual.is_some_and(|actual| values.iter().any(|v| v == actual));
-    let numbers = || Some((actual?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
-    match requirement.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => actual.is_some(),
-        "DoesNotExist" => actual.is_none(),
-        "Gt" => numbers().is_some_and(|(a, b)| a > b),
-        "Lt" => numbers().is_some_and(|(a, b)| a < b),
-        _ => false,
-    }
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|selector| labels::picks_node(selector, name, labels))
 }
 
 /// The node a pod runs on, or is bound to by its affinity before the scheduler has seen it.

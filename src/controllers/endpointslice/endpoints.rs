@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use kube::ResourceExt as _;
 
 use super::plan;
@@ -15,20 +15,9 @@ const ADDRESSES_MAX: usize = 1000;
 pub(super) const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 
 fn address(service: &Service, pod: &Pod) -> Option<EndpointAddress> {
-    let spec = pod.spec.as_ref()?;
-    let in_subdomain = spec.subdomain.as_deref() == service.metadata.name.as_deref();
-    Some(EndpointAddress {
-        ip: pod.status.as_ref()?.pod_ip.clone()?,
-        hostname: spec.hostname.clone().filter(|h| in_subdomain && !h.is_empty()),
-        node_name: spec.node_name.clone().filter(|n| !n.is_empty()),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".to_owned()),
-            namespace: pod.namespace(),
-            name: Some(pod.name_any()),
-            uid: pod.uid(),
-            ..ObjectReference::default()
-        }),
-    })
+    let ip = pod.status.as_ref()?.pod_ip.clone()?;
+    let about = plan::about(service, pod);
+    Some(EndpointAddress { ip, hostname: about.hostname, node_name: about.node_name, target_ref: Some(about.target_ref) })
 }
 
 fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {

@@ -82,33 +82,48 @@ pub(super) fn is_listed(pod: &Pod) -> bool {
     !matches!(pods::phase(pod), "Succeeded" | "Failed")
 }
 
-fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String, Arc<Node>>) -> Option<Endpoint> {
-    let addresses = addresses(pod, family);
-    if addresses.is_empty() || !is_listed(pod) {
-        return None;
-    }
-    let spec = pod.spec.as_ref()?;
-    let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
-    let serving = publish_all || pods::is_ready(pod);
-    let terminating = pod.metadata.deletion_timestamp.is_some();
-    let node_name = spec.node_name.clone().filter(|n| !n.is_empty());
-    let zone = node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
-    // Any Service that the pod names as its subdomain publishes its host name, headless or not, as upstream does.
-    let in_subdomain = spec.subdomain.as_deref() == service.metadata.name.as_deref();
-    let ready = publish_all || serving && !terminating;
-    Some(Endpoint {
-        addresses,
-        hints: hints(service, ready, node_name.as_deref(), zone.as_deref()),
-        conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
-        hostname: spec.hostname.clone().filter(|h| in_subdomain && !h.is_empty()),
-        node_name,
-        target_ref: Some(ObjectReference {
+/// What an address tells about its pod, in either form.
+pub(super) struct About {
+    pub(super) hostname: Option<String>,
+    pub(super) node_name: Option<String>,
+    pub(super) target_ref: ObjectReference,
+}
+
+/// Any Service that the pod names as its subdomain publishes its host name, headless or not, as upstream does.
+pub(super) fn about(service: &Service, pod: &Pod) -> About {
+    let spec = pod.spec.as_ref();
+    let in_subdomain = spec.and_then(|s| s.subdomain.as_deref()) == service.metadata.name.as_deref();
+    About {
+        hostname: spec.and_then(|s| s.hostname.clone()).filter(|h| in_subdomain && !h.is_empty()),
+        node_name: spec.and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty()),
+        target_ref: ObjectReference {
             kind: Some("Pod".to_owned()),
             namespace: pod.namespace(),
             name: Some(pod.name_any()),
             uid: pod.uid(),
             ..ObjectReference::default()
-        }),
+        },
+    }
+}
+
+fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String, Arc<Node>>) -> Option<Endpoint> {
+    let addresses = addresses(pod, family);
+    if addresses.is_empty() || !is_listed(pod) {
+        return None;
+    }
+    let about = about(service, pod);
+    let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
+    let serving = publish_all || pods::is_ready(pod);
+    let terminating = pod.metadata.deletion_timestamp.is_some();
+    let zone = about.node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
+    let ready = publish_all || serving && !terminating;
+    Some(Endpoint {
+        addresses,
+        hints: hints(service, ready, about.node_name.as_deref(), zone.as_deref()),
+        conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
+        hostname: about.hostname,
+        node_name: about.node_name,
+        target_ref: Some(about.target_ref),
         zone,
         ..Endpoint::default()
     })

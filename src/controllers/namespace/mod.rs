@@ -70,7 +70,14 @@ impl Reconcile for Controller {
 impl Controller {
     /// Asks for the deletion of everything in the namespace and notes what is left.
     async fn empty(&self, ns: &str, kinds: &[Kind], found: &mut plan::Findings) {
-        for kind in kinds.iter().filter(|kind| kind.namespaced && kind.can(&["list", "delete"])) {
+        // Pods first, and alone: what they stand on (policies, configuration) stays until the last one has ended.
+        let is_pods = |kind: &&Kind| kind.resource.group.is_empty() && kind.resource.plural == "pods";
+        let (pods, others): (Vec<&Kind>, Vec<_>) =
+            kinds.iter().filter(|kind| kind.namespaced && kind.can(&["list", "delete"])).partition(is_pods);
+        for kind in pods.into_iter().chain(others) {
+            if !is_pods(&kind) && found.pods_remain() {
+                return;
+            }
             let name = plan::resource_name(&kind.resource);
             if let Err(err) = self.empty_kind(ns, kind, &name, found).await {
                 found.failures.push(format!("{name}: {err}"));

@@ -6,6 +6,9 @@ use k8s_openapi::api::core::v1::NamespaceCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ApiResource;
 
+/// Pods as [`resource_name`] writes them.
+const PODS: &str = "pods.";
+
 /// What one pass over a namespace found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
@@ -20,6 +23,11 @@ pub(super) struct Findings {
 }
 
 impl Findings {
+    /// Pods are left, or could not be looked at.
+    pub(super) fn pods_remain(&self) -> bool {
+        self.remaining.contains_key(PODS) || self.failures.iter().any(|failure| failure.starts_with(PODS))
+    }
+
     /// Nothing is left and nothing failed.
     pub(super) fn is_empty(&self) -> bool {
         self.discovery.is_none() && self.failures.is_empty() && self.remaining.is_empty()

@@ -5,6 +5,7 @@ mod lifecycle;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod ttl;
 
 use ipnet::IpNet;
 
@@ -14,4 +15,5 @@ use crate::driver::Context;
 pub(crate) fn start(context: &Context, cluster_cidr: IpNet) {
     ipam::start(context, &[cluster_cidr]);
     lifecycle::start(context);
+    ttl::start(context);
 }

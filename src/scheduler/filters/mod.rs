@@ -3,7 +3,7 @@
 mod inter_pod;
 mod ports;
 mod spread;
-mod volumes;
+pub mod volumes;
 
 use std::collections::BTreeSet;
 

@@ -119,10 +119,27 @@ pub(super) fn daemon_set(object: &Value, errors: &mut Errors) {
     }
 }
 
+/// The set as its pods will be: each claim template is a volume that containers may mount.
+fn with_claims_mounted(object: &Value) -> Value {
+    let mut whole = object.clone();
+    let claims: Vec<String> =
+        read::list(spec_of(object), "volumeClaimTemplates").iter().map(|claim| crate::meta::name(claim).to_owned()).collect();
+    let Some(spec) = whole.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) else { return whole };
+    let volumes = spec.entry("volumes").or_insert_with(|| Value::Array(Vec::new()));
+    if let Some(volumes) = volumes.as_array_mut() {
+        for name in claims {
+            if volumes.iter().all(|volume| volume["name"] != name) {
+                volumes.push(serde_json::json!({"name": name, "emptyDir": {}}));
+            }
+        }
+    }
+    whole
+}
+
 pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
     counts(object, &["replicas", "minReadySeconds", "revisionHistoryLimit"], errors);
     workload_selector(spec_of(object), "statefulset", errors);
-    always_template(object, errors);
+    always_template(&with_claims_mounted(object), errors);
     let strategy = read::at(object, "spec.updateStrategy").unwrap_or(&Value::Null);
     if read::text(strategy, "type") == "OnDelete" && read::at(strategy, "rollingUpdate").is_some() {
         let rolling = read::at(strategy, "rollingUpdate").cloned().unwrap_or(Value::Null);

@@ -1,0 +1,122 @@
+//! CertificateSigningRequests: nodes' own are approved, approved ones are signed, old ones go.
+
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::time::Clock;
+use client::informer::{Informer, Key};
+use client::queue::Queue;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
+
+use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::registry::Signer;
+
+const NAME: &str = "certificate-controller";
+
+struct Controller {
+    client: kube::Client,
+    requests: Informer<CertificateSigningRequest>,
+    signer: Arc<dyn Signer>,
+    clock: Clock,
+}
+
+/// Starts approver, signers and cleaner, which are one reconciler here.
+pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>) {
+    let requests = context.informers.get::<CertificateSigningRequest>();
+    let queue = Arc::new(Queue::default());
+    context.feed_own(&requests, &queue);
+    let controller = Controller { client: context.client(NAME), requests: requests.clone(), signer, clock: Clock::system() };
+    context.start(NAME, &queue, controller, async move { requests.synced().await });
+}
+
+#[async_trait::async_trait]
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
+        let Some(csr) = self.requests.get("", &key.name) else { return Ok(Next::Wait) };
+        let now = self.clock.now();
+        let end = plan::ends_at(&csr);
+        if end <= now {
+            driver::gone_is_fine(self.api().delete(&key.name, &DeleteParams::default()).await)?;
+            return Ok(Next::Wait);
+        }
+        if plan::wants_signature(&csr) {
+            self.sign(&csr).await?;
+        } else if plan::condition(&csr, "Approved").is_none() && plan::condition(&csr, "Denied").is_none() {
+            self.approve(&csr).await?;
+        }
+        Ok(Next::After(end.duration_since(now).unsigned_abs() + Duration::from_secs(1)))
+    }
+}
+
+impl Controller {
+    fn api(&self) -> Api<CertificateSigningRequest> {
+        Api::all(self.client.clone())
+    }
+
+    /// A node that asks for its own client certificate gets it, if it may.
+    async fn approve(&self, csr: &CertificateSigningRequest) -> Result<(), Error> {
+        if csr.spec.signer_name != plan::KUBELET_CLIENT || plan::bad_usages(csr).is_some() {
+            return Ok(());
+        }
+        let Some(node) = self.signer.node_of(&csr.spec.request.0) else { return Ok(()) };
+        let own = csr.spec.username.as_deref() == Some(&node);
+        let ways = [
+            ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.", own),
+            ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", true),
+        ];
+        for (subresource, message, _) in ways.into_iter().filter(|(_, _, fits)| *fits) {
+            if self.may(csr, subresource).await? {
+                let approved = plan::with_condition(csr, "Approved", "AutoApproved", message.to_owned(), self.clock.now());
+                self.api().replace_subresource("approval", &csr.name_any(), &PostParams::default(), &approved).await?;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn may(&self, csr: &CertificateSigningRequest, subresource: &str) -> Result<bool, Error> {
+        let attributes = ResourceAttributes {
+            group: Some("certificates.k8s.io".to_owned()),
+            resource: Some("certificatesigningrequests".to_owned()),
+            subresource: Some(subresource.to_owned()),
+            verb: Some("create".to_owned()),
+            version: Some("*".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SubjectAccessReviewSpec {
+            user: csr.spec.username.clone(),
+            uid: csr.spec.uid.clone(),
+            groups: csr.spec.groups.clone(),
+            extra: csr.spec.extra.clone(),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        Ok(api.create(&PostParams::default(), &review).await?.status.is_some_and(|status| status.allowed))
+    }
+
+    async fn sign(&self, csr: &CertificateSigningRequest) -> Result<(), Error> {
+        let life = csr.spec.expiration_seconds.and_then(|secs| u64::try_from(secs).ok()).map(Duration::from_secs);
+        let signed = match plan::bad_usages(csr) {
+            Some(why) => Err(why),
+            None => self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, life),
+        };
+        let updated = match signed {
+            Ok(pem) => {
+                let mut updated = csr.clone();
+                updated.status.get_or_insert_default().certificate = Some(ByteString(pem.into_bytes()));
+                updated
+            }
+            Err(why) => plan::with_condition(csr, "Failed", "SignerValidationFailure", why, self.clock.now()),
+        };
+        driver::gone_is_fine(self.api().replace_status(&csr.name_any(), &PostParams::default(), &updated).await)?;
+        Ok(())
+    }
+}

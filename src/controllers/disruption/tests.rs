@@ -1,0 +1,54 @@
+//! Claims about budgets.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::{Value, json};
+
+use super::plan::{self, Expected};
+
+fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
+    serde_json::from_value(json!({"metadata": {"name": "b", "generation": 3}, "spec": spec, "status": status})).unwrap()
+}
+
+fn pod(name: &str, ready: bool) -> Arc<Pod> {
+    let ready = json!([{"type": "Ready", "status": if ready { "True" } else { "False" }}]);
+    Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "status": {"phase": "Running", "conditions": ready}})).unwrap())
+}
+
+#[test]
+fn bounds_are_counted_from_pods_or_from_what_controllers_want() {
+    let of = |spec: Value| plan::expected(&budget(spec, json!({})), 4, 10).unwrap();
+    assert_eq!(of(json!({"minAvailable": 3})), Expected { pods: 4, healthy: 3 });
+    assert_eq!(of(json!({"minAvailable": "25%"})), Expected { pods: 10, healthy: 3 });
+    assert_eq!(of(json!({"maxUnavailable": 1})), Expected { pods: 10, healthy: 9 });
+    assert_eq!(of(json!({"maxUnavailable": "25%"})), Expected { pods: 10, healthy: 7 });
+    assert!(!plan::needs_scale(&budget(json!({"minAvailable": 3}), json!({}))));
+}
+
+#[test]
+fn what_is_healthy_beyond_the_need_may_go_and_evicted_ones_count_no_more() {
+    let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+    let pods = [pod("a", true), pod("b", true), pod("c", false)];
+    let fresh = plan::plan(&budget(json!({}), json!({})), &pods, Expected { pods: 3, healthy: 1 }, now);
+    assert_eq!((fresh.status.current_healthy, fresh.status.disruptions_allowed), (Some(2), Some(1)));
+    assert_eq!(fresh.status.conditions.unwrap()[0].reason, "SufficientPods");
+    let evicted = budget(json!({}), json!({"disruptedPods": {"a": "2026-01-01T00:00:30Z", "gone": "2026-01-01T00:00:30Z"}}));
+    let after = plan::plan(&evicted, &pods, Expected { pods: 3, healthy: 1 }, now);
+    assert_eq!((after.status.current_healthy, after.status.disruptions_allowed), (Some(1), Some(0)));
+    assert_eq!(after.status.disrupted_pods.unwrap().len(), 1);
+    assert_eq!(after.look_again.unwrap().as_secs(), 91);
+    let late = plan::plan(&evicted, &pods, Expected { pods: 3, healthy: 1 }, "2026-01-01T00:05:00Z".parse().unwrap());
+    assert_eq!((late.not_deleted.len(), late.status.disruptions_allowed), (1, Some(1)));
+}
+
+#[test]
+fn nothing_is_allowed_before_pods_are_expected_or_when_counting_fails() {
+    let pods = [pod("a", true)];
+    let none = plan::plan(&budget(json!({}), json!({})), &pods, Expected { pods: 0, healthy: 0 }, Timestamp::UNIX_EPOCH);
+    assert_eq!(none.status.disruptions_allowed, Some(0));
+    let failed = plan::failed(&budget(json!({}), json!({"disruptionsAllowed": 2})), "why".to_owned(), Timestamp::UNIX_EPOCH);
+    assert_eq!((failed.disruptions_allowed, failed.conditions.unwrap()[0].reason.as_str()), (Some(0), "SyncFailed"));
+}

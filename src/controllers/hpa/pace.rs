@@ -1,0 +1,181 @@
+//! How fast an autoscaler may follow its metrics: stabilization windows and rates. Pure. Spec: upstream's `normalizeDesiredReplicasWithBehaviors`.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler};
+
+/// Upstream's `--horizontal-pod-autoscaler-downscale-stabilization`.
+const DOWN_WINDOW_SECS: i32 = 300;
+
+/// What an autoscaler remembers of the last minutes; lost with the process, as with upstream.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// What the metrics asked for.
+    recommendations: Vec<(Timestamp, i32)>,
+    /// Changes of the number of pods.
+    changes: Vec<(Timestamp, i32)>,
+}
+
+/// The number of pods to have now, and why it is not what the metrics ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) replicas: i32,
+    /// Reason and message of the condition ScalingLimited; `None` if nothing limits.
+    pub(super) limited: Option<(&'static str, &'static str)>,
+}
+
+fn within(at: Timestamp, secs: i32, now: Timestamp) -> bool {
+    now.duration_since(at) <= SignedDuration::from_secs(i64::from(secs))
+}
+
+impl Memory {
+    /// Remembers that the number of pods was changed by `delta`.
+    pub(super) fn changed(&mut self, delta: i32, now: Timestamp) {
+        self.changes.push((now, delta));
+    }
+
+    /// Changes in one direction (`sign` 1 or -1) within a period, as a positive sum.
+    fn sum(&self, sign: i32, secs: i32, now: Timestamp) -> i32 {
+        let all = self.changes.iter().filter(|(at, delta)| delta.signum() == sign && within(*at, secs, now));
+        all.map(|(_, delta)| delta.abs()).sum()
+    }
+
+    /// What of `wanted` may be done now, coming from `current`.
+    pub(super) fn allow(&mut self, hpa: &HorizontalPodAutoscaler, current: i32, wanted: i32, now: Timestamp) -> Allowed {
+        let behavior = hpa.spec.behavior.as_ref();
+        let up = behavior.and_then(|b| b.scale_up.as_ref());
+        let down = behavior.and_then(|b| b.scale_down.as_ref());
+        let window = |rules: Option<&HPAScalingRules>, default: i32| rules.and_then(|r| r.stabilization_window_seconds).unwrap_or(default);
+        let (up_window, down_window) = (window(up, 0), window(down, DOWN_WINDOW_SECS));
+        let longest = up_window.max(down_window).max(3600);
+        self.recommendations.retain(|(at, _)| within(*at, longest, now));
+        self.changes.retain(|(at, _)| within(*at, longest, now));
+        let steady = self.stabilized(current, wanted, up_window, down_window, now);
+        self.recommendations.push((now, wanted));
+        let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
+        if steady > current {
+            let limit = self.up_limit(up, current, now);
+            let bound = max.min(limit);
+            if steady > bound {
+                return limited(bound, limit < max, (
+                    ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"),
+                    ("TooManyReplicas", "the desired replica count is more than the maximum replica count"),
+                ));
+            }
+        } else if steady < current {
+            let limit = self.down_limit(down, current, now);
+            let bound = min.max(limit);
+            if steady < bound {
+                return limited(bound, limit > min, (
+                    ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate"),
+                    ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
+                ));
+            }
+        }
+        if steady > max {
+            return limited(max, false, (("", ""), ("TooManyReplicas", "the desired replica count is more than the maximum replica count")));
+        }
+        if steady < min {
+            return limited(min, false, (("", ""), ("TooFewReplicas", "the desired replica count is less than the minimum replica count")));
+        }
+        Allowed { replicas: steady, limited: None }
+    }
+
+    /// Upwards the least, downwards the most that was asked for within the window.
+    fn stabilized(&self, current: i32, wanted: i32, up_secs: i32, down_secs: i32, now: Timestamp) -> i32 {
+        let recent = |secs: i32| self.recommendations.iter().filter(move |(at, _)| within(*at, secs, now)).map(|(_, n)| *n);
+        let least = recent(up_secs).chain([wanted]).min().unwrap_or(wanted);
+        let most = recent(down_secs).chain([wanted]).max().unwrap_or(wanted);
+        current.max(least).min(most)
+    }
+
+    fn up_limit(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
+        let defaults = [policy("Pods", 4, 15), policy("Percent", 100, 15)];
+        self.limit(rules, &defaults, current, now, |start, policy| match policy.type_.as_str() {
+            "Pods" => start.saturating_add(policy.value),
+            _ => share(start, 100_i64.saturating_add(i64::from(policy.value)), true),
+        })
+    }
+
+    fn down_limit(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
+        // Measured downwards, so that the greatest change is the greatest number here too.
+        let defaults = [policy("Percent", 100, 15)];
+        let negative = self.limit(rules, &defaults, current, now, |start, policy| match policy.type_.as_str() {
+            "Pods" => -(start - policy.value),
+            _ => -share(start, 100 - i64::from(policy.value), false),
+        });
+        if rules.and_then(|r| r.select_policy.as_deref()) == Some("Disabled") { current } else { (-negative).max(0) }
+    }
+
+    fn limit(
+        &self,
+        rules: Option<&HPAScalingRules>,
+        defaults: &[HPAScalingPolicy],
+        current: i32,
+        now: Timestamp,
+        reach: impl Fn(i32, &HPAScalingPolicy) -> i32,
+    ) -> i32 {
+        let select = rules.and_then(|r| r.select_policy.as_deref()).unwrap_or("Max");
+        if select == "Disabled" {
+            return current;
+        }
+        let policies = rules.and_then(|r| r.policies.as_deref()).filter(|p| !p.is_empty()).unwrap_or(defaults);
+        let reached = policies.iter().map(|policy| {
+            let start = current - self.sum(1, policy.period_seconds, now) + self.sum(-1, policy.period_seconds, now);
+            reach(start, policy)
+        });
+        let found = if select == "Min" { reached.min() } else { reached.max() };
+        found.unwrap_or(current)
+    }
+}
+
+fn policy(kind: &str, value: i32, period_seconds: i32) -> HPAScalingPolicy {
+    HPAScalingPolicy { type_: kind.to_owned(), value, period_seconds }
+}
+
+fn share(start: i32, percent: i64, up: bool) -> i32 {
+    let all = i64::from(start) * percent;
+    i32::try_from(if up { (all + 99) / 100 } else { all / 100 }).unwrap_or(i32::MAX)
+}
+
+type Words = (&'static str, &'static str);
+
+fn limited(replicas: i32, by_rate: bool, (rate, bound): (Words, Words)) -> Allowed {
+    Allowed { replicas, limited: Some(if by_rate { rate } else { bound }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn hpa(behavior: Value) -> HorizontalPodAutoscaler {
+        let target = json!({"kind": "Deployment", "name": "web"});
+        let spec = json!({"minReplicas": 1, "maxReplicas": 50, "scaleTargetRef": target, "behavior": behavior});
+        serde_json::from_value(json!({"metadata": {"name": "h"}, "spec": spec})).unwrap()
+    }
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp::from_second(secs).unwrap()
+    }
+
+    #[test]
+    fn up_at_once_by_four_or_double_down_after_five_minutes() {
+        let (hpa, mut memory) = (hpa(json!(null)), Memory::default());
+        assert_eq!(memory.allow(&hpa, 2, 20, at(0)), Allowed { replicas: 6, limited: Some(("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")) });
+        assert_eq!(memory.allow(&hpa, 10, 99, at(1)).replicas, 20);
+        assert_eq!(memory.allow(&hpa, 10, 3, at(200)).replicas, 10);
+        assert_eq!(memory.allow(&hpa, 10, 3, at(600)).replicas, 3);
+        assert_eq!(memory.allow(&hpa, 50, 99, at(700)).limited.unwrap().0, "TooManyReplicas");
+    }
+
+    #[test]
+    fn rates_count_what_was_done_within_their_period() {
+        let down = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}});
+        let (hpa, mut memory) = (hpa(down), Memory::default());
+        assert_eq!(memory.allow(&hpa, 10, 1, at(0)).replicas, 8);
+        memory.changed(-2, at(0));
+        assert_eq!(memory.allow(&hpa, 8, 1, at(30)).replicas, 8);
+        assert_eq!(memory.allow(&hpa, 8, 1, at(61)).replicas, 6);
+    }
+}

@@ -1,0 +1,216 @@
+//! How many pods the usage of some pods asks for. Pure. Spec: upstream's `ReplicaCalculator`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use schema::quantity::Quantity;
+
+use crate::pods;
+
+/// A difference smaller than this is none.
+const TOLERANCE: f64 = 0.1;
+/// A pod's first readings of CPU tell of its start (upstream's `--horizontal-pod-autoscaler-cpu-initialization-period`).
+const START: SignedDuration = SignedDuration::from_mins(5);
+/// A pod that was never ready within this time is not ready yet (`--horizontal-pod-autoscaler-initial-readiness-delay`).
+const FIRST_READY: SignedDuration = SignedDuration::from_secs(30);
+
+/// One pod's reading, in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    pub(super) milli: i64,
+    pub(super) at: Timestamp,
+    pub(super) window: SignedDuration,
+}
+
+/// What the metric is held against.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// Percent of what the pods request.
+    Utilization(i32),
+    /// Thousandths for each pod.
+    Average(i64),
+}
+
+/// The result: pods to have, percent in use (for a utilization), thousandths for each pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) replicas: i32,
+    pub(super) percent: Option<i32>,
+    pub(super) average_milli: i64,
+}
+
+struct Groups {
+    measured: BTreeMap<String, f64>,
+    unready: Vec<String>,
+    missing: Vec<String>,
+}
+
+fn group(covered: &[Arc<Pod>], readings: &BTreeMap<String, Reading>, cpu: bool, now: Timestamp) -> Groups {
+    let mut groups = Groups { measured: BTreeMap::new(), unready: Vec::new(), missing: Vec::new() };
+    for pod in covered {
+        let name = pod.name_any();
+        if pod.metadata.deletion_timestamp.is_some() || pods::phase(pod) == "Failed" {
+            continue;
+        }
+        if pods::phase(pod) == "Pending" {
+            groups.unready.push(name);
+            continue;
+        }
+        let Some(reading) = readings.get(&name) else {
+            groups.missing.push(name);
+            continue;
+        };
+        if cpu && tells_of_start(pod, reading, now) {
+            groups.unready.push(name);
+        } else {
+            groups.measured.insert(name, reading.milli as f64);
+        }
+    }
+    groups
+}
+
+fn tells_of_start(pod: &Pod, reading: &Reading, now: Timestamp) -> bool {
+    let status = pod.status.as_ref();
+    let ready = status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
+    let (Some(ready), Some(started)) = (ready, status.and_then(|s| s.start_time.as_ref())) else { return true };
+    let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0);
+    let after = |at: Timestamp, by: SignedDuration| at.checked_add(by).unwrap_or(Timestamp::MAX);
+    if after(started.0, START) > now {
+        return ready.status == "False" || reading.at < after(since, reading.window);
+    }
+    ready.status == "False" && after(started.0, FIRST_READY) > since
+}
+
+/// What the pod's containers (or the one of this name) request, in thousandths.
+fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<f64, String> {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let sidecars = spec.init_containers.into_iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let mut sum = 0;
+    for found in spec.containers.into_iter().chain(sidecars).filter(|c| container.is_none_or(|name| name == c.name)) {
+        let asked = found.resources.and_then(|r| r.requests).and_then(|r| r.get(resource).and_then(|q| q.0.parse::<Quantity>().ok()));
+        let asked = asked.ok_or_else(|| format!("missing request for {resource} in container {} of Pod {}", found.name, pod.name_any()))?;
+        sum += asked.milli_value();
+    }
+    Ok(sum as f64)
+}
+
+/// What is asked about.
+pub(super) struct Question<'a> {
+    pub(super) current: i32,
+    pub(super) covered: &'a [Arc<Pod>],
+    pub(super) readings: &'a BTreeMap<String, Reading>,
+    pub(super) resource: &'a str,
+    pub(super) container: Option<&'a str>,
+    pub(super) target: Target,
+    pub(super) now: Timestamp,
+}
+
+/// Answers. Errors: a sentence, worded as upstream's.
+pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
+    if q.covered.is_empty() {
+        return Err("no pods returned by selector while calculating replica count".to_owned());
+    }
+    let groups = group(q.covered, q.readings, q.resource == "cpu", q.now);
+    if groups.measured.is_empty() {
+        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+    }
+    let mut requests = BTreeMap::new();
+    if let Target::Utilization(_) = q.target {
+        for pod in q.covered {
+            requests.insert(pod.name_any(), request(pod, q.resource, q.container)?);
+        }
+    }
+    let ratio = |usage: &BTreeMap<String, f64>| ratio(usage, &requests, q.target);
+    let (first, percent) = ratio(&groups.measured)?;
+    let n_measured = groups.measured.len();
+    let average_milli = (groups.measured.values().sum::<f64>() / n_measured as f64) as i64;
+    let answer = |replicas: i32| Ok(Count { replicas, percent, average_milli });
+    let up_with_unready = !groups.unready.is_empty() && first > 1.0;
+    if !up_with_unready && groups.missing.is_empty() {
+        if (1.0 - first).abs() <= TOLERANCE {
+            return answer(q.current);
+        }
+        return answer((first * n_measured as f64).ceil() as i32);
+    }
+    // Pods that nothing is known of stand against the change: as full when it goes down, as idle when it goes up.
+    let mut usage = groups.measured;
+    for name in &groups.missing {
+        let full = match q.target {
+            Target::Utilization(percent) => requests.get(name).copied().unwrap_or(0.0) * f64::from(percent.max(100)) / 100.0,
+            Target::Average(milli) => milli as f64,
+        };
+        if first < 1.0 {
+            usage.insert(name.clone(), full);
+        } else if first > 1.0 {
+            usage.insert(name.clone(), 0.0);
+        }
+    }
+    if up_with_unready {
+        usage.extend(groups.unready.iter().map(|name| (name.clone(), 0.0)));
+    }
+    let (second, _) = ratio(&usage)?;
+    let turned = (first < 1.0 && second > 1.0) || (first > 1.0 && second < 1.0);
+    let replicas = (second * usage.len() as f64).ceil() as i32;
+    let backwards = (second < 1.0 && replicas > q.current) || (second > 1.0 && replicas < q.current);
+    answer(if (1.0 - second).abs() <= TOLERANCE || turned || backwards { q.current } else { replicas })
+}
+
+/// Usage over target; and the percentage in use, of a utilization.
+fn ratio(usage: &BTreeMap<String, f64>, requests: &BTreeMap<String, f64>, target: Target) -> Result<(f64, Option<i32>), String> {
+    let used: f64 = usage.values().sum();
+    match target {
+        Target::Average(milli) => Ok((used / usage.len().max(1) as f64 / (milli.max(1) as f64), None)),
+        Target::Utilization(wanted) => {
+            let asked: f64 = usage.keys().filter_map(|name| requests.get(name)).sum();
+            if asked <= 0.0 {
+                return Err("no metrics returned matched known pods".to_owned());
+            }
+            let percent = (used * 100.0 / asked) as i32;
+            Ok((f64::from(percent) / f64::from(wanted.max(1)), Some(percent)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, phase: &str) -> Arc<Pod> {
+        let status = json!({"phase": phase, "startTime": "2026-01-01T00:00:00Z",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]});
+        let spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]});
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec, "status": status})).unwrap())
+    }
+
+    fn of(milli: &[(&str, i64)], pods: &[Arc<Pod>], target: Target) -> Result<(i32, Option<i32>), String> {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let reading = |milli: i64| Reading { milli, at: now, window: SignedDuration::from_secs(30) };
+        let readings = milli.iter().map(|(name, milli)| ((*name).to_owned(), reading(*milli))).collect();
+        let current = i32::try_from(pods.len()).unwrap();
+        let question = Question { current, covered: pods, readings: &readings, resource: "cpu", container: None, target, now };
+        count(&question).map(|count| (count.replicas, count.percent))
+    }
+
+    #[test]
+    fn usage_over_target_is_the_factor_and_small_differences_are_none() {
+        let two = [pod("a", "Running"), pod("b", "Running")];
+        assert_eq!(of(&[("a", 100), ("b", 100)], &two, Target::Utilization(50)), Ok((4, Some(100))));
+        assert_eq!(of(&[("a", 52), ("b", 52)], &two, Target::Utilization(50)), Ok((2, Some(52))));
+        assert_eq!(of(&[("a", 10), ("b", 10)], &two, Target::Utilization(50)), Ok((1, Some(10))));
+        assert_eq!(of(&[("a", 300), ("b", 100)], &two, Target::Average(100)), Ok((4, None)));
+    }
+
+    #[test]
+    fn pods_without_readings_hold_the_change_back() {
+        let three = [pod("a", "Running"), pod("b", "Running"), pod("c", "Pending")];
+        assert_eq!(of(&[("a", 100), ("b", 100)], &three, Target::Utilization(50)), Ok((4, Some(100))));
+        let silent = [pod("a", "Running"), pod("b", "Running")];
+        assert_eq!(of(&[("a", 10)], &silent, Target::Utilization(50)).unwrap().0, 2);
+        assert!(of(&[], &silent, Target::Utilization(50)).unwrap_err().contains("did not receive metrics"));
+    }
+}

@@ -1,0 +1,67 @@
+//! What an autoscaler says about itself. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::api::autoscaling::v2::{
+    ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec,
+    MetricStatus, MetricValueStatus, ResourceMetricStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schema::quantity::Quantity;
+
+use super::replicas::Count;
+
+/// The status while it is worked out.
+pub(super) struct Report {
+    pub(super) status: HorizontalPodAutoscalerStatus,
+    now: Timestamp,
+}
+
+impl Report {
+    /// Begins with what was so.
+    pub(super) fn of(hpa: &HorizontalPodAutoscaler, now: Timestamp) -> Report {
+        let mut status = hpa.status.clone().unwrap_or_default();
+        status.observed_generation = hpa.metadata.generation;
+        Report { status, now }
+    }
+
+    /// Writes a condition; its time moves with its status only.
+    pub(super) fn set(&mut self, kind: &str, status: &str, reason: &str, message: impl Into<String>) {
+        let conditions = self.status.conditions.get_or_insert_default();
+        let fresh = HorizontalPodAutoscalerCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message.into()),
+            last_transition_time: Some(Time(self.now)),
+        };
+        match conditions.iter_mut().find(|c| c.type_ == kind) {
+            Some(old) => {
+                let since = old.last_transition_time.clone().filter(|_| old.status == status);
+                *old = fresh;
+                old.last_transition_time = since.or_else(|| old.last_transition_time.clone());
+            }
+            None => conditions.push(fresh),
+        }
+    }
+
+    pub(super) fn scaled(&mut self, now: Timestamp) {
+        self.status.last_scale_time = Some(Time(now));
+    }
+}
+
+/// A metric as status shows it.
+pub(super) fn shown(metric: &MetricSpec, count: &Count) -> MetricStatus {
+    let current = MetricValueStatus {
+        average_utilization: count.percent,
+        average_value: Some(Text(Quantity::from_milli(count.average_milli).to_string())),
+        value: None,
+    };
+    let mut status = MetricStatus { type_: metric.type_.clone(), ..MetricStatus::default() };
+    if let Some(source) = &metric.resource {
+        status.resource = Some(ResourceMetricStatus { name: source.name.clone(), current });
+    } else if let Some(source) = &metric.container_resource {
+        status.container_resource = Some(ContainerResourceMetricStatus { name: source.name.clone(), container: source.container.clone(), current });
+    }
+    status
+}

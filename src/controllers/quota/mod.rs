@@ -1,0 +1,157 @@
+//! ResourceQuotas: what a namespace uses of its limits, for people to read. Who refuses is the API server's admission.
+
+mod plan;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use client::informer::{Change, Informer, Key, Metadata};
+use client::queue::Queue;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use kube::ResourceExt as _;
+use kube::api::{Api, ApiResource, PostParams};
+use schema::quantity::{Notation, Quantity};
+use schema::quota::{self, Usage};
+use serde_json::{Value, json};
+
+use crate::discovery;
+use crate::driver::{self, Context, Error, Next, Reconcile};
+
+const NAME: &str = "resourcequota-controller";
+/// Counted again after this time in any case, as upstream.
+const AGAIN: Duration = Duration::from_secs(300);
+
+struct Controller {
+    context: Context,
+    client: kube::Client,
+    queue: Arc<Queue<Key>>,
+    quotas: Informer<ResourceQuota>,
+    pods: Informer<Pod>,
+    services: Informer<Service>,
+    claims: Informer<PersistentVolumeClaim>,
+    /// Kinds that are only counted: their resources, and whether their changes are followed already.
+    followed: Mutex<BTreeSet<String>>,
+}
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context) {
+    let queue = Arc::new(Queue::default());
+    let controller = Controller {
+        context: context.clone(),
+        client: context.client(NAME),
+        queue: Arc::clone(&queue),
+        quotas: context.informers.get(),
+        pods: context.informers.get(),
+        services: context.informers.get(),
+        claims: context.informers.get(),
+        followed: Mutex::default(),
+    };
+    context.feed_own(&controller.quotas, &queue);
+    let quotas = controller.quotas.clone();
+    context.feed(&controller.pods, &queue, move |change| match change {
+        Change::Modified { old, new } if crate::pods::phase(old) == crate::pods::phase(new) && old.spec == new.spec => Vec::new(),
+        change => of_namespace(change, &quotas),
+    });
+    let quotas = controller.quotas.clone();
+    context.feed(&controller.services, &queue, move |change| of_namespace(change, &quotas));
+    let quotas = controller.quotas.clone();
+    context.feed(&controller.claims, &queue, move |change| of_namespace(change, &quotas));
+    let waits = (controller.quotas.clone(), controller.pods.clone(), controller.services.clone(), controller.claims.clone());
+    context.start(NAME, &queue, controller, async move {
+        waits.0.synced().await;
+        waits.1.synced().await;
+        waits.2.synced().await;
+        waits.3.synced().await;
+    });
+}
+
+fn of_namespace<K: kube::Resource>(change: &Change<K>, quotas: &Informer<ResourceQuota>) -> Vec<Key> {
+    let object = match change {
+        Change::Added(object) | Change::Deleted(object) | Change::Modified { new: object, .. } => object,
+        Change::Resync => return quotas.list().iter().map(|quota| Key::of(&**quota)).collect(),
+    };
+    quotas.list_in(&object.namespace().unwrap_or_default()).iter().map(|quota| Key::of(&**quota)).collect()
+}
+
+#[async_trait::async_trait]
+impl Reconcile for Controller {
+    async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
+        let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
+        let hard = quota.spec.as_ref().and_then(|s| s.hard.as_ref());
+        let names: Vec<&String> = hard.into_iter().flat_map(|hard| hard.keys()).collect();
+        let sources: BTreeSet<(&str, &str)> = names.iter().filter_map(|name| quota::source_of(name)).collect();
+        let value = json!(*quota);
+        let mut used = Usage::new();
+        for (group, resource) in sources {
+            let usage = match (group, resource) {
+                ("", "pods") => sum(&value, resource, &self.pods.list_in(&key.namespace)),
+                ("", "services") => sum(&value, resource, &self.services.list_in(&key.namespace)),
+                ("", "persistentvolumeclaims") => sum(&value, resource, &self.claims.list_in(&key.namespace)),
+                _ => self.count(&value, group, resource, &key.namespace).await?,
+            };
+            quota::add(&mut used, usage);
+        }
+        if let Some(status) = plan::status(&quota, &used) {
+            let api: Api<ResourceQuota> = Api::namespaced(self.client.clone(), &key.namespace);
+            let updated = ResourceQuota { status: Some(status), ..(*quota).clone() };
+            driver::gone_is_fine(api.replace_status(&key.name, &PostParams::default(), &updated).await)?;
+        }
+        Ok(Next::After(AGAIN))
+    }
+}
+
+fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>]) -> Usage {
+    let mut total = Usage::new();
+    for object in objects {
+        let object = json!(**object);
+        if quota::in_scope(quota, resource, &object) {
+            quota::add(&mut total, quota::usage_of("", resource, &object));
+        }
+    }
+    total
+}
+
+impl Controller {
+    /// Objects of a kind that only their number counts of.
+    async fn count(&self, quota: &Value, group: &str, resource: &str, namespace: &str) -> Result<Usage, Error> {
+        if !quota::in_scope(quota, resource, &Value::Null) {
+            return Ok(Usage::new());
+        }
+        let Some(kind) = self.kind(group, resource).await? else { return Ok(Usage::new()) };
+        let objects = self.context.informers.metadata(&kind);
+        self.follow(&kind, &objects);
+        objects.synced().await;
+        let n = i64::try_from(objects.list_in(namespace).len()).unwrap_or(i64::MAX);
+        let one_each = quota::usage_of(group, resource, &Value::Null);
+        Ok(one_each.into_keys().map(|name| (name, Quantity::from_units(n, Notation::DecimalSi))).collect())
+    }
+
+    async fn kind(&self, group: &str, resource: &str) -> Result<Option<ApiResource>, Error> {
+        let kinds = discovery::kinds(&self.client).await?;
+        let of = |kind: &discovery::Kind| {
+            kind.resource.group == group && kind.resource.plural == resource && kind.namespaced && kind.can(&["list", "watch"])
+        };
+        Ok(kinds.into_iter().find(of).map(|kind| kind.resource))
+    }
+
+    fn follow(&self, kind: &ApiResource, objects: &Informer<Metadata>) {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.insert(format!("{}/{}", kind.api_version, kind.plural)) {
+            let (quotas, queue, objects) = (self.quotas.clone(), Arc::clone(&self.queue), objects.clone());
+            let mut changes = objects.changes();
+            self.context.spawn("quota-watch", async move {
+                loop {
+                    match changes.next().await {
+                        Change::Modified { .. } => {}
+                        Change::Resync => quotas.list().iter().for_each(|quota| queue.add(Key::of(&**quota))),
+                        Change::Added(object) | Change::Deleted(object) => {
+                            let all = quotas.list_in(&object.namespace().unwrap_or_default());
+                            all.iter().for_each(|quota| queue.add(Key::of(&**quota)));
+                        }
+                    }
+                }
+            });
+        }
+    }
+}

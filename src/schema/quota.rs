@@ -1,0 +1,308 @@
+//! What one object uses of a ResourceQuota: one count for the admission that refuses and for the controller that tells.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::quantity::{Notation, Quantity};
+
+/// Amounts by quota name, e.g. `requests.cpu`, `count/secrets`.
+pub type Usage = BTreeMap<String, Quantity>;
+
+/// Resources of the core group that a quota counts under their own name.
+const PLAIN: [&str; 6] = ["services", "secrets", "configmaps", "replicationcontrollers", "resourcequotas", "persistentvolumeclaims"];
+/// Resources of nodes that a quota may name without `requests.`.
+const BARE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// Group and plural of the objects that use what a quota calls `name`; `None` for a name that nothing uses.
+pub fn source_of(name: &str) -> Option<(&str, &str)> {
+    if let Some(counted) = name.strip_prefix("count/") {
+        return Some(counted.split_once('.').map_or(("", counted), |(plural, group)| (group, plural)));
+    }
+    if name.starts_with("services.") {
+        return Some(("", "services"));
+    }
+    if name == "requests.storage" || name.contains(OF_CLASS) {
+        return Some(("", "persistentvolumeclaims"));
+    }
+    if let Some(plain) = PLAIN.into_iter().find(|plain| *plain == name) {
+        return Some(("", plain));
+    }
+    let of_pods =
+        name == "pods" || BARE.contains(&name) || ["requests.", "limits.", "hugepages-"].iter().any(|start| name.starts_with(start));
+    of_pods.then_some(("", "pods"))
+}
+
+/// Adds one usage to another.
+pub fn add(total: &mut Usage, more: Usage) {
+    for (name, amount) in more {
+        let sum = total.get(&name).map_or(amount, |have| have.add(amount));
+        total.insert(name, sum);
+    }
+}
+
+fn units(n: usize) -> Quantity {
+    Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), Notation::DecimalSi)
+}
+
+/// What one object uses.
+pub fn usage_of(group: &str, resource: &str, object: &Value) -> Usage {
+    let one = units(1);
+    let mut usage = Usage::new();
+    let counted = if group.is_empty() { format!("count/{resource}") } else { format!("count/{resource}.{group}") };
+    usage.insert(counted, one);
+    if group.is_empty() && PLAIN.contains(&resource) {
+        usage.insert(resource.to_owned(), one);
+    }
+    match (group, resource) {
+        ("", "pods") if !finished(object) => pod_usage(object, &mut usage),
+        ("", "services") => service_usage(object, &mut usage),
+        ("", "persistentvolumeclaims") => {
+            let class = object["spec"]["storageClassName"].as_str().filter(|class| !class.is_empty());
+            if let Some(class) = class {
+                usage.insert(format!("{class}{OF_CLASS}persistentvolumeclaims"), one);
+            }
+            if let Ok(size) = Quantity::from_value(&object["spec"]["resources"]["requests"]["storage"]) {
+                usage.insert("requests.storage".to_owned(), size);
+                if let Some(class) = class {
+                    usage.insert(format!("{class}{OF_CLASS}requests.storage"), size);
+                }
+            }
+        }
+        _ => {}
+    }
+    usage
+}
+
+fn service_usage(service: &Value, usage: &mut Usage) {
+    let spec = &service["spec"];
+    let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let nodeports = match spec["type"].as_str() {
+        Some("NodePort") => ports.len(),
+        // Only those that were asked for by number, if none are given out.
+        Some("LoadBalancer") if spec["allocateLoadBalancerNodePorts"] == false => {
+            ports.iter().filter(|port| port["nodePort"].as_i64().unwrap_or(0) != 0).count()
+        }
+        Some("LoadBalancer") => ports.len(),
+        _ => 0,
+    };
+    if nodeports > 0 {
+        usage.insert("services.nodeports".to_owned(), units(nodeports));
+    }
+    if spec["type"] == "LoadBalancer" {
+        usage.insert("services.loadbalancers".to_owned(), units(1));
+    }
+}
+
+/// A pod that has ended holds nothing but its place in the count of objects.
+fn finished(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+fn pod_usage(pod: &Value, usage: &mut Usage) {
+    usage.insert("pods".to_owned(), units(1));
+    for field in ["requests", "limits"] {
+        for (resource, amount) in pod_amounts(pod, field) {
+            if field == "requests" && (BARE.contains(&resource.as_str()) || resource.starts_with("hugepages-")) {
+                usage.insert(resource.clone(), amount);
+            }
+            usage.insert(format!("{field}.{resource}"), amount);
+        }
+    }
+}
+
+fn amounts(resources: &Value, field: &str) -> Usage {
+    let list = resources[field].as_object().into_iter().flatten();
+    list.filter_map(|(name, value)| Some((name.clone(), Quantity::from_value(value).ok()?))).collect()
+}
+
+fn most(total: &mut Usage, other: Usage) {
+    for (name, amount) in other {
+        let most = total.get(&name).copied().filter(|have| *have >= amount).unwrap_or(amount);
+        total.insert(name, most);
+    }
+}
+
+/// Containers and sidecars together, or the greatest moment of the init containers; what the pod itself asks for; plus overhead.
+fn pod_amounts(pod: &Value, field: &str) -> Usage {
+    let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
+    let (mut total, mut sidecars, mut init) = (Usage::new(), Usage::new(), Usage::new());
+    for container in list("initContainers") {
+        let own = amounts(&container["resources"], field);
+        let mut moment = sidecars.clone();
+        add(&mut moment, own.clone());
+        most(&mut init, moment);
+        if container["restartPolicy"] == "Always" {
+            add(&mut sidecars, own);
+        }
+    }
+    for container in list("containers") {
+        add(&mut total, amounts(&container["resources"], field));
+    }
+    add(&mut total, sidecars);
+    most(&mut total, init);
+    total.extend(amounts(&pod["spec"]["resources"], field));
+    for (name, value) in pod["spec"]["overhead"].as_object().into_iter().flatten() {
+        if let (Ok(amount), Some(have)) = (Quantity::from_value(value), total.get(name).copied()) {
+            total.insert(name.clone(), have.add(amount));
+        }
+    }
+    total
+}
+
+/// Under a quota on compute every container must say what it asks for: `requests.cpu for: a,b`.
+pub fn unspecified(pod: &Value, watched: &[&String]) -> Vec<String> {
+    let mut lacking = Vec::new();
+    for name in watched {
+        let (field, resource) = match name.as_str() {
+            "cpu" | "memory" => ("requests", name.as_str()),
+            other => match other.split_once('.') {
+                Some((field @ ("requests" | "limits"), resource @ ("cpu" | "memory"))) => (field, resource),
+                _ => continue,
+            },
+        };
+        if !pod["spec"]["resources"][field][resource].is_null() {
+            continue;
+        }
+        let containers = ["initContainers", "containers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
+        let without: Vec<&str> = containers
+            .filter(|container| container["resources"][field][resource].is_null())
+            .filter_map(|container| container["name"].as_str())
+            .collect();
+        if !without.is_empty() {
+            lacking.push(format!("{name} for: {}", without.join(",")));
+        }
+    }
+    lacking
+}
+
+/// Whether a quota with scopes looks at an object. Scopes speak of pods, one of them of claims.
+pub fn in_scope(quota: &Value, resource: &str, object: &Value) -> bool {
+    let scopes = quota["spec"]["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let expressions = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
+    let claim = resource == "persistentvolumeclaims";
+    let fits = |scope: &str| resource == "pods" || claim && scope == "VolumeAttributesClass";
+    let mut none = true;
+    let mut holds = |held: bool| {
+        none = false;
+        held
+    };
+    let all = scopes.fold(true, |all, scope| holds(fits(scope) && has(object, scope)) && all);
+    let all = expressions.fold(all, |all, e| holds(fits(e["scopeName"].as_str().unwrap_or_default()) && matches(object, e)) && all);
+    none || all
+}
+
+fn has(object: &Value, scope: &str) -> bool {
+    let best_effort = || {
+        let lists = ["initContainers", "containers"].into_iter().flat_map(|list| object["spec"][list].as_array().into_iter().flatten());
+        let all = lists.map(|container| &container["resources"]).chain([&object["spec"]["resources"]]);
+        let asks = |resources: &Value| {
+            ["requests", "limits"].iter().any(|field| ["cpu", "memory"].iter().any(|name| !resources[field][name].is_null()))
+        };
+        !all.into_iter().any(asks)
+    };
+    let terminating = || object["spec"]["activeDeadlineSeconds"].is_i64();
+    match scope {
+        "Terminating" => terminating(),
+        "NotTerminating" => !terminating(),
+        "BestEffort" => best_effort(),
+        "NotBestEffort" => !best_effort(),
+        "PriorityClass" | "VolumeAttributesClass" => class(object, scope).is_some(),
+        "CrossNamespacePodAffinity" => cross_namespace(&object["spec"]["affinity"]),
+        _ => false,
+    }
+}
+
+fn class<'a>(object: &'a Value, scope: &str) -> Option<&'a str> {
+    let field = if scope == "PriorityClass" { "priorityClassName" } else { "volumeAttributesClassName" };
+    object["spec"][field].as_str().filter(|name| !name.is_empty())
+}
+
+fn cross_namespace(affinity: &Value) -> bool {
+    match affinity {
+        Value::Object(fields) => fields.iter().any(|(key, inside)| {
+            let named = key == "namespaces" && inside.as_array().is_some_and(|list| !list.is_empty());
+            named || (key == "namespaceSelector" && inside.is_object()) || cross_namespace(inside)
+        }),
+        Value::Array(items) => items.iter().any(cross_namespace),
+        _ => false,
+    }
+}
+
+fn matches(object: &Value, expression: &Value) -> bool {
+    let scope = expression["scopeName"].as_str().unwrap_or_default();
+    if !matches!(scope, "PriorityClass" | "VolumeAttributesClass") {
+        return has(object, scope);
+    }
+    let class = class(object, scope);
+    let listed = || expression["values"].as_array().into_iter().flatten().any(|value| value.as_str() == class);
+    match expression["operator"].as_str() {
+        Some("In") => class.is_some() && listed(),
+        Some("NotIn") => class.is_none() || !listed(),
+        Some("DoesNotExist") => class.is_none(),
+        _ => class.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(usage: &Usage, name: &str) -> String {
+        usage.get(name).map_or("-".to_owned(), Quantity::to_string)
+    }
+
+    #[test]
+    fn a_pod_uses_the_most_it_ever_needs_at_once() {
+        let cpu = |n: &str| json!({"requests": {"cpu": n}});
+        let pod = json!({"spec": {
+            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("1")}, {"name": "i", "resources": cpu("3")}],
+            "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
+            "overhead": {"cpu": "100m"}}});
+        let usage = usage_of("", "pods", &pod);
+        assert_eq!((of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")), ("4100m".into(), "4100m".into(), "1".into()));
+        let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}));
+        assert_eq!((of(&ended, "count/pods"), of(&ended, "pods")), ("1".into(), "-".into()));
+    }
+
+    #[test]
+    fn services_use_node_ports_and_claims_their_class() {
+        let ports = json!([{"port": 1}, {"port": 2, "nodePort": 30000}]);
+        let balancer =
+            usage_of("", "services", &json!({"spec": {"type": "LoadBalancer", "ports": ports, "allocateLoadBalancerNodePorts": false}}));
+        assert_eq!(
+            (of(&balancer, "services.nodeports"), of(&balancer, "services.loadbalancers"), of(&balancer, "services")),
+            ("1".into(), "1".into(), "1".into())
+        );
+        let claim = usage_of(
+            "",
+            "persistentvolumeclaims",
+            &json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}}),
+        );
+        assert_eq!(of(&claim, "gold.storageclass.storage.k8s.io/requests.storage"), "1Gi");
+    }
+
+    #[test]
+    fn every_name_of_a_quota_knows_whose_it_is() {
+        assert_eq!(source_of("count/deployments.apps"), Some(("apps", "deployments")));
+        assert_eq!(source_of("count/secrets"), Some(("", "secrets")));
+        assert_eq!(source_of("requests.nvidia.com/gpu"), Some(("", "pods")));
+        assert_eq!(source_of("gold.storageclass.storage.k8s.io/persistentvolumeclaims"), Some(("", "persistentvolumeclaims")));
+        assert_eq!(source_of("services.nodeports"), Some(("", "services")));
+        assert_eq!(source_of("bananas"), None);
+    }
+
+    #[test]
+    fn scopes_pick_pods() {
+        let quota = |spec: Value| json!({"spec": spec});
+        let best_effort = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}]}});
+        assert!(in_scope(&quota(json!({"scopes": ["BestEffort", "NotTerminating"]})), "pods", &best_effort));
+        assert!(!in_scope(&quota(json!({"scopes": ["BestEffort"]})), "services", &best_effort));
+        let high = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}});
+        assert!(!in_scope(&quota(high.clone()), "pods", &best_effort));
+        assert!(in_scope(&quota(high), "pods", &json!({"spec": {"priorityClassName": "high"}})));
+    }
+}
