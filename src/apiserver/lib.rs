@@ -14,6 +14,7 @@ pub mod authz;
 pub mod bootstrap;
 pub mod cache;
 pub mod connect;
+pub mod custom;
 pub mod eviction;
 pub mod guards;
 pub mod hooks;

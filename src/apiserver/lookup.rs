@@ -25,6 +25,7 @@ pub trait Lookup: Send + Sync + 'static {
 
 /// Resources whose cache is filled before the first request: `(group, resource)`.
 pub const PRELOADED: &[(&str, &str)] = &[
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("", "services"),

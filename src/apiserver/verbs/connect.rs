@@ -42,7 +42,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let mut attributes = call.x.attributes.clone();
     "connect".clone_into(&mut attributes.verb);
     let lookup = call.x.server.lookup();
-    let kind = call.sub.map(|s| s.kind.kind.to_string()).unwrap_or_default();
+    let kind = call.sub.as_ref().map(|s| s.kind.kind.to_string()).unwrap_or_default();
     let (mut object, mut warnings) = (Value::Null, Vec::new());
     let mut review = Review {
         operation: Operation::Connect,
@@ -51,7 +51,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
         object: &mut object,
         old: None,
         dry_run: false,
-        catalog: call.x.server.catalog,
+        catalog: &call.x.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
@@ -61,7 +61,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
-    get::read(call.x.server, call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
+    get::read(call.x.server, &call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
 }
 
 fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
