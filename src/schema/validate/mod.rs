@@ -13,6 +13,7 @@ mod metadata;
 mod network;
 mod pod;
 mod pod_update;
+mod policy;
 mod rbac;
 mod rules;
 mod storage;
