@@ -131,17 +131,17 @@ impl ApiServer {
     pub async fn ensure(&self, mut object: Value) -> Result<bool, Status> {
         let resource = self.row_of(&object)?;
         let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
-        if get::read(self, resource, &namespace, &name).await?.is_some() {
+        if get::read(self, &resource, &namespace, &name).await?.is_some() {
             return Ok(false);
         }
         write::stamp(self, &mut object);
-        schema::defaults::apply(self.catalog, resource, &mut object);
+        schema::defaults::apply(&self.catalogs.now(), &resource, &mut object);
         let turn = if hooks::of(&resource.group, &resource.plural).addresses { Some(self.turn().await?) } else { None };
         if turn.is_some() {
             services::on_create(self, &mut object)?;
         }
-        kinds::verdict(resource, &name, schema::validate::create(resource, &object))?;
-        Ok(write::put_in_turn(self, resource, &namespace, &name, &mut object, 0, turn.as_ref()).await?.is_some())
+        kinds::verdict(&resource, &name, schema::validate::create(&resource, &object))?;
+        Ok(write::put_in_turn(self, &resource, &namespace, &name, &mut object, 0, turn.as_ref()).await?.is_some())
     }
 
     /// Makes the stored object have the labels and everything but metadata and status of `want`; creates it if it is
@@ -152,7 +152,7 @@ impl ApiServer {
         let resource = self.row_of(&want)?;
         let (namespace, name) = (meta::namespace(&want).to_owned(), meta::name(&want).to_owned());
         for _ in 0..TRIES {
-            let Some(have) = get::read(self, resource, &namespace, &name).await? else { return self.ensure(want).await };
+            let Some(have) = get::read(self, &resource, &namespace, &name).await? else { return self.ensure(want).await };
             let old = have.value();
             let mut new = old.clone();
             for (key, value) in want.as_object().into_iter().flatten().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status")) {
@@ -161,21 +161,22 @@ impl ApiServer {
             for (key, value) in meta::labels(&want).into_iter().flatten() {
                 meta::set_label(&mut new, key, value.as_str().unwrap_or_default());
             }
-            schema::defaults::apply(self.catalog, resource, &mut new);
+            schema::defaults::apply(&self.catalogs.now(), &resource, &mut new);
             if new == old {
                 return Ok(false);
             }
-            kinds::verdict(resource, &name, schema::validate::create(resource, &new))?;
-            if write::put(self, resource, &namespace, &name, &mut new, have.rv).await?.is_some() {
+            kinds::verdict(&resource, &name, schema::validate::create(&resource, &new))?;
+            if write::put(self, &resource, &namespace, &name, &mut new, have.rv).await?.is_some() {
                 return Ok(true);
             }
         }
         Err(Status::modified(&resource.group, &resource.plural, &name))
     }
 
-    fn row_of(&self, object: &Value) -> Result<&'static schema::table::Resource, Status> {
-        let row = self.catalog.by_api_version(meta::api_version(object), meta::kind(object));
-        row.map(|r| self.catalog.storage_of(r)).ok_or_else(Status::no_such_resource)
+    fn row_of(&self, object: &Value) -> Result<Arc<schema::table::Resource>, Status> {
+        let catalog = self.catalogs.now();
+        let row = catalog.by_api_version(meta::api_version(object), meta::kind(object));
+        row.map(|r| Arc::clone(catalog.storage_of(r))).ok_or_else(Status::no_such_resource)
     }
 }
 
@@ -202,7 +203,7 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 /// Removes objects that have outlived their resource's life (events).
 async fn sweep(server: &ApiServer) -> Result<(), Status> {
     let now = server.config.clock.now();
-    for resource in server.catalog.resources().iter().filter(|r| r.version == r.storage_version && r.group == r.storage_group) {
+    for resource in server.catalogs.now().resources().iter().filter(|r| r.version == r.storage_version && r.group == r.storage_group) {
         let lives = hooks::of(&resource.group, &resource.plural).lives_secs;
         if lives == 0 {
             continue;

@@ -17,7 +17,7 @@ const TRIES: usize = 8;
 /// Errors: 429 when the budget has none left, 500 when several budgets cover the pod, 404 without such a pod.
 pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<(), Status> {
     let server = call.x.server;
-    let pod = get::read(server, call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
+    let pod = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed" | "Pending") || meta::deletion_timestamp(&pod).is_some() {
         return Ok(());
@@ -43,7 +43,7 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
             return Ok(());
         }
         charge(&mut value, name, &base::time::rfc3339_secs(server.config.clock.now()))?;
-        if dry_run || write::put(server, budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
+        if dry_run || write::put(server, &budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
             return Ok(());
         }
     }

@@ -17,6 +17,8 @@ pub struct Hooks {
     pub addresses: bool,
     /// Objects vanish after this many seconds.
     pub lives_secs: i64,
+    /// This finalizer is put on what is deleted: its controller has to clean up behind it.
+    pub cleanup: &'static str,
     /// An update may create the object.
     pub create_on_update: bool,
 }
@@ -29,10 +31,12 @@ const NONE: Hooks = Hooks {
     spec_finalizers: false,
     addresses: false,
     lives_secs: 0,
+    cleanup: "",
     create_on_update: false,
 };
 
 const ROWS: &[Hooks] = &[
+    Hooks { resource: ("apiextensions.k8s.io", "customresourcedefinitions"), cleanup: crate::custom::status::CLEANUP, ..NONE },
     Hooks { resource: ("", "pods"), returns_deleted: true, graceful: true, ..NONE },
     Hooks { resource: ("", "namespaces"), spec_finalizers: true, returns_deleted: true, ..NONE },
     Hooks { resource: ("", "services"), returns_deleted: true, addresses: true, ..NONE },

@@ -1,34 +1,43 @@
 //! What this room asks of `schema`'s table and engine, with answers as [`Status`].
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use schema::catalog::Catalog;
 use schema::decode::FieldValidation;
-use schema::table::{Name, Resource};
+use schema::table::Resource;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use crate::negotiate::Format;
 use crate::status::{Cause, Status};
 
-/// The selectable fields of a stored resource: those of all its served versions agree.
-pub fn selectable_of(group: &str, plural: &str) -> &'static [Name] {
-    let catalog = Catalog::builtin();
-    let stored = catalog.resources().iter().find(|r| r.group == group && r.plural == plural && r.storage_version == r.version);
-    stored.map_or(&[], |r| r.selectable.as_slice())
-}
-
-/// The row in which a resource is stored, by group and plural.
-pub fn stored(group: &str, plural: &str) -> Option<&'static Resource> {
+/// The row in which a built-in resource is stored, by group and plural.
+pub fn stored(group: &str, plural: &str) -> Option<Arc<Resource>> {
     let catalog = Catalog::builtin();
     let row = catalog.resources().iter().find(|r| r.group == group && r.plural == plural)?;
-    Some(catalog.storage_of(row))
+    Some(Arc::clone(catalog.storage_of(row)))
 }
 
 /// Reads a request's body as the resource's kind.
 ///
 /// Errors: 400 when it cannot be read, is of another kind or version, or (strict) has unknown or repeated fields.
 pub fn decode_body(bytes: &[u8], format: Format, resource: &Resource, strictness: &str, warnings: &mut Vec<String>) -> Result<Value, Status> {
-    decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings)
+    let Some(definition) = &resource.definition else {
+        return decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings);
+    };
+    warnings.extend(definition.warning.clone());
+    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(&resource.kind, &resource.version, bytes));
+    let format = match format {
+        Format::Json => schema::decode::Format::Json,
+        Format::Yaml => schema::decode::Format::Yaml,
+        Format::Protobuf => return Err(Status::unsupported_media_type("application/json, application/yaml")),
+    };
+    let decoded = schema::decode::decode_resource(bytes, format, resource, strictness_of(strictness)?).map_err(refused)?;
+    let mut value = decoded.value;
+    schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(refused)?;
+    warnings.extend(decoded.warnings);
+    Ok(value)
 }
 
 /// The same for any kind of body, such as a Scale or an Eviction.
@@ -70,7 +79,8 @@ pub fn decode_patched(patched: Value, resource: &Resource, strictness: &str, war
     let strictness = strictness_of(strictness)?;
     let copy = patched.clone();
     let refused = |err: schema::decode::DecodeError| invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())]);
-    let decoded = schema::decode::conform(patched, resource.type_def(), strictness).map_err(&refused)?;
+    let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
+    warnings.extend(resource.definition.as_ref().and_then(|d| d.warning.clone()));
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(&refused)?;
     warnings.extend(decoded.warnings);
@@ -93,6 +103,10 @@ pub fn from_protobuf(bytes: &[u8], of: &schema::table::TypeDef) -> Result<Value,
 pub fn convert(value: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
     if from.version == to.version && from.group == to.group {
         return Ok(value);
+    }
+    if from.definition.as_ref().is_some_and(|d| d.webhook.is_some()) {
+        let what = format!("conversion webhook for {}, Kind={} failed: this server cannot call conversion webhooks yet", from.api_version(), from.kind);
+        return Err(Status::internal(what));
     }
     schema::convert::convert(Catalog::builtin(), value, from, to).map_err(|err| Status::bad_request(err.to_string()))
 }

@@ -15,6 +15,7 @@ pub mod bootstrap;
 pub mod cache;
 mod compaction;
 pub mod connect;
+pub mod custom;
 pub mod eviction;
 pub mod guards;
 pub mod hooks;

@@ -25,6 +25,9 @@ pub trait Lookup: Send + Sync + 'static {
 
 /// Resources whose cache is filled before the first request: `(group, resource)`.
 pub const PRELOADED: &[(&str, &str)] = &[
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("", "services"),

@@ -36,7 +36,7 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     }
     let path = x.parts.uri.path().trim_end_matches('/').to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let catalog = x.server.catalog;
+    let catalog = x.catalog.as_ref();
     match parts.as_slice() {
         [] => json_answer(x, &json!({ "paths": listed(x.server) })),
         ["version"] => json_answer(x, &version()),
@@ -94,7 +94,7 @@ fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<
     let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
         return Ok(respond::value(StatusCode::OK, plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
     };
-    let bytes = serde_json::to_vec(&discovery::aggregated(x.server.catalog, legacy, form)).map_err(Status::internal)?;
+    let bytes = serde_json::to_vec(&discovery::aggregated(&x.catalog, legacy, form)).map_err(Status::internal)?;
     let mut response = respond::chunks(StatusCode::OK, content_type, vec![bytes.into()], &x.parts.headers);
     response.headers_mut().insert(http::header::VARY, http::HeaderValue::from_static("Accept"));
     Ok(response)
@@ -119,7 +119,7 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
 }
 
 fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let document = openapi::v2(x.server.catalog, GIT_VERSION);
+    let document = openapi::v2(&x.catalog, GIT_VERSION);
     let accepts = x.parts.headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     // kubectl asks for `…spec.v2@v1.0+protobuf` and takes nothing else.
     if accepts.flat_map(|v| v.split(',')).any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf")) {
@@ -138,7 +138,7 @@ fn listed(server: &ApiServer) -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec();
-    for group in server.catalog.groups().iter().filter(|g| !g.name.is_empty()) {
+    for group in server.catalogs.now().groups().iter().filter(|g| !g.name.is_empty()) {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|v| format!("/apis/{}/{v}", group.name)));
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::time::Stopwatch;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use schema::catalog::Catalog;
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER, WARNING};
 use http::{HeaderName, Request, Response};
 use tracing::{debug, error};
@@ -31,6 +32,8 @@ const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 pub struct Exchange<'a> {
     /// The server.
     pub server: &'a ApiServer,
+    /// Every resource as it was served when the request came in.
+    pub catalog: Arc<Catalog>,
     /// Method, URL and headers.
     pub parts: http::request::Parts,
     /// The body, until a verb takes it. (The lock is never held: it makes the exchange shareable between threads.)
@@ -72,7 +75,8 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
     };
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let attributes = info::parse(&parts.method, parts.uri.path(), &query);
-    let mut exchange = Exchange { server, parts, body: Mutex::new(Some(body)), conn, query, attributes, warnings: Vec::new() };
+    let catalog = server.catalogs.now();
+    let mut exchange = Exchange { server, catalog, parts, body: Mutex::new(Some(body)), conn, query, attributes, warnings: Vec::new() };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;
     let mut response = match outcome {
         Ok(Ok(response)) => response,

@@ -12,7 +12,6 @@ use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
 use ipnet::IpNet;
-use schema::catalog::Catalog;
 use store::Storage;
 
 use crate::admission::{Plugin, Virtual};
@@ -20,10 +19,11 @@ use crate::authn::{Authenticator, TokenIssuer};
 use crate::authz::Authorizer;
 use crate::cache::Cache;
 use crate::connect::Connector;
+use crate::custom::catalogs::Catalogs;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
-use crate::{kinds, pipeline};
+use crate::pipeline;
 
 /// What a person or the role decides.
 #[derive(Clone, Debug)]
@@ -81,7 +81,8 @@ pub enum BuildError {
 /// The API server.
 pub struct ApiServer {
     pub(crate) config: Config,
-    pub(crate) catalog: &'static Catalog,
+    /// Every resource that is served, built in and custom.
+    pub(crate) catalogs: Arc<Catalogs>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) guards: Guards,
     pub(crate) metrics: Arc<Metrics>,
@@ -102,7 +103,8 @@ impl ApiServer {
         group: &Group,
         guards: impl FnOnce(Arc<dyn Lookup>) -> Guards,
     ) -> Result<Arc<ApiServer>, BuildError> {
-        let cache = Cache::start(storage, kinds::selectable_of, group);
+        let catalogs = Arc::<Catalogs>::default();
+        let cache = Cache::start(storage, Arc::clone(&catalogs), group);
         cache.wait_for(1).await;
         for (api_group, resource) in PRELOADED {
             cache.ready(api_group, resource).await?;
@@ -110,17 +112,19 @@ impl ApiServer {
         let guards = guards(Arc::clone(&cache) as Arc<dyn Lookup>);
         let server = Arc::new(ApiServer {
             config,
-            catalog: Catalog::builtin(),
+            catalogs,
             cache,
             guards,
             metrics: Arc::default(),
             pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
             allocating: tokio::sync::Mutex::default(),
         });
+        crate::custom::keeper::serve(&server);
         crate::bootstrap::run(&server).await?;
         server.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
         crate::bootstrap::keep(&server, group);
         crate::compaction::keep(Arc::clone(server.cache.storage()), group);
+        crate::custom::keeper::keep(&server, group);
         Ok(server)
     }
 

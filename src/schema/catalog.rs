@@ -1,7 +1,7 @@
-//! All types and resources of one server: the built-in rows, or those of one CRD.
+//! All types and resources of one server: the built-in rows, and over them those of custom resources.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::table::{Gvk, Resource, TypeDef, TypeRef};
 
@@ -19,7 +19,9 @@ pub struct Group {
 pub struct Catalog {
     types: BTreeMap<String, TypeRef>,
     gvks: BTreeMap<Gvk, TypeRef>,
-    resources: Vec<Resource>,
+    resources: Vec<Arc<Resource>>,
+    /// Types that are not found here are looked for there.
+    base: Option<&'static Catalog>,
     by_plural: BTreeMap<(String, String, String), usize>,
     by_kind: BTreeMap<(String, String, String), usize>,
     groups: Vec<Group>,
@@ -42,56 +44,86 @@ impl Catalog {
         self.gvks.insert(gvk, t);
     }
 
+    /// The built-in table with more rows: those of custom resources, whose groups follow in order of their names.
+    pub fn with(mut custom: Vec<Arc<Resource>>) -> Catalog {
+        let base = Catalog::builtin();
+        let mut catalog = Catalog { base: Some(base), ..Catalog::default() };
+        for row in &base.resources {
+            catalog.add(Arc::clone(row));
+        }
+        custom.sort_by(|a, b| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| crate::custom::version_order(&a.version, &b.version)));
+        for row in custom {
+            catalog.add(row);
+        }
+        for group in &mut catalog.groups {
+            if !base.groups.iter().any(|g| g.name == group.name) {
+                group.versions.sort_by(|a, b| crate::custom::version_order(a, b));
+            }
+        }
+        catalog
+    }
+
     /// Adds a resource; its group and version are appended to the order if new.
     pub fn add_resource(&mut self, r: Resource) {
+        self.add(Arc::new(r));
+    }
+
+    fn add(&mut self, r: Arc<Resource>) {
         let key = |last: &str| (r.group.to_string(), r.version.to_string(), last.to_owned());
         let at = self.resources.len();
         self.by_plural.insert(key(&r.plural), at);
         // A kind that two rows share (Event in two groups does not) keeps its first row.
         self.by_kind.entry(key(&r.kind)).or_insert(at);
+        if r.custom && r.verbs.is_empty() {
+            // Only stored: nobody can ask for this version.
+            self.resources.push(r);
+            return;
+        }
         match self.groups.iter_mut().find(|g| g.name == r.group) {
             Some(g) if g.versions.iter().any(|v| *v == r.version) => {}
             Some(g) => g.versions.push(r.version.to_string()),
             None => self.groups.push(Group { name: r.group.to_string(), versions: vec![r.version.to_string()] }),
         }
-        self.gvks.entry(r.gvk()).or_insert_with(|| r.type_ref.clone());
+        if r.custom || self.base.is_none() {
+            self.gvks.entry(r.gvk()).or_insert_with(|| r.type_ref.clone());
+        }
         self.resources.push(r);
     }
 
     /// The row of this group, version and plural name.
-    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Resource> {
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.by_plural.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).map(|i| &self.resources[*i])
     }
 
     /// The row of this group, version and kind.
-    pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Resource> {
+    pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.by_kind.get(&(group.to_owned(), version.to_owned(), kind.to_owned())).map(|i| &self.resources[*i])
     }
 
     /// The row for an object's apiVersion and kind.
-    pub fn by_api_version(&self, api_version: &str, kind: &str) -> Option<&Resource> {
+    pub fn by_api_version(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         self.by_kind(group, version, kind)
     }
 
     /// The row of another version of the same resource, if it is served.
-    pub fn at_version(&self, r: &Resource, version: &str) -> Option<&Resource> {
+    pub fn at_version(&self, r: &Resource, version: &str) -> Option<&Arc<Resource>> {
         self.resource(&r.group, version, &r.plural)
     }
 
     /// The row in which objects of `r` are stored (itself for most).
-    pub fn storage_of<'a>(&'a self, r: &'a Resource) -> &'a Resource {
+    pub fn storage_of<'a>(&'a self, r: &'a Arc<Resource>) -> &'a Arc<Resource> {
         self.resource(&r.storage_group, &r.storage_version, &r.plural).unwrap_or(r)
     }
 
     /// All rows in upstream's group and version order.
-    pub fn resources(&self) -> &[Resource] {
+    pub fn resources(&self) -> &[Arc<Resource>] {
         &self.resources
     }
 
     /// Rows of one group and version.
     pub fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Resource> + 'a {
-        self.resources.iter().filter(move |r| r.group == group && r.version == version)
+        self.resources.iter().map(AsRef::as_ref).filter(move |r| r.group == group && r.version == version)
     }
 
     /// Groups in upstream's order, the core group first.
@@ -101,22 +133,22 @@ impl Catalog {
 
     /// A type by its OpenAPI name.
     pub fn type_of(&self, name: &str) -> Option<&TypeDef> {
-        self.types.get(name).map(TypeRef::get)
+        self.type_ref(name).map(TypeRef::get)
     }
 
     /// A handle to a type by its OpenAPI name.
     pub fn type_ref(&self, name: &str) -> Option<&TypeRef> {
-        self.types.get(name)
+        self.types.get(name).or_else(|| self.base?.type_ref(name))
     }
 
     /// The type of a body of this kind, for kinds without a resource too.
     pub fn type_of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&TypeDef> {
         let gvk = Gvk { group: group.to_owned().into(), version: version.to_owned().into(), kind: kind.to_owned().into() };
-        self.gvks.get(&gvk).map(TypeRef::get)
+        self.gvks.get(&gvk).or_else(|| self.base?.gvks.get(&gvk)).map(TypeRef::get)
     }
 
     /// All types, by name.
     pub fn types(&self) -> impl Iterator<Item = &TypeRef> {
-        self.types.values()
+        self.base.into_iter().flat_map(|base| base.types.values()).chain(self.types.values())
     }
 }

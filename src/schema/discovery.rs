@@ -45,7 +45,7 @@ pub fn group(catalog: &Catalog, name: &str) -> Option<Value> {
 
 /// `/api/v1` and `/apis/GROUP/VERSION`, or nothing if it is not served.
 pub fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<&Resource> = catalog.of_version(group, version).collect();
+    let rows: Vec<&Resource> = catalog.of_version(group, version).filter(|r| !r.custom || !r.verbs.is_empty()).collect();
     if rows.is_empty() { None } else { Some(resource_list(group, version, &rows)) }
 }
 

@@ -5,6 +5,7 @@
 pub mod apply;
 pub mod catalog;
 pub mod convert;
+pub mod cel;
 pub mod custom;
 pub mod decode;
 pub mod defaults;

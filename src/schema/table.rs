@@ -328,6 +328,8 @@ pub struct Resource {
     pub type_ref: TypeRef,
     /// Made at run time from a CRD.
     pub custom: bool,
+    /// What the CRD says beyond this row.
+    pub definition: Option<Arc<crate::custom::Definition>>,
 }
 
 impl Resource {

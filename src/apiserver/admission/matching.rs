@@ -248,7 +248,7 @@ fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Opt
 /// Other groups and versions of the same stored objects.
 fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Item = Matched> + 'a {
     let stored = catalog.resource(&a.group, &a.version, &a.resource).map(|r| r.storage_group.clone());
-    let same = move |r: &&schema::table::Resource| {
+    let same = move |r: &&std::sync::Arc<schema::table::Resource>| {
         Some(&r.storage_group) == stored.as_ref() && r.plural == a.resource && (r.group != a.group || r.version != a.version)
     };
     catalog.resources().iter().filter(same).filter_map(|r| {

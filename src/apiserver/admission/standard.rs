@@ -12,6 +12,7 @@ use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::node_restriction::NodeRestriction;
 use super::pod_security::PodSecurity;
+use super::policies::ValidatingAdmissionPolicies;
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
 use super::runtime_class::RuntimeClass;
@@ -39,11 +40,12 @@ pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>>
         Arc::new(PersistentVolumeClaimResize),
         Arc::new(RuntimeClass),
         Arc::new(Approval(authorizer.clone())),
-        Arc::new(Signing(authorizer)),
+        Arc::new(Signing(authorizer.clone())),
         Arc::new(SubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(RbacEscalation(escalation)),
         Arc::new(Mutating::new(outside.clone())),
+        Arc::new(ValidatingAdmissionPolicies::new(authorizer)),
         Arc::new(Validating::new(outside)),
         Arc::new(ResourceQuota::default()),
     ]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use schema::table::Name;
@@ -11,6 +12,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::keys;
+
+/// How the stored objects of a resource are read.
+#[derive(Clone, Default)]
+pub struct Form {
+    /// The selectable fields besides `metadata.name` and `metadata.namespace`.
+    pub selectable: Arc<[Name]>,
+    /// Brings what an older definition let in into the form of today's (custom resources).
+    pub normal: Option<Arc<Normal>>,
+}
+
+/// See [`Form::normal`]: `None` when the bytes are in that form already.
+pub type Normal = dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync;
 
 /// An object at one revision.
 #[derive(Debug)]
@@ -46,7 +59,9 @@ impl Entry {
     /// Builds the entry from what the store holds (JSON without `resourceVersion`).
     ///
     /// Errors: the stored bytes are no object with metadata.
-    pub fn build(local_key: &str, stored: &[u8], rv: u64, selectable: &[Name]) -> Result<Entry, serde_json::Error> {
+    pub fn build(local_key: &str, stored: &[u8], rv: u64, form: &Form) -> Result<Entry, serde_json::Error> {
+        let normal = form.normal.as_ref().and_then(|normal| normal(stored));
+        let (stored, selectable) = (normal.as_deref().unwrap_or(stored), form.selectable.as_ref());
         let envelope: Envelope<'_> = serde_json::from_slice(stored)?;
         let metadata = envelope.metadata.get();
         let labels: Labels = serde_json::from_str(metadata)?;
@@ -215,7 +230,8 @@ mod tests {
 
     #[test]
     fn the_version_goes_into_the_metadata_and_nowhere_else() {
-        let entry = Entry::build("n/x", POD, 7, &["spec.nodeName".into(), "status.phase".into(), "spec.hostNetwork".into(), "status.podIP".into()]).unwrap();
+        let selectable: Vec<Name> = vec!["spec.nodeName".into(), "status.phase".into(), "spec.hostNetwork".into(), "status.podIP".into()];
+        let entry = Entry::build("n/x", POD, 7, &Form { selectable: selectable.into(), normal: None }).unwrap();
         assert_eq!(entry.value()["metadata"]["resourceVersion"], "7");
         assert_eq!(entry.label("a"), Some("1"));
         assert_eq!(entry.fields.iter().map(AsRef::as_ref).collect::<Vec<_>>(), ["n1", "Running", "false", ""]);

@@ -1,5 +1,7 @@
 //! Which objects a list or watch wants.
 
+use std::sync::Arc;
+
 use schema::fields::FieldSelector;
 use schema::labels::Selector;
 use schema::table::Name;
@@ -16,7 +18,7 @@ pub struct Filter {
     /// By fields.
     pub fields: FieldSelector,
     /// The resource's selectable fields: positions in [`Entry::fields`].
-    pub selectable: &'static [Name],
+    pub selectable: Arc<[Name]>,
 }
 
 impl Filter {

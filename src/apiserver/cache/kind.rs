@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::chain::Chain;
 use base::limits;
-use schema::table::Name;
 use store::{Event, EventKind, KeyValue};
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
 use super::change::{Change, EventType};
-use super::entry::Entry;
+use super::entry::{Entry, Form};
 use super::filter::Filter;
 
 /// What a watcher's channel carries.
@@ -22,7 +21,7 @@ pub type Delivery = (EventType, Arc<Change>);
 pub struct Kind {
     /// Where its keys start.
     pub prefix: String,
-    selectable: &'static [Name],
+    form: Form,
     state: Mutex<State>,
     /// Only one task fills the cache.
     pub(super) filling: tokio::sync::Mutex<()>,
@@ -64,10 +63,10 @@ pub struct Snapshot {
 }
 
 impl Kind {
-    pub(super) fn new(prefix: String, selectable: &'static [Name]) -> Kind {
+    pub(super) fn new(prefix: String, form: Form) -> Kind {
         Kind {
             prefix,
-            selectable,
+            form,
             state: Mutex::default(),
             filling: tokio::sync::Mutex::default(),
             changed: watch::Sender::new(0),
@@ -83,9 +82,9 @@ impl Kind {
         matches!(self.state().phase, Phase::Ready)
     }
 
-    /// Names of the selectable fields besides `metadata.name` and `metadata.namespace`.
-    pub fn selectable(&self) -> &'static [Name] {
-        self.selectable
+    /// How its stored objects are read.
+    pub fn form(&self) -> &Form {
+        &self.form
     }
 
     pub(super) fn begin_filling(&self) {
@@ -163,7 +162,7 @@ impl Kind {
 
     fn entry(&self, kv: &KeyValue) -> Option<Arc<Entry>> {
         let key = self.local_key(kv)?;
-        match Entry::build(key, &kv.value, kv.mod_revision.0, self.selectable) {
+        match Entry::build(key, &kv.value, kv.mod_revision.0, &self.form) {
             Ok(entry) => Some(Arc::new(entry)),
             Err(err) => {
                 error!(key, prefix = %self.prefix, err = %Chain(&err), "stored object cannot be read");
@@ -250,7 +249,7 @@ mod tests {
     }
 
     fn filled() -> Kind {
-        let kind = Kind::new("/registry/core/pods/".into(), &[]);
+        let kind = Kind::new("/registry/core/pods/".into(), Form::default());
         kind.begin_filling();
         kind.apply(&[&event(EventKind::Put, "b", "x", 12)]);
         kind.finish_filling(vec![event(EventKind::Put, "a", "x", 10).kv], 11);

@@ -17,11 +17,11 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::limits;
 use base::task::Group;
-use schema::table::Name;
 use store::{Event, RangeRequest, Revision, Storage, WatchRequest};
 use tokio::sync::watch;
 use tracing::warn;
 
+use crate::custom::catalogs::Catalogs;
 use crate::keys;
 pub use kind::Kind;
 
@@ -32,8 +32,6 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 
 /// Group and plural name.
 type ResourceKey = (String, String);
-/// The selectable fields of a resource, besides name and namespace.
-pub type SelectableOf = fn(&str, &str) -> &'static [Name];
 
 /// All resources' caches.
 pub struct Cache {
@@ -41,14 +39,14 @@ pub struct Cache {
     kinds: RwLock<HashMap<ResourceKey, Arc<Kind>>>,
     /// Everything up to this revision has been applied.
     seen: watch::Sender<u64>,
-    selectable_of: SelectableOf,
+    catalogs: Arc<Catalogs>,
 }
 
 impl Cache {
     /// A cold cache and the task that feeds it.
-    pub fn start(storage: Arc<dyn Storage>, selectable_of: SelectableOf, group: &Group) -> Arc<Cache> {
+    pub fn start(storage: Arc<dyn Storage>, catalogs: Arc<Catalogs>, group: &Group) -> Arc<Cache> {
         let seen = watch::Sender::new(0);
-        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, selectable_of });
+        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs });
         let feeder = Arc::clone(&cache);
         group.spawn("watch-cache", async move { feeder.feed().await });
         cache
@@ -121,8 +119,16 @@ impl Cache {
             return kind;
         }
         let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Kind::new(keys::prefix(group, plural), (self.selectable_of)(group, plural)));
+        let new = || Arc::new(Kind::new(keys::prefix(group, plural), self.catalogs.form(group, plural)));
         Arc::clone(kinds.entry((group.to_owned(), plural.to_owned())).or_insert_with(new))
+    }
+
+    /// Forgets a resource whose definition has changed: who watches it ends and lists again, in the new form.
+    pub fn forget(&self, group: &str, plural: &str) {
+        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kind) = kinds.remove(&(group.to_owned(), plural.to_owned())) {
+            kind.reset();
+        }
     }
 
     /// The cache of a resource, filled.

@@ -1,5 +1,7 @@
 //! Server-side apply: the client says which fields it wants to own, the server merges.
 
+use std::sync::Arc;
+
 use http::Response;
 use schema::apply::ApplyError;
 use schema::decode::FieldValidation;
@@ -32,13 +34,13 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     }
     schema::apply::fits(call.resource.type_def(), said.0, &config).map_err(refused)?;
     let mut ignored = Vec::new();
-    kinds::decode_body(&bytes, Format::Yaml, call.resource, &strictness, &mut ignored)?;
+    kinds::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
-    let mut config = kinds::convert(config, call.resource, call.stored)?;
+    let mut config = kinds::convert(config, &call.resource, &call.stored)?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
-    let (stored, resets) = (call.stored, write::resets(call));
+    let (stored, resets) = (Arc::clone(&call.stored), write::resets(call));
     let subresource = call.x.attributes.subresource.clone();
     let api_version = stored.api_version();
     let mut make = move |old: Option<&Value>| {
@@ -52,7 +54,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         };
         let merged = schema::apply::apply(&request, old, &config, force).map_err(refused)?;
         // What is stored must read as it would after any other write: zero values that the configuration names are dropped.
-        let conformed = schema::decode::conform(merged, stored.type_def(), FieldValidation::Ignore);
+        let conformed = schema::decode::conform_resource(merged, &stored, FieldValidation::Ignore);
         conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&stored.kind, &stored.version)))
     };
     let written = write::update(call, &name, part, part == Part::Main, None, &mut make).await?;

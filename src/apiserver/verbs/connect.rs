@@ -56,7 +56,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let mut attributes = call.x.attributes.clone();
     "connect".clone_into(&mut attributes.verb);
     let lookup = call.x.server.lookup();
-    let kind = call.sub.map(|s| s.kind.kind.to_string()).unwrap_or_default();
+    let kind = call.sub.as_ref().map(|s| s.kind.kind.to_string()).unwrap_or_default();
     let (mut object, mut warnings) = (options(call), Vec::new());
     let mut review = Review {
         operation: Operation::Connect,
@@ -65,7 +65,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
         object: &mut object,
         old: None,
         dry_run: false,
-        catalog: call.x.server.catalog,
+        catalog: &call.x.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
@@ -76,7 +76,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
 
 /// What the query asks for, as the object that admission judges: `PodAttachOptions` and its kin.
 fn options(call: &Call<'_, '_>) -> Value {
-    let Some(sub) = call.sub else { return Value::Null };
+    let Some(sub) = &call.sub else { return Value::Null };
     let mut object = json!({ "apiVersion": sub.kind.api_version(), "kind": sub.kind.kind });
     let query = &call.x.query;
     match call.x.attributes.subresource.as_str() {
@@ -105,7 +105,7 @@ fn options(call: &Call<'_, '_>) -> Value {
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
-    get::read(call.x.server, call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
+    get::read(call.x.server, &call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
 }
 
 fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {

@@ -1,5 +1,7 @@
 //! `create`: a new object.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
 use schema::meta;
 use serde_json::Value;
@@ -21,7 +23,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    let object = kinds::decode_body(&bytes, format, call.resource, &strictness, &mut call.x.warnings)?;
+    let object = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
     let answers = call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
     if let Some((_, _, answers)) = answers {
         let mut object = object;
@@ -31,19 +33,25 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             return Err(Status::new(406, "NotAcceptable", format!("the resource {of} does not support being converted to a Table")));
         }
         check_namespace(call, &mut object)?;
-        schema::defaults::apply(call.x.server.catalog, call.resource, &mut object);
+        schema::defaults::apply(&call.x.catalog, &call.resource, &mut object);
         let answer = answers.create(&call.x.attributes, object).await?;
         return present::object(call, StatusCode::CREATED, answer);
+    }
+    // The definition may have changed since the request came in.
+    if call.stored.custom && call.x.server.catalogs.now().resource(&call.stored.group, &call.resource.version, &call.stored.plural).and_then(|r| r.definition.clone()).is_some_and(|d| d.terminating) {
+        let mut status = Status::method_not_allowed();
+        status.message = format!("create not allowed while custom resource definition is terminating");
+        return Err(status);
     }
     if call.resource.plural == "bindings" {
         return super::subresource::bind_by_name(call, object).await;
     }
-    let mut object = kinds::convert(object, call.resource, call.stored)?;
+    let mut object = kinds::convert(object, &call.resource, &call.stored)?;
     check_namespace(call, &mut object)?;
     let manager = write::manager(call)?;
     let dry_run = call.dry_run()?;
     let stored = store(call, object, Some(&manager), dry_run).await?;
-    present::object(call, StatusCode::CREATED, kinds::convert(stored, call.stored, call.resource)?)
+    present::object(call, StatusCode::CREATED, kinds::convert(stored, &call.stored, &call.resource)?)
 }
 
 /// The object lives in the namespace of the URL, or nowhere.
@@ -101,7 +109,8 @@ enum Attempt {
 async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracked: Option<&str>, dry_run: bool) -> Result<Attempt, Status> {
     let server = call.x.server;
     write::stamp(server, object);
-    schema::defaults::apply(server.catalog, call.stored, object);
+    let catalog = Arc::clone(&call.x.catalog);
+    schema::defaults::apply(&catalog, &call.stored, object);
     let attributes = write::attributes_for(&call.x.attributes, name, call.namespace());
     let lookup = server.lookup();
     let mut warnings = Vec::new();
@@ -112,13 +121,13 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
         object,
         old: None,
         dry_run,
-        catalog: server.catalog,
+        catalog: &catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
     };
     write::admission(server, &mut review, true).await?;
-    schema::strategy::prepare_for_create(call.stored, review.object);
+    schema::strategy::prepare_for_create(&call.stored, review.object);
     // Held until the addresses are stored: nobody else may be given the same.
     let turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
         let turn = server.turn().await?;
@@ -127,18 +136,18 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
     } else {
         None
     };
-    kinds::verdict(call.resource, name, schema::validate::create(call.stored, review.object))?;
+    kinds::verdict(&call.resource, name, schema::validate::create(&call.stored, review.object))?;
     write::admission(server, &mut review, false).await?;
     call.x.warnings.extend(warnings);
     if let Some(manager) = tracked {
         write::track(call, manager, None, object);
     }
     if dry_run {
-        let free = get::read(server, call.stored, call.namespace(), name).await?.is_none();
+        let free = get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if free { Attempt::Stored } else { Attempt::Taken });
     }
-    let Some(rv) = write::put_in_turn(server, call.stored, call.namespace(), name, object, 0, turn.as_ref()).await? else {
-        let moved = turn.is_some() && get::read(server, call.stored, call.namespace(), name).await?.is_none();
+    let Some(rv) = write::put_in_turn(server, &call.stored, call.namespace(), name, object, 0, turn.as_ref()).await? else {
+        let moved = turn.is_some() && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if moved { Attempt::Moved } else { Attempt::Taken });
     };
     meta::set_resource_version(object, &rv.to_string());

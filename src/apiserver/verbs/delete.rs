@@ -55,7 +55,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let row = hooks::of(&call.stored.group, &call.stored.plural);
     let body = match outcome {
         Outcome::Gone(object) if !row.returns_deleted => Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object)),
-        Outcome::Gone(object) | Outcome::Pending(object) => kinds::convert(object, call.stored, call.resource)?,
+        Outcome::Gone(object) | Outcome::Pending(object) => kinds::convert(object, &call.stored, &call.resource)?,
     };
     Ok(respond::value(StatusCode::OK, &body, call.output, &call.x.parts.headers))
 }
@@ -95,7 +95,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Json => read(schema::decode::Format::Json)?,
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
-                let of = call.x.server.catalog.type_of_kind("", "v1", "DeleteOptions");
+                let of = call.x.catalog.type_of_kind("", "v1", "DeleteOptions");
                 crate::kinds::from_protobuf(&bytes, of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?)?
             }
         }
@@ -137,20 +137,20 @@ pub async fn delete(call: &Call<'_, '_>, namespace: &str, name: &str, options: &
     let server = call.x.server;
     let row = hooks::of(&call.stored.group, &call.stored.plural);
     for attempt in 0..TRIES {
-        let entry = get::read(server, call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        let entry = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
         let (old, rv) = (entry.value(), entry.rv);
-        check(call.resource, name, &old, options)?;
+        check(&call.resource, name, &old, options)?;
         if attempt == 0 {
             admit(call, namespace, name, &old, options, warnings).await?;
         }
         let now = server.config.clock.now();
-        match plan(row, call.stored, &old, options, now) {
+        match plan(row, &call.stored, &old, options, now) {
             Plan::Wait => return Ok(Outcome::Pending(old)),
             Plan::Remove => {
                 if options.dry_run {
                     return Ok(Outcome::Gone(old));
                 }
-                if let Some(at) = remove(server, call.stored, namespace, name, rv).await? {
+                if let Some(at) = remove(server, &call.stored, namespace, name, rv).await? {
                     let mut gone = old;
                     meta::set_resource_version(&mut gone, &at.to_string());
                     return Ok(Outcome::Gone(gone));
@@ -160,7 +160,7 @@ pub async fn delete(call: &Call<'_, '_>, namespace: &str, name: &str, options: &
                 if options.dry_run {
                     return Ok(Outcome::Pending(new));
                 }
-                if let Some(at) = write::put(server, call.stored, namespace, name, &mut new, rv).await? {
+                if let Some(at) = write::put(server, &call.stored, namespace, name, &mut new, rv).await? {
                     meta::set_resource_version(&mut new, &at.to_string());
                     return Ok(Outcome::Pending(new));
                 }
@@ -197,7 +197,7 @@ async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, op
         object: &mut nothing,
         old: Some(old),
         dry_run: options.dry_run,
-        catalog: call.x.server.catalog,
+        catalog: &call.x.catalog,
         lookup: lookup.as_ref(),
         warnings,
         again: Default::default(),
@@ -276,6 +276,9 @@ fn finalizers(row: &Hooks, old: &Value, options: &Options) -> Vec<String> {
         "Foreground" => Some(FOREGROUND),
         _ => None,
     };
+    if !row.cleanup.is_empty() && meta::deletion_timestamp(old).is_none() && !has(&list, row.cleanup) {
+        list.push(row.cleanup.to_owned());
+    }
     list.retain(|f| (f != ORPHAN && f != FOREGROUND) || Some(f.as_str()) == wanted);
     if let Some(wanted) = wanted.filter(|w| !has(&list, w)) {
         list.push(wanted.to_owned());
@@ -292,7 +295,7 @@ mod tests {
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        plan(hooks::of("", "pods"), kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
+        plan(hooks::of("", "pods"), &kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
     }
 
     #[test]

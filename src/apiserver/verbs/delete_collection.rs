@@ -14,7 +14,8 @@ use crate::status::Status;
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = delete::options(call).await?;
-    let filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let cache = &call.x.server.cache;
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     cache.wait_for_now().await?;

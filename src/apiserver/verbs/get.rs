@@ -16,8 +16,8 @@ use store::RangeRequest;
 /// Answers with the object.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
-    let entry = read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
-    if call.sub.is_none_or(|s| s.name == "status") {
+    let entry = read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+    if call.sub.as_ref().is_none_or(|s| s.name == "status") {
         return present::entry(call, StatusCode::OK, &entry);
     }
     Err(Status::method_not_allowed())
@@ -34,6 +34,6 @@ pub async fn read(server: &ApiServer, stored: &Resource, namespace: &str, name: 
     let key = format!("{}{local}", kind.prefix);
     let reply = server.cache.storage().range(RangeRequest { key: key.into(), ..RangeRequest::default() }).await?;
     let Some(kv) = reply.kvs.first() else { return Ok(None) };
-    let entry = Entry::build(&local, &kv.value, kv.mod_revision.0, &stored.selectable).map_err(Status::internal)?;
+    let entry = Entry::build(&local, &kv.value, kv.mod_revision.0, kind.form()).map_err(Status::internal)?;
     Ok(Some(Arc::new(entry)))
 }

@@ -13,6 +13,7 @@ use wire::Body;
 use super::page::Token;
 use super::present::{self, ListMeta};
 use super::Call;
+use crate::cache::Kind;
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
 use crate::query::Query;
@@ -20,7 +21,8 @@ use crate::status::Status;
 
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let filter = filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     if call.x.query.get("sendInitialEvents").is_some() {
         return Err(Status::options("ListOptions", FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")));
     }
@@ -55,7 +57,7 @@ pub fn numbers(query: &Query) -> Result<(), Status> {
 /// Reads both selectors.
 ///
 /// Errors: 400 for text that is no selector, or a field that cannot be selected by.
-pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, query: &Query) -> Result<Filter, Status> {
+pub fn filter(resource: &Resource, kind: &Kind, namespace: &str, query: &Query) -> Result<Filter, Status> {
     let labels = Selector::parse(query.text("labelSelector"))
         .map_err(|err| Status::bad_request(err.to_string()))?;
     let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
@@ -70,7 +72,7 @@ pub fn filter(resource: &Resource, stored: &'static Resource, namespace: &str, q
     }
     let fields = fields.renamed(|field| schema::convert::stored_field(resource, field));
     let namespace = (!namespace.is_empty()).then(|| namespace.to_owned());
-    Ok(Filter { namespace, labels, fields, selectable: &stored.selectable })
+    Ok(Filter { namespace, labels, fields, selectable: Arc::clone(&kind.form().selectable) })
 }
 
 /// As of when a list is wanted.
@@ -184,7 +186,7 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     })?;
     let entry = |kv: &store::KeyValue| {
         let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
-        Entry::build(local, &kv.value, kv.mod_revision.0, kind.selectable()).ok().map(Arc::new)
+        Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok().map(Arc::new)
     };
     Ok((kvs.iter().filter_map(entry).collect(), at, start))
 }

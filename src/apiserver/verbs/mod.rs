@@ -16,6 +16,8 @@ pub mod update;
 pub mod watch;
 pub mod write;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
@@ -33,11 +35,11 @@ pub struct Call<'x, 'a> {
     /// The request.
     pub x: &'x mut Exchange<'a>,
     /// The version asked for.
-    pub resource: &'static Resource,
+    pub resource: Arc<Resource>,
     /// The version kept.
-    pub stored: &'static Resource,
+    pub stored: Arc<Resource>,
     /// The subresource, if one is meant.
-    pub sub: Option<&'static Subresource>,
+    pub sub: Option<Subresource>,
     /// How to answer.
     pub output: Output,
 }
@@ -94,8 +96,9 @@ pub fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, Status
 /// Answers a request about a resource.
 pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let a = &x.attributes;
-    let catalog = x.server.catalog;
-    let Some(resource) = catalog.resource(&a.group, &a.version, &a.resource) else {
+    let catalog = Arc::clone(&x.catalog);
+    let found = catalog.resource(&a.group, &a.version, &a.resource).filter(|r| !r.custom || !r.verbs.is_empty());
+    let Some(resource) = found else {
         // A group that is served answers itself for what it lacks.
         return if catalog.groups().iter().any(|g| g.name == a.group) { Err(Status::no_such_resource()) } else { Ok(page_not_found()) };
     };
@@ -127,7 +130,7 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     // Custom kinds have no tags.
     let choose = if schema::protobuf::speaks(resource.type_def()) { negotiate::output_with_protobuf } else { negotiate::output };
     let output = choose(&x.parts.headers)?;
-    let mut call = Call { stored: catalog.storage_of(resource), resource, sub, output, x };
+    let mut call = Call { stored: Arc::clone(catalog.storage_of(resource)), resource: Arc::clone(resource), sub: sub.cloned(), output, x };
     if streaming {
         return connect::run(&mut call).boxed().await;
     }

@@ -1,5 +1,7 @@
 //! `patch`: JSON patch, merge patch, strategic merge patch and server-side apply.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::Response;
 use schema::patch::PatchError;
@@ -38,18 +40,18 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let bytes = call.body().await?;
     let name = call.x.attributes.name.clone();
     let manager = write::manager(call)?;
-    let (resource, stored) = (call.resource, call.stored);
+    let (resource, stored) = (Arc::clone(&call.resource), Arc::clone(&call.stored));
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut warnings = Vec::new();
     let mut make = |old: Option<&Value>| {
-        let old = kinds::convert(old.cloned().unwrap_or_default(), stored, resource)?;
+        let old = kinds::convert(old.cloned().unwrap_or_default(), &stored, &resource)?;
         let patched = patched(resource.type_def(), way, &old, &bytes)?;
         warnings.clear();
-        let decoded = kinds::decode_patched(patched, resource, &strictness, &mut warnings, |patched| match way {
+        let decoded = kinds::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
             Way::Strategic => serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch)),
             Way::Json | Way::Merge => patched.to_string(),
         })?;
-        kinds::convert(decoded, resource, stored)
+        kinds::convert(decoded, &resource, &stored)
     };
     let mut checked = |old: Option<&Value>| {
         let mut new = make(old)?;

@@ -1,5 +1,7 @@
 //! Objects and lists in the shape the client asked for: as they are, as a Table, or as metadata only.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use schema::table::Resource;
@@ -30,7 +32,7 @@ pub fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Res
     if is_plain(call) {
         return Ok(respond::json(code, entry.json.clone(), call.output, &call.x.parts.headers));
     }
-    object(call, code, kinds::parse(&entry.json, call.stored, call.resource)?)
+    object(call, code, kinds::parse(&entry.json, &call.stored, &call.resource)?)
 }
 
 /// An object of the requested version.
@@ -51,7 +53,7 @@ fn rv_of(object: &Value) -> u64 {
 }
 
 fn is_plain(call: &Call<'_, '_>) -> bool {
-    call.output.transform == Transform::Object && same(call.stored, call.resource)
+    call.output.transform == Transform::Object && same(&call.stored, &call.resource)
 }
 
 fn same(a: &Resource, b: &Resource) -> bool {
@@ -63,7 +65,7 @@ pub fn list<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, met
     if is_plain(call) && call.output.format == Format::Json && !call.output.pretty {
         return Ok(spliced(call, items, meta));
     }
-    let values: Result<Vec<Value>, Status> = items.map(|e| kinds::parse(&e.json, call.stored, call.resource)).collect();
+    let values: Result<Vec<Value>, Status> = items.map(|e| kinds::parse(&e.json, &call.stored, &call.resource)).collect();
     let values = values?;
     let whole = match call.output.transform {
         Transform::Table => table(call, values, meta),
@@ -124,10 +126,10 @@ fn metadata_only(mut object: Value, output: Output) -> Value {
 fn table(call: &Call<'_, '_>, objects: Vec<Value>, meta: &ListMeta) -> Value {
     let include = call.x.query.text("includeObject").to_owned();
     let now = call.x.server.config.clock.now();
-    let rows: Vec<Value> = objects.into_iter().map(|o| row(call.resource, o, &include, call.output, now)).collect();
+    let rows: Vec<Value> = objects.into_iter().map(|o| row(&call.resource, o, &include, call.output, now)).collect();
     json!({
         "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(meta),
-        "columnDefinitions": schema::print::columns(call.resource).iter().map(schema::print::Column::to_value).collect::<Vec<_>>(),
+        "columnDefinitions": schema::print::column_values(&call.resource),
         "rows": rows,
     })
 }
@@ -148,21 +150,21 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     if is_plain(call) && call.output.format == Format::Json {
         return None;
     }
-    let (stored, resource, output) = (call.stored, call.resource, call.output);
+    let (stored, resource, output) = (Arc::clone(&call.stored), Arc::clone(&call.resource), call.output);
     let include = call.x.query.text("includeObject").to_owned();
     let clock = call.x.server.config.clock.clone();
     // Only the first Table of a watch carries the columns.
     let first = std::sync::atomic::AtomicBool::new(true);
-    Some(std::sync::Arc::new(move |json: &Bytes| {
-        let object = kinds::parse(json, stored, resource)?;
+    Some(Arc::new(move |json: &Bytes| {
+        let object = kinds::parse(json, &stored, &resource)?;
         let shaped = match output.transform {
             Transform::Object => object,
             Transform::Metadata => metadata_only(object, output),
             Transform::Table => {
                 let rv = rv_of(&object).to_string();
                 let with_columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
-                let columns: Vec<Value> = if with_columns { schema::print::columns(resource).iter().map(schema::print::Column::to_value).collect() } else { Vec::new() };
-                let rows = [row(resource, object, &include, output, clock.now())];
+                let columns: Vec<Value> = if with_columns { schema::print::column_values(&resource) } else { Vec::new() };
+                let rows = [row(&resource, object, &include, output, clock.now())];
                 json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv }, "columnDefinitions": columns, "rows": rows })
             }
         };

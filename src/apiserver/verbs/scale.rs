@@ -1,6 +1,9 @@
 //! `scale`: the replica count of a workload, as an object of its own.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
+use schema::custom::Definition;
 use schema::meta;
 use serde_json::{Value, json};
 use wire::Body;
@@ -17,16 +20,18 @@ const API_VERSION: &str = "autoscaling/v1";
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     if call.x.attributes.verb == "get" {
-        let entry = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
-        return present::object(call, StatusCode::OK, of(&entry.value()));
+        let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+        return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &entry.value()));
     }
     let manager = write::manager(call)?;
     let wish = wish(call).await?;
     let namespace = call.namespace().to_owned();
     let (group, kind) = ("autoscaling", "Scale");
+    let resource = Arc::clone(&call.resource);
+    let definition = resource.definition.clone();
     let mut make = |old: Option<&Value>| {
         let mut object = old.cloned().unwrap_or_default();
-        let scale = wish.apply(&of(&object))?;
+        let scale = wish.apply(&of(definition.as_deref(), &object))?;
         if meta::name(&scale) != name || meta::namespace(&scale) != namespace {
             return Err(Status::bad_request(format!("the name of the object ({}) does not match the name on the URL ({name})", meta::name(&scale))));
         }
@@ -35,13 +40,16 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             let error = schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
             return Err(kinds::invalid(group, kind, &name, vec![error]));
         }
-        object["spec"]["replicas"] = json!(replicas);
+        match definition.as_ref().and_then(|d| d.scale.as_ref()) {
+            None => object["spec"]["replicas"] = json!(replicas),
+            Some(paths) => *at_path(&mut object, &paths.spec) = json!(replicas),
+        }
         meta::set_resource_version(&mut object, meta::resource_version(&scale));
         Ok(object)
     };
     let url_name = call.x.attributes.name.clone();
     let written = write::update(call, &url_name, Part::Main, false, Some(&manager), &mut make).await?;
-    present::object(call, StatusCode::OK, of(&written.into_object()))
+    present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &written.into_object()))
 }
 
 /// What the client wants: a whole Scale, or a patch of one.
@@ -74,7 +82,7 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
         };
     }
     let format = negotiate::input(&call.x.parts.headers)?;
-    let of = call.x.server.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
+    let of = call.x.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut scale = kinds::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();
@@ -82,13 +90,41 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
     Ok(Wish::Whole(scale))
 }
 
+/// The value at a path, made on the way.
+fn at_path<'v>(object: &'v mut Value, path: &[String]) -> &'v mut Value {
+    path.iter().fold(object, |at, step| {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        &mut at[step.as_str()]
+    })
+}
+
+/// The Scale of a custom object: its definition says where the numbers are.
+fn of_custom(paths: &schema::custom::Scale, object: &Value, metadata: Value) -> Value {
+    let find = |path: &[String]| path.iter().try_fold(object, |at, step| at.get(step));
+    let number = |path: &[String]| find(path).and_then(Value::as_i64).unwrap_or(0);
+    let selector = paths.selector.as_ref().and_then(|path| find(path)?.as_str()).unwrap_or_default();
+    let mut scale = json!({
+        "kind": "Scale", "apiVersion": API_VERSION, "metadata": metadata,
+        "spec": { "replicas": number(&paths.spec) }, "status": { "replicas": number(&paths.status) },
+    });
+    if !selector.is_empty() {
+        scale["status"]["selector"] = json!(selector);
+    }
+    scale
+}
+
 /// The Scale of a workload.
-fn of(object: &Value) -> Value {
+fn of(definition: Option<&Definition>, object: &Value) -> Value {
     let mut metadata = json!({});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(field) {
             metadata[field] = value.clone();
         }
+    }
+    if let Some(paths) = definition.and_then(|d| d.scale.as_ref()) {
+        return of_custom(paths, object, metadata);
     }
     let selector = &object["spec"]["selector"];
     let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
@@ -110,8 +146,8 @@ mod tests {
     #[test]
     fn both_forms_of_selectors_are_printed() {
         let deployment = json!({ "spec": { "replicas": 3, "selector": { "matchLabels": { "a": "b" } } } });
-        assert_eq!(of(&deployment)["status"]["selector"], "a=b");
+        assert_eq!(of(None, &deployment)["status"]["selector"], "a=b");
         let controller = json!({ "spec": { "selector": { "a": "b" } }, "status": { "replicas": 2 } });
-        assert_eq!(of(&controller)["status"], json!({ "selector": "a=b", "replicas": 2 }));
+        assert_eq!(of(None, &controller)["status"], json!({ "selector": "a=b", "replicas": 2 }));
     }
 }

@@ -1,5 +1,7 @@
 //! Subresources that are more than a part of their object: each name leads to its road.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
 use schema::meta;
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("scale", _) => scale::run(call).await,
         (_, "get") => {
             let name = call.x.attributes.name.clone();
-            let entry = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+            let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
             present::entry(call, StatusCode::OK, &entry)
         }
         ("status", "update") => update::run(call, Part::Status).await,
@@ -42,7 +44,7 @@ async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<
     let manager = write::manager(call)?;
     let name = call.x.attributes.name.clone();
     let bytes = call.body().await?;
-    let (resource, stored) = (call.resource, call.stored);
+    let (resource, stored) = (Arc::clone(&call.resource), Arc::clone(&call.stored));
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let media = negotiate::media_type(&call.x.parts.headers);
     let is_patch = call.x.attributes.verb == "patch";
@@ -57,8 +59,8 @@ async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<
             bytes.to_vec()
         };
         let mut ignored = Vec::new();
-        let sent = kinds::decode_body(&sent, format, resource, &strictness, &mut ignored)?;
-        let sent = kinds::convert(sent, resource, stored)?;
+        let sent = kinds::decode_body(&sent, format, &resource, &strictness, &mut ignored)?;
+        let sent = kinds::convert(sent, &resource, &stored)?;
         let mut new = old;
         meta::set_resource_version(&mut new, meta::resource_version(&sent));
         // Upstream's strategies let labels and annotations through here, and these only.
@@ -92,13 +94,11 @@ fn copy(from: &Value, to: &mut Value, path: &[&str]) {
 
 /// The body of a create, of the subresource's own kind.
 async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
-    let sub = call.sub.ok_or_else(Status::method_not_allowed)?;
+    let sub = call.sub.clone().ok_or_else(Status::method_not_allowed)?;
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
-    let catalog = call.x.server.catalog;
-    let of = catalog
-        .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
-        .ok_or_else(|| Status::internal("the table lacks this kind"))?;
+    let catalog = Arc::clone(&call.x.catalog);
+    let of = catalog.type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind).ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();
@@ -118,7 +118,7 @@ async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run:
         object,
         old: None,
         dry_run,
-        catalog: call.x.server.catalog,
+        catalog: &call.x.catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
@@ -132,7 +132,7 @@ async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run:
 /// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
 pub async fn bind_by_name(call: &mut Call<'_, '_>, object: Value) -> Result<Response<Body>, Status> {
     let pods = kinds::stored("", "pods").ok_or_else(Status::no_such_resource)?;
-    (call.resource, call.stored) = (pods, pods);
+    (call.resource, call.stored) = (Arc::clone(&pods), pods);
     call.x.attributes.name = meta::name(&object).to_owned();
     bind(call, object).await
 }
@@ -226,7 +226,7 @@ async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let dry_run = call.dry_run()?;
     admit(call, "TokenRequest", &mut request, dry_run).await?;
     let name = call.x.attributes.name.clone();
-    let account = get::read(call.x.server, call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+    let account = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
     let lookup = call.x.server.lookup();
     let issuer = std::sync::Arc::clone(&call.x.server.guards.issuer);
     let answer = issuer.issue(&account.value(), request, lookup.as_ref()).await?;

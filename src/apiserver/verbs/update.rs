@@ -15,8 +15,8 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    let sent = kinds::decode_body(&bytes, format, call.resource, &strictness, &mut call.x.warnings)?;
-    let mut sent = kinds::convert(sent, call.resource, call.stored)?;
+    let sent = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
+    let mut sent = kinds::convert(sent, &call.resource, &call.stored)?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut sent, &name)?;
     let manager = write::manager(call)?;
@@ -29,7 +29,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
 /// The object in the version of the request.
 pub fn answer(call: &Call<'_, '_>, written: Written) -> Result<Response<Body>, Status> {
     let code = if matches!(written, Written::Created(_)) { StatusCode::CREATED } else { StatusCode::OK };
-    present::object(call, code, kinds::convert(written.into_object(), call.stored, call.resource)?)
+    present::object(call, code, kinds::convert(written.into_object(), &call.stored, &call.resource)?)
 }
 
 /// Name and namespace of the object are those of the URL.

@@ -33,7 +33,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Format::Protobuf => Framing::Protobuf,
         Format::Yaml => return Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch")),
     };
-    let mut filter = list::filter(call.resource, call.stored, call.namespace(), &call.x.query)?;
+    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
         filter.fields = schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
     }
@@ -150,7 +151,7 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
         for event in batch.events.iter() {
             let entry = |kv: &store::KeyValue| {
                 let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
-                Entry::build(local, &kv.value, kv.mod_revision.0, kind.selectable()).ok().map(Arc::new)
+                Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok().map(Arc::new)
             };
             let after = if event.kind == EventKind::Put { entry(&event.kv) } else { None };
             let change = Arc::new(Change::new(event.kv.mod_revision.0, event.prev.as_ref().and_then(entry), after));

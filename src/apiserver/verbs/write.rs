@@ -118,7 +118,7 @@ pub fn resets(call: &Call<'_, '_>) -> &'static [&'static [&'static str]] {
 pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: bool, tracked: Option<&str>, make: &mut Make<'_>) -> Result<Written, Status> {
     let dry_run = call.dry_run()?;
     for _ in 0..TRIES {
-        let old = get::read(call.x.server, call.stored, call.namespace(), name).await?;
+        let old = get::read(call.x.server, &call.stored, call.namespace(), name).await?;
         let Some(old) = old else {
             if !create {
                 return Err(call.not_found(name));
@@ -131,18 +131,18 @@ pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: boo
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
         let turn = if gives { Some(call.x.server.turn().await?) } else { None };
-        unmoved(call.resource, name, &new, &old)?;
+        unmoved(&call.resource, name, &new, &old)?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
             track(call, manager, Some(&old), &mut new);
         }
-        if ends(call.stored, &new, &old) {
-            if dry_run || remove(call.x.server, call.stored, call.namespace(), name, rv).await?.is_some() {
+        if ends(&call.stored, &new, &old) {
+            if dry_run || remove(call.x.server, &call.stored, call.namespace(), name, rv).await?.is_some() {
                 return Ok(Written::Deleted(new));
             }
         } else if dry_run || unchanged(&new, &old) {
             return Ok(Written::Updated(if dry_run { new } else { old }));
-        } else if let Some(at) = put_in_turn(call.x.server, call.stored, call.namespace(), name, &mut new, rv, turn.as_ref()).await? {
+        } else if let Some(at) = put_in_turn(call.x.server, &call.stored, call.namespace(), name, &mut new, rv, turn.as_ref()).await? {
             meta::set_resource_version(&mut new, &at.to_string());
             return Ok(Written::Updated(new));
         }
@@ -168,8 +168,8 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
     if part == Part::Bound {
         return Ok(());
     }
-    let catalog = call.x.server.catalog;
-    schema::defaults::apply(catalog, call.stored, new);
+    let catalog = std::sync::Arc::clone(&call.x.catalog);
+    schema::defaults::apply(&catalog, &call.stored, new);
     prepare(call, part, new, old);
     let attributes = call.x.attributes.clone();
     let lookup = call.x.server.lookup();
@@ -182,7 +182,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         object: new,
         old: Some(old),
         dry_run,
-        catalog: catalog,
+        catalog: &catalog,
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
@@ -195,11 +195,11 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
     let errors = match part {
         // What a running pod may not change otherwise, these may.
         Part::Special if attributes.subresource == "ephemeralcontainers" => schema::validate::update_ephemeral_containers(review.object, old),
-        Part::Special if attributes.subresource == "resize" => schema::validate::create(call.stored, review.object),
-        Part::Status => schema::validate::update_status(call.stored, review.object, old),
-        Part::Main | Part::Special | Part::Bound => schema::validate::update(call.stored, review.object, old),
+        Part::Special if attributes.subresource == "resize" => schema::validate::create(&call.stored, review.object),
+        Part::Status => schema::validate::update_status(&call.stored, review.object, old),
+        Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
     };
-    kinds::verdict(call.resource, &name, errors)?;
+    kinds::verdict(&call.resource, &name, errors)?;
     admission(call.x.server, &mut review, false).await?;
     call.x.warnings.extend(warnings);
     Ok(())
@@ -207,11 +207,11 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
 
 fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
     match part {
-        Part::Main => schema::strategy::prepare_for_update(call.stored, new, old),
-        Part::Status => schema::strategy::prepare_for_status_update(call.stored, new, old),
+        Part::Main => schema::strategy::prepare_for_update(&call.stored, new, old),
+        Part::Status => schema::strategy::prepare_for_status_update(&call.stored, new, old),
         Part::Bound => {}
         Part::Special => {
-            let _known = schema::strategy::prepare_for_subresource_update(call.stored, &call.x.attributes.subresource, new, old);
+            let _known = schema::strategy::prepare_for_subresource_update(&call.stored, &call.x.attributes.subresource, new, old);
         }
     }
 }

@@ -116,6 +116,25 @@ pub fn decode(bytes: &[u8], format: Format, t: &TypeDef, validation: FieldValida
     outcome
 }
 
+/// Decodes one object of a resource, custom or built in.
+///
+/// Errors: see [`DecodeError`]; none is a server's fault.
+pub fn decode_resource(bytes: &[u8], format: Format, r: &Resource, validation: FieldValidation) -> Result<Decoded, DecodeError> {
+    let (value, repeated) = parse::parse(bytes, format, validation)?;
+    match &r.definition {
+        Some(definition) => definition.decode(value, validation, repeated),
+        None => conform::run(value, r.type_def(), validation, repeated),
+    }
+}
+
+/// [`conform`] for a resource, custom or built in.
+pub fn conform_resource(value: Value, r: &Resource, validation: FieldValidation) -> Result<Decoded, DecodeError> {
+    match &r.definition {
+        Some(definition) => definition.decode(value, validation, Vec::new()),
+        None => conform(value, r.type_def(), validation),
+    }
+}
+
 /// Brings a value that is already parsed (the result of a patch) into the type's form.
 pub fn conform(value: Value, t: &TypeDef, validation: FieldValidation) -> Result<Decoded, DecodeError> {
     conform::run(value, t, validation, Vec::new())

@@ -16,11 +16,11 @@ type Object = Map<String, Value>;
 
 /// Applies all defaults of a resource to an object that was decoded for it.
 pub fn apply(_catalog: &Catalog, r: &Resource, object: &mut Value) {
+    if let Some(definition) = &r.definition {
+        return definition.default(object);
+    }
     let Value::Object(map) = object else { return };
     declared(map, r.type_def());
-    if r.custom {
-        return;
-    }
     if let Some(apply) = hook(&r.group, &r.kind) {
         apply(map);
     }

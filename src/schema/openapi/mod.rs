@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::Catalog;
-use crate::table::api_version;
+use crate::table::{Resource, api_version};
 
+mod custom;
 mod descriptions;
 mod paths;
 mod schemas;
@@ -45,7 +46,8 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
     for group in catalog.groups() {
         for version in &group.versions {
             let path = path_of(&group.name, version);
-            let url = format!("/openapi/v3/{path}?hash={}", hash(&[build, &path]));
+            let stamps: Vec<&str> = catalog.of_version(&group.name, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str())).collect();
+            let url = format!("/openapi/v3/{path}?hash={}", hash(&[&[build, &path][..], &stamps].concat()));
             paths.insert(path, json!({"serverRelativeURL": url}));
         }
     }
@@ -62,6 +64,11 @@ pub fn hash(parts: &[&str]) -> String {
     sum.finalize().iter().map(|b| format!("{b:02X}")).collect()
 }
 
+/// A custom version that is only stored has a row, but nobody sees it.
+fn served(r: &&Resource) -> bool {
+    !r.custom || !r.verbs.is_empty()
+}
+
 /// The hash that discovery gives for the version in which a resource is stored.
 pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
     let sum = Sha256::digest(format!("{group}/{version}/{kind}").as_bytes());
@@ -70,7 +77,7 @@ pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
 
 /// The v3 document of one group version, or nothing if it is not served.
 pub fn v3(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<_> = catalog.of_version(group, version).collect();
+    let rows: Vec<_> = catalog.of_version(group, version).filter(served).collect();
     if rows.is_empty() {
         return None;
     }
@@ -89,11 +96,11 @@ pub fn v2(catalog: &Catalog, version: &str) -> Value {
     let mut all = Map::new();
     for group in catalog.groups() {
         for v in &group.versions {
-            let rows: Vec<_> = catalog.of_version(&group.name, v).collect();
+            let rows: Vec<_> = catalog.of_version(&group.name, v).filter(served).collect();
             all.extend(paths::of_version(Dialect::V2, &group.name, v, &rows));
         }
     }
-    let rows: Vec<_> = catalog.resources().iter().collect();
+    let rows: Vec<_> = catalog.resources().iter().map(AsRef::as_ref).filter(served).collect();
     let scheme =
         json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
     json!({

@@ -41,6 +41,8 @@ pub(super) fn closure(catalog: &Catalog, dialect: Dialect, rows: &[&Resource]) -
         if let Some(mut schema) = special(&name, dialect) {
             describe(&mut schema, descriptions.of_type(&name));
             out.insert(name, schema);
+        } else if let Some(schema) = super::custom::schema(rows, &name, dialect, &mut queue) {
+            out.insert(name, schema);
         } else if let Some(t) = type_of(catalog, rows, &name) {
             let mut writer = Writer { dialect, descriptions: &descriptions, needs: &mut queue };
             let mut schema = writer.schema(t);

@@ -90,8 +90,19 @@ pub fn columns(r: &Resource) -> &'static [Column] {
     printer_of(r).columns
 }
 
+/// The wire form of the columns, those of a custom resource too.
+pub fn column_values(r: &Resource) -> Vec<Value> {
+    match &r.definition {
+        Some(definition) => custom::columns(&definition.columns),
+        None => columns(r).iter().map(Column::to_value).collect(),
+    }
+}
+
 /// The cells of one object, as many as there are columns.
 pub fn row(r: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
+    if let Some(definition) = &r.definition {
+        return custom::row(&definition.columns, object, now);
+    }
     (printer_of(r).cells)(object, now)
 }
 

@@ -23,6 +23,7 @@ fn resource(group: &'static str, kind: &'static str) -> Resource {
         selectable: Vec::new(),
         type_ref: TypeRef::of(TypeDef::default()),
         custom: false,
+        definition: None,
     }
 }
 

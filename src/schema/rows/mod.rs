@@ -175,6 +175,7 @@ fn add_resource(catalog: &mut Catalog, line: &'static str) {
         selectable: storage::selectable(group, plural).iter().map(|s| Name::Borrowed(s)).collect(),
         type_ref,
         custom: false,
+        definition: None,
     });
 }
 

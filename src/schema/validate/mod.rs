@@ -8,10 +8,12 @@ mod checks;
 mod cluster;
 mod config;
 mod container;
+mod definition;
 mod metadata;
 mod network;
 mod pod;
 mod pod_update;
+mod policy;
 mod rbac;
 mod rules;
 mod storage;
@@ -33,6 +35,10 @@ use crate::validate::rules::rules_of;
 pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
     let rules = rules_of(r);
     let mut errors = metadata::create(r, object, rules.name);
+    if let Some(definition) = &r.definition {
+        custom(definition, object, None, &mut errors);
+        return errors;
+    }
     enums(r.type_def(), object, "", &mut errors);
     (rules.create)(object, &mut errors);
     errors
@@ -42,6 +48,10 @@ pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
 pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let rules = rules_of(r);
     let mut errors = metadata::update(new, old);
+    if let Some(definition) = &r.definition {
+        custom(definition, new, Some(old), &mut errors);
+        return errors;
+    }
     enums(r.type_def(), new, "", &mut errors);
     (rules.create)(new, &mut errors);
     (rules.update)(new, old, &mut errors);
@@ -49,8 +59,24 @@ pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// The same for a write to a subresource that changes metadata and `status` only.
-pub fn update_status(_r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    metadata::update(new, old)
+pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(new, old);
+    if let Some(definition) = &r.definition {
+        custom(definition, new, Some(old), &mut errors);
+    } else if r.kind == "CustomResourceDefinition" {
+        definition::status(new, &mut errors);
+    }
+    errors
+}
+
+/// The schema of a custom resource; its CEL rules are asked only about objects that fit it.
+fn custom(definition: &crate::custom::Definition, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let before = errors.len();
+    crate::custom::values::check(&definition.schema, new, old, "", errors);
+    crate::custom::values::repeats(&definition.schema, new, "", errors);
+    if errors.len() == before {
+        crate::custom::rules::check(&definition.schema, new, old, errors);
+    }
 }
 
 /// For the `ephemeralcontainers` subresource of pods: containers may be added, never changed or removed.

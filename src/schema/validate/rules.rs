@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::table::Resource;
 use crate::validate::checks::Errors;
 use crate::validate::names::{self, NameCheck};
-use crate::validate::{cluster, config, network, pod, pod_update, rbac, storage, workload};
+use crate::validate::{cluster, config, definition, network, pod, pod_update, policy, rbac, storage, workload};
 
 /// The rules of one kind.
 pub(super) struct Rules {
@@ -72,7 +72,8 @@ static RULES: &[Rules] = &[
     rule("apiregistration.k8s.io", "APIService", names::path_segment, anything, any_change),
     rule("certificates.k8s.io", "ClusterTrustBundle", names::path_segment, anything, any_change),
     rule(NET, "IPAddress", names::path_segment, cluster::ip_address, any_change),
-    rule("apiextensions.k8s.io", "CustomResourceDefinition", names::subdomain, cluster::definition, any_change),
+    rule("apiextensions.k8s.io", "CustomResourceDefinition", names::subdomain, definition::create, definition::update),
+    rule("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", names::subdomain, policy::validating, any_change),
     rule(RBAC, "Role", names::path_segment, rbac::role, any_change),
     rule(RBAC, "ClusterRole", names::path_segment, rbac::cluster_role, any_change),
     rule(RBAC, "RoleBinding", names::path_segment, rbac::role_binding, rbac::binding_update),

@@ -25,6 +25,7 @@ fn resource(group: &'static str, kind: &'static str, namespaced: bool) -> Resour
         selectable: Vec::new(),
         type_ref: TypeRef::of(TypeDef::default()),
         custom: false,
+        definition: None,
     }
 }
 

@@ -62,7 +62,7 @@ pub fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Result<V
 }
 
 /// `request` of the AdmissionReview.
-fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value) -> Result<Value, Status> {
+pub fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value) -> Result<Value, Status> {
     let a = review.attributes;
     let asked = as_requested(review);
     let gvk = |k: &Gvk| json!({ "group": k.group, "version": k.version, "kind": k.kind });

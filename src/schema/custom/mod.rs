@@ -1,20 +1,161 @@
-//! A CRD's structural schema in the table's form, so that custom objects get the same engine as built-in ones.
+//! Custom resources: a CRD's schemas compiled once, so that custom objects get the same engine as built-in ones.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::catalog::Catalog;
+use crate::decode::{Decoded, DecodeError, FieldValidation, go_kind};
 use crate::meta;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
+
+pub mod formats;
+pub mod node;
+pub mod rules;
+pub mod shape;
+pub mod structural;
+pub mod values;
+
+use node::Node;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The rows of a CRD's served versions, in the order of `spec.versions`.
+/// What one version of a CRD says about its objects beyond the row of the table.
+#[derive(Debug)]
+pub struct Definition {
+    /// Name of the CRD.
+    pub crd: String,
+    /// Its uid.
+    pub uid: String,
+    /// The schema.
+    pub schema: Node,
+    /// The same as it was written, for OpenAPI.
+    pub openapi: Value,
+    /// `additionalPrinterColumns`, or the default ones.
+    pub columns: Vec<Value>,
+    /// `subresources.scale`: JSON paths of spec replicas, status replicas and the label selector.
+    pub scale: Option<Scale>,
+    /// The warning that everybody gets who uses a deprecated version.
+    pub warning: Option<String>,
+    /// `spec.conversion` if its strategy is Webhook.
+    pub webhook: Option<Value>,
+    /// The CRD is being deleted: nothing new may be made.
+    pub terminating: bool,
+    /// A text that changes when the definition changes.
+    pub stamp: String,
+}
+
+/// Where a custom object keeps its replica counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Such as `spec.replicas`.
+    pub spec: Vec<String>,
+    /// Such as `status.replicas`.
+    pub status: Vec<String>,
+    /// Such as `status.selector`.
+    pub selector: Option<Vec<String>>,
+}
+
+/// Upstream's order of versions: GA before beta before alpha, higher numbers first, then everything else by name.
+pub fn version_order(a: &str, b: &str) -> Ordering {
+    let parse = |v: &str| -> Option<(u8, u64, u64)> {
+        let rest = v.strip_prefix('v')?;
+        let number = |t: &str| if t.is_empty() || t.starts_with('0') { None } else { t.parse().ok() };
+        for (word, rank) in [("alpha", 1), ("beta", 2)] {
+            if let Some((major, minor)) = rest.split_once(word) {
+                return Some((rank, number(major)?, number(minor)?));
+            }
+        }
+        Some((3, number(rest)?, 0))
+    };
+    match (parse(a), parse(b)) {
+        (Some(a), Some(b)) => b.cmp(&a),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => a.cmp(b),
+    }
+}
+
+impl Definition {
+    fn of(crd: &Value, version: &Value) -> Definition {
+        let schema = &version["schema"]["openAPIV3Schema"];
+        let paths = &version["subresources"]["scale"];
+        let path = |field: &str| paths[field].as_str().map(|p| p.trim_start_matches('.').split('.').map(str::to_owned).collect::<Vec<_>>());
+        let scale = path("specReplicasPath").zip(path("statusReplicasPath"));
+        let (group, kind) = (&crd["spec"]["group"], &crd["spec"]["names"]["kind"]);
+        let default = || format!("{}/{} {} is deprecated", text(group), text(&version["name"]), text(kind));
+        let warning = (version["deprecated"] == true).then(|| version["deprecationWarning"].as_str().map_or_else(default, str::to_owned));
+        let mut node = Node::compile(schema);
+        rules::attach(&mut node, schema);
+        Definition {
+            crd: meta::name(crd).to_owned(),
+            uid: meta::uid(crd).to_owned(),
+            schema: node,
+            openapi: schema.clone(),
+            columns: crate::print::custom::or_default(crate::read::list(version, "additionalPrinterColumns")),
+            scale: scale.map(|(spec, status)| Scale { spec, status, selector: path("labelSelectorPath") }),
+            warning,
+            webhook: (crd["spec"]["conversion"]["strategy"] == "Webhook").then(|| crd["spec"]["conversion"].clone()),
+            terminating: meta::deletion_timestamp(crd).is_some(),
+            stamp: stamp(crd),
+        }
+    }
+
+    /// Brings a body into the form of the schema: metadata by its type, unknown fields dropped and reported.
+    ///
+    /// Errors: it is no object, its metadata has a wrong type, or (strict) there are unknown or repeated fields.
+    pub fn decode(&self, mut value: Value, validation: FieldValidation, mut problems: Vec<String>) -> Result<Decoded, DecodeError> {
+        if !value.is_object() {
+            let what = go_kind(&value);
+            return Err(DecodeError::Type(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")));
+        }
+        let mut unknown = Vec::new();
+        shape::metadata(&self.schema, &mut value, &mut unknown)?;
+        shape::prune(&self.schema, &mut value, &mut unknown);
+        unknown.sort();
+        problems.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+        if value.get("metadata").is_none_or(Value::is_null) {
+            value["metadata"] = serde_json::json!({"creationTimestamp": null});
+        }
+        problems.truncate(100);
+        match validation {
+            FieldValidation::Strict if !problems.is_empty() => Err(DecodeError::Strict(problems)),
+            FieldValidation::Warn => Ok(Decoded { value, warnings: problems }),
+            _ => Ok(Decoded { value, warnings: Vec::new() }),
+        }
+    }
+
+    /// Fills in the schema's defaults.
+    pub fn default(&self, value: &mut Value) {
+        shape::default(&self.schema, value);
+    }
+
+    /// What an older definition let in becomes what this one would have let in.
+    pub fn normalize(&self, value: &mut Value) {
+        shape::prune(&self.schema, value, &mut Vec::new());
+        shape::default(&self.schema, value);
+    }
+}
+
+/// A text that changes when the definition changes.
+pub fn stamp(crd: &Value) -> String {
+    crate::openapi::hash(&[meta::uid(crd), &crd["spec"].to_string()])
+}
+
+fn text(v: &Value) -> &str {
+    v.as_str().unwrap_or_default()
+}
+
+/// The rows of a CRD's served versions, and of the one that is stored, in the order of `spec.versions`.
+///
+/// The stored version's row has no verbs if it is not served.
 pub fn resources(crd: &Value) -> Vec<Resource> {
     let spec = &crd["spec"];
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let stored = versions.iter().find(|v| v["storage"] == true).map(|v| name(&v["name"])).unwrap_or_default();
-    versions.iter().filter(|v| v["served"] == true).map(|v| resource(crd, v, &stored)).collect()
+    versions.iter().filter(|v| v["served"] == true || v["storage"] == true).map(|v| resource(crd, v, &stored)).collect()
 }
 
 fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
@@ -23,12 +164,13 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
     let gvk = Gvk { group: name(&spec["group"]), version: name(&version["name"]), kind: name(&names["kind"]) };
     let schema = &version["schema"]["openAPIV3Schema"];
     let verbs = |all: &[&'static str]| all.iter().map(|v| Name::Borrowed(v)).collect::<Vec<_>>();
+    let served = version["served"] == true;
     let mut subresources = Vec::new();
-    if version["subresources"]["scale"].is_object() {
+    if served && version["subresources"]["scale"].is_object() {
         let kind = Gvk { group: "autoscaling".into(), version: "v1".into(), kind: "Scale".into() };
         subresources.push(Subresource { name: "scale".into(), kind, verbs: verbs(&["get", "patch", "update"]) });
     }
-    if version["subresources"]["status"].is_object() {
+    if served && version["subresources"]["status"].is_object() {
         subresources.push(Subresource { name: "status".into(), kind: gvk.clone(), verbs: verbs(&["get", "patch", "update"]) });
     }
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
@@ -43,7 +185,7 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
         short_names: list(&names["shortNames"]),
         categories: list(&names["categories"]),
         namespaced: spec["scope"] == "Namespaced",
-        verbs: verbs(&VERBS),
+        verbs: if served { verbs(&VERBS) } else { Vec::new() },
         subresources,
         storage_version: stored.clone(),
         storage_group: gvk.group.clone(),
@@ -52,6 +194,7 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
         selectable: selectable.map(|f| f["jsonPath"].as_str().unwrap_or_default().trim_start_matches('.').to_owned().into()).collect(),
         type_ref: TypeRef::of(root(schema, gvk, meta::name(crd))),
         custom: true,
+        definition: Some(Arc::new(Definition::of(crd, version))),
     }
 }
 

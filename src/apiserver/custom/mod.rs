@@ -1,0 +1,5 @@
+//! Custom resources: which are served, and who keeps their definitions' status.
+
+pub mod catalogs;
+pub mod keeper;
+pub mod status;

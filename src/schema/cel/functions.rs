@@ -1,0 +1,221 @@
+//! The functions and methods of CEL's and Kubernetes's libraries.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ipnet::IpNet;
+use jiff::Timestamp;
+
+use super::eval::{Fault, Outcome, Run, error};
+use super::operators::weight;
+use super::semver::Semver;
+use super::url::Url;
+use super::value::Val;
+use super::{lists, network, strings, time};
+use crate::quantity::Quantity;
+
+/// `name(args)`.
+pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
+    run.pay(args.iter().map(weight).sum())?;
+    match (name, args) {
+        ("size", [of]) => size(of),
+        ("type", [of]) => Ok(Val::Type(of.type_name().into())),
+        ("dyn", [of]) => Ok(of.clone()),
+        ("int" | "uint" | "double" | "string" | "bytes" | "bool" | "timestamp" | "duration", [of]) => convert(name, of),
+        ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(text, pattern),
+        ("quantity", [Val::Text(text)]) => match text.parse::<Quantity>() {
+            Ok(q) => Ok(Val::Quantity(q.into())),
+            Err(_) => error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
+        },
+        ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
+        ("ip", [Val::Text(text)]) => network::read_ip(text).map(Val::Ip).ok_or_else(|| Fault::Error(format!("IP Address {text:?} parse error during conversion from string"))),
+        ("isIP", [Val::Text(text)]) => Ok(Val::Bool(network::read_ip(text).is_some())),
+        ("ip.isCanonical", [Val::Text(text)]) => match network::read_ip(text) {
+            Some(ip) => Ok(Val::Bool(ip.to_string() == text.as_ref())),
+            None => error(format!("IP Address {text:?} parse error during conversion from string")),
+        },
+        ("cidr", [Val::Text(text)]) => network::read_cidr(text).map(Val::Cidr).ok_or_else(|| Fault::Error(format!("network address parse error during conversion from string: {text:?}"))),
+        ("isCIDR", [Val::Text(text)]) => Ok(Val::Bool(network::read_cidr(text).is_some())),
+        ("url", [Val::Text(text)]) => match Url::read(text) {
+            Some(url) => Ok(Val::Url(url.into())),
+            None => error(format!("URL parse error during conversion from string: parse {text:?}: invalid URI for request")),
+        },
+        ("isURL", [Val::Text(text)]) => Ok(Val::Bool(Url::read(text).is_some())),
+        ("semver" | "isSemver", [Val::Text(text), rest @ ..]) => {
+            let read = Semver::read(text, matches!(rest, [Val::Bool(true)]));
+            match (name, read) {
+                ("isSemver", read) => Ok(Val::Bool(read.is_some())),
+                (_, Some(version)) => Ok(Val::Semver(version.into())),
+                (_, None) => error(format!("semver parse error on {text:?}")),
+            }
+        }
+        ("optional.of", [of]) => Ok(Val::Optional(Some(Arc::new(of.clone())))),
+        ("optional.none", []) => Ok(Val::Optional(None)),
+        ("optional.ofNonZeroValue", [of]) => Ok(Val::Optional((!is_zero(of)).then(|| Arc::new(of.clone())))),
+        ("base64.encode", [Val::Bytes(bytes)]) => Ok(Val::text(&STANDARD.encode(bytes))),
+        ("base64.decode", [Val::Text(text)]) => STANDARD.decode(text.as_bytes()).map(|b| Val::Bytes(b.into())).map_err(|e| Fault::Error(e.to_string())),
+        ("jsonpatch.escapeKey", [Val::Text(text)]) => Ok(Val::text(&text.replace('~', "~0").replace('/', "~1"))),
+        ("strings.quote", [Val::Text(text)]) => Ok(Val::text(&format!("{text:?}"))),
+        ("lists.range", [Val::Int(n)]) => {
+            let n = usize::try_from(*n).unwrap_or(0);
+            run.pay(n)?;
+            Ok(Val::list((0..n as i64).map(Val::Int).collect()))
+        }
+        ("format.named", [Val::Text(name)]) => Ok(Val::Optional(strings::known_format(name).then(|| Arc::new(Val::Format(Arc::clone(name)))))),
+        (name, []) if name.starts_with("format.") => Ok(Val::Format(name.trim_start_matches("format.").into())),
+        (name, args) if name.starts_with("sets.") => lists::sets(run, name, args),
+        (name, args) if name.starts_with("math.") => lists::math(name, args),
+        _ => error(format!("no such overload: {name}")),
+    }
+}
+
+/// `target.name(args)`.
+pub fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> Outcome {
+    run.pay(weight(target) + args.iter().map(weight).sum::<usize>())?;
+    match (target, name, args) {
+        (_, "size", []) => size(target),
+        (Val::Text(text), _, _) => strings::method(run, text, name, args),
+        (Val::List(list), _, _) => lists::method(run, list, name, args),
+        (Val::Optional(inner), "hasValue", []) => Ok(Val::Bool(inner.is_some())),
+        (Val::Optional(inner), "value", []) => inner.as_ref().map(|v| (**v).clone()).ok_or_else(|| Fault::Error("optional.none() dereference".into())),
+        (Val::Time(at), _, []) => moment(*at, "", name),
+        (Val::Time(at), _, [Val::Text(zone)]) => moment(*at, zone, name),
+        (Val::Duration(nanos), _, []) => match name {
+            "getHours" => Ok(Val::Int(nanos / 3_600_000_000_000)),
+            "getMinutes" => Ok(Val::Int(nanos / 60_000_000_000)),
+            "getSeconds" => Ok(Val::Int(nanos / 1_000_000_000)),
+            "getMilliseconds" => Ok(Val::Int(nanos / 1_000_000 % 1000)),
+            _ => error("no such overload"),
+        },
+        (Val::Quantity(q), _, _) => quantity(q, name, args),
+        (Val::Ip(ip), _, []) => network::ip(*ip, name),
+        (Val::Cidr(net), _, _) => network::cidr(*net, name, args),
+        (Val::Url(url), _, []) => {
+            let text = match name {
+                "getScheme" => &url.scheme,
+                "getHost" => &url.host,
+                "getHostname" => url.hostname(),
+                "getPort" => url.port(),
+                "getEscapedPath" => &url.path,
+                "getQuery" => return Ok(Val::object(url.queries().into_iter().map(|(k, v)| (k, Val::list(v.iter().map(|t| Val::text(t)).collect()))))),
+                _ => return error("no such overload"),
+            };
+            Ok(Val::text(text))
+        }
+        (Val::Semver(a), "isLessThan", [Val::Semver(b)]) => Ok(Val::Bool(a < b)),
+        (Val::Semver(a), "isGreaterThan", [Val::Semver(b)]) => Ok(Val::Bool(a > b)),
+        (Val::Semver(a), "compareTo", [Val::Semver(b)]) => Ok(Val::Int(a.cmp(b) as i64)),
+        (Val::Semver(a), "major" | "minor" | "patch", []) => {
+            let idx = match name {
+                "major" => 0,
+                "minor" => 1,
+                _ => 2,
+            };
+            Ok(Val::Int(i64::try_from(a.numbers[idx]).unwrap_or(i64::MAX)))
+        }
+        (Val::Format(format), "validate", [Val::Text(text)]) => {
+            let problems = strings::format_problems(format, text);
+            Ok(Val::Optional((!problems.is_empty()).then(|| Arc::new(Val::list(problems.iter().map(|p| Val::text(p)).collect())))))
+        }
+        (Val::Authz(authz), _, _) => authz.method(run.host, name, args),
+        _ => error(format!("no such overload: {}.{name}", target.type_name())),
+    }
+}
+
+fn moment(at: Timestamp, zone: &str, name: &str) -> Outcome {
+    time::field(at, zone, name).map(Val::Int).ok_or_else(|| Fault::Error(format!("unknown time zone {zone}")))
+}
+
+fn size(of: &Val) -> Outcome {
+    Ok(Val::Int(match of {
+        Val::Text(s) => s.chars().count() as i64,
+        Val::Bytes(b) => b.len() as i64,
+        Val::List(l) => l.len() as i64,
+        Val::Map(m) => m.len() as i64,
+        _ => return error("no such overload"),
+    }))
+}
+
+fn is_zero(of: &Val) -> bool {
+    match of {
+        Val::Null | Val::Bool(false) | Val::Int(0) | Val::Uint(0) | Val::Duration(0) | Val::Optional(None) => true,
+        Val::Double(n) => *n == 0.0,
+        Val::Text(s) => s.is_empty(),
+        Val::Bytes(b) => b.is_empty(),
+        Val::List(l) => l.is_empty(),
+        Val::Map(m) => m.is_empty(),
+        _ => false,
+    }
+}
+
+fn convert(to: &str, of: &Val) -> Outcome {
+    let range = || error("range error converting value");
+    match (to, of) {
+        ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) | ("string", Val::Text(_)) | ("bytes", Val::Bytes(_)) => Ok(of.clone()),
+        ("bool", Val::Bool(_)) | ("timestamp", Val::Time(_)) | ("duration", Val::Duration(_)) => Ok(of.clone()),
+        ("int", Val::Uint(n)) => i64::try_from(*n).map(Val::Int).or_else(|_| range()),
+        ("int", Val::Double(n)) => if n.abs() < 9.2e18 { Ok(Val::Int(*n as i64)) } else { range() },
+        ("int", Val::Text(s)) => s.parse().map(Val::Int).or_else(|_| error(format!("strconv.ParseInt: parsing {s:?}: invalid syntax"))),
+        ("int", Val::Time(t)) => Ok(Val::Int(t.as_second())),
+        ("int", Val::Duration(nanos)) => Ok(Val::Int(*nanos)),
+        ("uint", Val::Int(n)) => u64::try_from(*n).map(Val::Uint).or_else(|_| range()),
+        ("uint", Val::Double(n)) => if (0.0..1.8e19).contains(n) { Ok(Val::Uint(*n as u64)) } else { range() },
+        ("uint", Val::Text(s)) => s.parse().map(Val::Uint).or_else(|_| error(format!("strconv.ParseUint: parsing {s:?}: invalid syntax"))),
+        ("double", Val::Text(s)) => s.parse().map(Val::Double).or_else(|_| error(format!("strconv.ParseFloat: parsing {s:?}: invalid syntax"))),
+        ("double", n) => n.double().map(Val::Double).ok_or_else(|| Fault::Error("no such overload".into())),
+        ("string", of) => strings::show(of).map(|t| Val::text(&t)).ok_or_else(|| Fault::Error("no such overload".into())),
+        ("bytes", Val::Text(s)) => Ok(Val::Bytes(s.as_bytes().into())),
+        ("bool", Val::Text(s)) => match s.as_ref() {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Val::Bool(true)),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
+            other => error(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
+        },
+        ("timestamp", Val::Text(s)) => s.parse().map(Val::Time).or_else(|_| error(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\""))),
+        ("timestamp", Val::Int(n)) => Timestamp::from_second(*n).map(Val::Time).or_else(|_| range()),
+        ("duration", Val::Text(s)) => time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(format!("time: invalid duration {s:?}"))),
+        ("duration", Val::Int(n)) => Ok(Val::Duration(*n)),
+        _ => error("no such overload"),
+    }
+}
+
+fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
+    let other = match args {
+        [] => None,
+        [Val::Quantity(other)] => Some((**other).clone()),
+        [Val::Int(n)] => Some(Quantity::from_units(*n, q.notation())),
+        _ => return error("no such overload"),
+    };
+    match (name, other) {
+        ("sign", None) => Ok(Val::Int(i64::from(q.sign()))),
+        ("isInteger", None) => Ok(Val::Bool(q.is_whole())),
+        ("asInteger", None) if q.is_whole() => Ok(Val::Int(q.value())),
+        ("asInteger", None) => error("cannot convert value to integer"),
+        ("asApproximateFloat", None) => Ok(Val::Double(if q.is_whole() { q.value() as f64 } else { q.milli_value() as f64 / 1000.0 })),
+        ("add", Some(other)) => Ok(Val::Quantity((**q).clone().add(other).into())),
+        ("sub", Some(other)) => Ok(Val::Quantity((**q).clone().sub(other).into())),
+        ("isLessThan", Some(other)) => Ok(Val::Bool(**q < other)),
+        ("isGreaterThan", Some(other)) => Ok(Val::Bool(**q > other)),
+        ("compareTo", Some(other)) => Ok(Val::Int((**q).cmp(&other) as i64)),
+        _ => error("no such overload"),
+    }
+}
+
+/// The two sorts of addresses, for [`network`].
+pub(super) fn address(of: &Val) -> Option<IpAddr> {
+    match of {
+        Val::Ip(ip) => Some(*ip),
+        Val::Text(text) => network::read_ip(text),
+        _ => None,
+    }
+}
+
+/// A network, or the text of one.
+pub(super) fn net(of: &Val) -> Option<IpNet> {
+    match of {
+        Val::Cidr(net) => Some(*net),
+        Val::Text(text) => network::read_cidr(text),
+        _ => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! CEL with Kubernetes's libraries: parsed and type checked once, run within a budget.
+//!
+//! Why not a crate: none checks types or meters cost, and both are what an API server promises about its expressions.
+
+pub mod authz;
+pub mod check;
+pub mod eval;
+mod functions;
+mod lists;
+mod network;
+mod operators;
+pub mod semver;
+pub mod signatures;
+mod strings;
+pub mod syntax;
+pub mod time;
+pub mod types;
+pub mod url;
+pub mod value;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+use eval::{Fault, Lazy, Outcome, Run};
+use syntax::{Expr, Kind, show};
+use types::Ty;
+use value::Val;
+
+/// What one expression may spend, as upstream's `PerCallLimit`.
+pub const CALL_BUDGET: i64 = 1_000_000;
+/// What all expressions about one object may spend, as upstream's `RuntimeCELCostBudget`.
+pub const OBJECT_BUDGET: i64 = 10_000_000;
+
+/// A compiled expression.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// As it was written.
+    pub text: String,
+    expr: Expr,
+    /// What it makes.
+    pub result: Ty,
+}
+
+/// What an expression sees while it runs.
+#[derive(Default)]
+pub struct Surroundings<'a> {
+    /// Names and values.
+    pub values: Vec<(String, Val)>,
+    /// `variables.NAME`.
+    pub lazy: Option<&'a Lazy<'a>>,
+    /// Answers questions to the authorizer.
+    pub host: Option<&'a dyn authz::Host>,
+}
+
+impl Program {
+    /// Compiles an expression that may use these names.
+    ///
+    /// Errors: cel-go's text, with the place shown.
+    pub fn compile(text: &str, names: &[(String, Ty)]) -> Result<Program, String> {
+        let expr = syntax::parse(text).map_err(|issue| show(&issue, text))?;
+        let result = check::check(&expr, names).map_err(|issue| show(&issue, text))?;
+        Ok(Program { text: text.to_owned(), expr, result })
+    }
+
+    /// Runs it. What it costs is taken from `budget`, and no call may cost more than [`CALL_BUDGET`].
+    ///
+    /// Errors: see [`Fault`].
+    pub fn run(&self, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Outcome {
+        let allowed = budget.get().min(CALL_BUDGET);
+        let own = Cell::new(allowed);
+        let mut run = Run { scope: surroundings.values.clone(), budget: &own, lazy: surroundings.lazy, host: surroundings.host };
+        let result = run.eval(&self.expr);
+        budget.set(budget.get() - (allowed - own.get().max(0)));
+        result
+    }
+
+    /// The same for an expression that says yes or no.
+    ///
+    /// Errors: see [`Fault`].
+    pub fn holds(&self, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Result<bool, Fault> {
+        match self.run(surroundings, budget)? {
+            Val::Bool(b) => Ok(b),
+            other => eval::error(format!("expected bool, got {}", other.type_name())),
+        }
+    }
+
+    /// Whether the expression uses a name anywhere.
+    pub fn uses(&self, name: &str) -> bool {
+        uses(&self.expr, name)
+    }
+}
+
+fn uses(expr: &Expr, name: &str) -> bool {
+    match &expr.kind {
+        Kind::Literal(_) => false,
+        Kind::Ident(n) => n == name,
+        Kind::Select { of, .. } => uses(of, name),
+        Kind::Call { target, args, .. } => target.as_ref().is_some_and(|t| uses(t, name)) || args.iter().any(|a| uses(a, name)),
+        Kind::List(items) => items.iter().any(|(e, _)| uses(e, name)),
+        Kind::Map(entries) => entries.iter().any(|(k, v, _)| uses(k, name) || uses(v, name)),
+        Kind::Struct { fields, .. } => fields.iter().any(|(_, v, _)| uses(v, name)),
+        Kind::Macro(m) => uses(&m.range, name) || m.body.iter().any(|b| uses(b, name)),
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::Error(text) => f.write_str(text),
+            Fault::Budget => f.write_str("operation cancelled: actual cost limit exceeded"),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Addresses and networks.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::eval::{Outcome, error};
+use super::functions::{address, net};
+use super::value::Val;
+
+/// An address; IPv4 inside IPv6 and zones are refused, as upstream refuses them.
+pub fn read_ip(text: &str) -> Option<IpAddr> {
+    let ip: IpAddr = text.parse().ok()?;
+    match ip {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => None,
+        ip => Some(ip),
+    }
+}
+
+/// A network.
+pub fn read_cidr(text: &str) -> Option<IpNet> {
+    let net: IpNet = text.parse().ok()?;
+    read_ip(text.split('/').next().unwrap_or_default()).map(|_| net)
+}
+
+/// A method of an address.
+pub fn ip(ip: IpAddr, name: &str) -> Outcome {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    };
+    let link_multicast = match ip {
+        IpAddr::V4(v4) => v4.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(v6) => v6.segments()[0] & 0xff0f == 0xff02,
+    };
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    Ok(Val::Bool(match name {
+        "family" => return Ok(Val::Int(if ip.is_ipv4() { 4 } else { 6 })),
+        "isUnspecified" => ip.is_unspecified(),
+        "isLoopback" => ip.is_loopback(),
+        "isLinkLocalMulticast" => link_multicast,
+        "isLinkLocalUnicast" => link_local,
+        "isGlobalUnicast" => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local || broadcast),
+        _ => return error("no such overload"),
+    }))
+}
+
+/// A method of a network.
+pub fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
+    match (name, args) {
+        ("ip", []) => Ok(Val::Ip(of.addr())),
+        ("masked", []) => Ok(Val::Cidr(of.trunc())),
+        ("prefixLength", []) => Ok(Val::Int(i64::from(of.prefix_len()))),
+        ("containsIP", [other]) => match address(other) {
+            Some(ip) => Ok(Val::Bool(of.contains(&ip))),
+            None => error("IP Address parse error during conversion from string"),
+        },
+        ("containsCIDR", [other]) => match net(other) {
+            Some(net) => Ok(Val::Bool(of.trunc().contains(&net))),
+            None => error("network address parse error during conversion from string"),
+        },
+        _ => error("no such overload"),
+    }
+}

@@ -1,0 +1,233 @@
+//! The functions that Kubernetes's CEL has, with their types: what the checker knows, and the names that the evaluator answers to.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use super::types::Ty;
+
+/// One overload.
+#[derive(Debug)]
+pub struct Signature {
+    /// The type of what stands before the dot.
+    pub target: Option<Ty>,
+    /// Of the arguments.
+    pub args: Vec<Ty>,
+    /// Of the result.
+    pub result: Ty,
+}
+
+// `name: target.(args)->result` for methods, `name: (args)->result` for functions; A and B stand for any one type.
+const TABLE: &str = "
+_==_: (A,A)->bool
+_!=_: (A,A)->bool
+@in: (A,list<A>)->bool; (A,map<A,B>)->bool
+!_: (bool)->bool
+-_: (int)->int; (double)->double
+_&&_: (bool,bool)->bool
+_||_: (bool,bool)->bool
+_?_:_: (bool,A,A)->A
+_[_]: (list<A>,int)->A; (map<A,B>,A)->B; (optional<list<A>>,int)->optional<A>; (optional<map<A,B>>,A)->optional<B>
+_[?_]: (list<A>,int)->optional<A>; (map<A,B>,A)->optional<B>; (optional<list<A>>,int)->optional<A>; (optional<map<A,B>>,A)->optional<B>
+_+_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (string,string)->string; (bytes,bytes)->bytes; (list<A>,list<A>)->list<A>; (time,duration)->time; (duration,time)->time; (duration,duration)->duration
+_-_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (time,time)->duration; (time,duration)->time; (duration,duration)->duration
+_*_: (int,int)->int; (uint,uint)->uint; (double,double)->double
+_/_: (int,int)->int; (uint,uint)->uint; (double,double)->double
+_%_: (int,int)->int; (uint,uint)->uint
+size: (string)->int; (bytes)->int; (list<A>)->int; (map<A,B>)->int; string.()->int; bytes.()->int; list<A>.()->int; map<A,B>.()->int
+type: (A)->type
+dyn: (A)->dyn
+int: (int)->int; (uint)->int; (double)->int; (string)->int; (time)->int; (duration)->int
+uint: (uint)->uint; (int)->uint; (double)->uint; (string)->uint
+double: (double)->double; (int)->double; (uint)->double; (string)->double
+string: (string)->string; (bool)->string; (int)->string; (uint)->string; (double)->string; (bytes)->string; (time)->string; (duration)->string; (ip)->string; (cidr)->string; (quantity)->string
+bytes: (bytes)->bytes; (string)->bytes
+bool: (bool)->bool; (string)->bool
+timestamp: (time)->time; (string)->time; (int)->time
+duration: (duration)->duration; (string)->duration; (int)->duration
+contains: string.(string)->bool
+startsWith: string.(string)->bool
+endsWith: string.(string)->bool
+matches: string.(string)->bool; (string,string)->bool
+charAt: string.(int)->string
+indexOf: string.(string)->int; string.(string,int)->int; list<A>.(A)->int
+lastIndexOf: string.(string)->int; string.(string,int)->int; list<A>.(A)->int
+lowerAscii: string.()->string
+upperAscii: string.()->string
+replace: string.(string,string)->string; string.(string,string,int)->string
+split: string.(string)->list<string>; string.(string,int)->list<string>
+substring: string.(int)->string; string.(int,int)->string
+trim: string.()->string
+reverse: string.()->string; list<A>.()->list<A>
+join: list<string>.()->string; list<string>.(string)->string
+format: string.(list<dyn>)->string
+strings.quote: (string)->string
+find: string.(string)->string
+findAll: string.(string)->list<string>; string.(string,int)->list<string>
+isSorted: list<A>.()->bool
+sum: list<A>.()->A
+min: list<A>.()->A
+max: list<A>.()->A
+slice: list<A>.(int,int)->list<A>
+flatten: list<dyn>.()->list<dyn>; list<dyn>.(int)->list<dyn>
+sort: list<A>.()->list<A>
+distinct: list<A>.()->list<A>
+first: list<A>.()->optional<A>
+last: list<A>.()->optional<A>
+lists.range: (int)->list<int>
+sets.contains: (list<A>,list<A>)->bool
+sets.equivalent: (list<A>,list<A>)->bool
+sets.intersects: (list<A>,list<A>)->bool
+math.greatest: (A)->dyn; (dyn,dyn)->dyn; (dyn,dyn,dyn)->dyn; (dyn,dyn,dyn,dyn)->dyn
+math.least: (A)->dyn; (dyn,dyn)->dyn; (dyn,dyn,dyn)->dyn; (dyn,dyn,dyn,dyn)->dyn
+math.abs: (A)->A
+math.sign: (A)->A
+math.ceil: (double)->double
+math.floor: (double)->double
+math.round: (double)->double
+math.trunc: (double)->double
+math.isNaN: (double)->bool
+math.isInf: (double)->bool
+math.isFinite: (double)->bool
+math.sqrt: (dyn)->double
+math.bitAnd: (A,A)->A
+math.bitOr: (A,A)->A
+math.bitXor: (A,A)->A
+math.bitNot: (A)->A
+math.bitShiftLeft: (A,int)->A
+math.bitShiftRight: (A,int)->A
+base64.encode: (bytes)->string
+base64.decode: (string)->bytes
+optional.of: (A)->optional<A>
+optional.ofNonZeroValue: (A)->optional<A>
+optional.none: ()->optional<dyn>
+hasValue: optional<A>.()->bool
+value: optional<A>.()->A
+or: optional<A>.(optional<A>)->optional<A>
+orValue: optional<A>.(A)->A
+getFullYear: time.()->int; time.(string)->int
+getMonth: time.()->int; time.(string)->int
+getDate: time.()->int; time.(string)->int
+getDayOfMonth: time.()->int; time.(string)->int
+getDayOfWeek: time.()->int; time.(string)->int
+getDayOfYear: time.()->int; time.(string)->int
+getHours: time.()->int; time.(string)->int; duration.()->int
+getMinutes: time.()->int; time.(string)->int; duration.()->int
+getSeconds: time.()->int; time.(string)->int; duration.()->int
+getMilliseconds: time.()->int; time.(string)->int; duration.()->int
+quantity: (string)->quantity
+isQuantity: (string)->bool
+sign: quantity.()->int
+isInteger: quantity.()->bool
+asInteger: quantity.()->int
+asApproximateFloat: quantity.()->double
+add: quantity.(quantity)->quantity; quantity.(int)->quantity
+sub: quantity.(quantity)->quantity; quantity.(int)->quantity
+isLessThan: quantity.(quantity)->bool; semver.(semver)->bool
+isGreaterThan: quantity.(quantity)->bool; semver.(semver)->bool
+compareTo: quantity.(quantity)->int; semver.(semver)->int
+ip: (string)->ip; cidr.()->ip
+isIP: (string)->bool
+ip.isCanonical: (string)->bool
+family: ip.()->int
+isUnspecified: ip.()->bool
+isLoopback: ip.()->bool
+isLinkLocalMulticast: ip.()->bool
+isLinkLocalUnicast: ip.()->bool
+isGlobalUnicast: ip.()->bool
+cidr: (string)->cidr
+isCIDR: (string)->bool
+containsIP: cidr.(ip)->bool; cidr.(string)->bool
+containsCIDR: cidr.(cidr)->bool; cidr.(string)->bool
+masked: cidr.()->cidr
+prefixLength: cidr.()->int
+url: (string)->url
+isURL: (string)->bool
+getScheme: url.()->string
+getHost: url.()->string
+getHostname: url.()->string
+getPort: url.()->string
+getEscapedPath: url.()->string
+getQuery: url.()->map<string,list<string>>
+semver: (string)->semver; (string,bool)->semver
+isSemver: (string)->bool; (string,bool)->bool
+major: semver.()->int
+minor: semver.()->int
+patch: semver.()->int
+format.named: (string)->optional<format>
+validate: format.(string)->optional<list<string>>
+path: authorizer.(string)->authorizer
+group: authorizer.(string)->authorizer
+resource: authorizer.(string)->authorizer
+subresource: authorizer.(string)->authorizer
+namespace: authorizer.(string)->authorizer
+name: authorizer.(string)->authorizer
+serviceAccount: authorizer.(string,string)->authorizer
+check: authorizer.(string)->authorizer
+allowed: authorizer.()->bool
+reason: authorizer.()->string
+errored: authorizer.()->bool
+error: authorizer.()->string
+jsonpatch.escapeKey: (string)->string
+";
+
+/// The formats of `format.NAME()`.
+pub const FORMATS: [&str; 13] = [
+    "dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "dns1123LabelPrefix", "dns1123SubdomainPrefix", "dns1035LabelPrefix", "labelValue", "uri",
+    "uuid", "byte", "date", "datetime",
+];
+
+fn table() -> &'static BTreeMap<String, Vec<Signature>> {
+    static TABLE_READ: OnceLock<BTreeMap<String, Vec<Signature>>> = OnceLock::new();
+    TABLE_READ.get_or_init(|| {
+        let mut all = BTreeMap::new();
+        for line in TABLE.lines().filter(|l| !l.is_empty()) {
+            let Some((name, overloads)) = line.split_once(": ") else { continue };
+            all.insert(name.to_owned(), overloads.split("; ").filter_map(read).collect());
+        }
+        let numbers = ["int", "uint", "double"];
+        for op in ["_<_", "_<=_", "_>_", "_>=_"] {
+            let mut overloads: Vec<Signature> = ["bool", "string", "bytes", "time", "duration"].iter().filter_map(|t| read(&format!("({t},{t})->bool"))).collect();
+            overloads.extend(numbers.iter().flat_map(|a| numbers.iter().filter_map(move |b| read(&format!("({a},{b})->bool")))));
+            all.insert(op.to_owned(), overloads);
+        }
+        for format in FORMATS {
+            all.insert(format!("format.{format}"), read("()->format").into_iter().collect());
+        }
+        all
+    })
+}
+
+fn read(text: &str) -> Option<Signature> {
+    let (before, result) = text.rsplit_once("->")?;
+    let (target, args) = before.split_once('(')?;
+    let target = target.strip_suffix('.').map(|t| Ty::read(t.trim()));
+    let args = args.strip_suffix(')')?;
+    // Commas inside `map<A,B>` part no arguments.
+    let (mut parts, mut depth, mut part) = (Vec::new(), 0, String::new());
+    for c in args.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(std::mem::take(&mut part));
+                continue;
+            }
+            _ => {}
+        }
+        part.push(c);
+    }
+    if !part.is_empty() {
+        parts.push(part);
+    }
+    Some(Signature { target, args: parts.iter().map(|p| Ty::read(p)).collect(), result: Ty::read(result) })
+}
+
+/// The overloads of a function or method.
+pub fn of(name: &str) -> &'static [Signature] {
+    table().get(name).map_or(&[], Vec::as_slice)
+}
+
+/// Whether there is a function of this name.
+pub fn is_function(name: &str) -> bool {
+    table().contains_key(name)
+}

@@ -1,0 +1,582 @@
+//! CEL's text to its tree: lexer and parser, with the macros as nodes of their own.
+
+use std::sync::Arc;
+
+use super::value::Val;
+
+/// A node and the place in the text that errors point to (counted in characters).
+#[derive(Clone, Debug)]
+pub struct Expr {
+    /// Where.
+    pub at: usize,
+    /// What.
+    pub kind: Kind,
+}
+
+/// The sorts of nodes.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A literal.
+    Literal(Val),
+    /// A name.
+    Ident(String),
+    /// `of.field`, `of.?field`, `has(of.field)`.
+    Select { of: Box<Expr>, field: String, how: Access },
+    /// `target.name(args)`, `name(args)`; operators have names like `_+_`.
+    Call { name: String, target: Option<Box<Expr>>, args: Vec<Expr> },
+    /// `[a, ?b]`: the flag says optional.
+    List(Vec<(Expr, bool)>),
+    /// `{a: b, ?c: d}`
+    Map(Vec<(Expr, Expr, bool)>),
+    /// `Name{field: value}`
+    Struct { name: String, fields: Vec<(String, Expr, bool)> },
+    /// A macro with variables of its own.
+    Macro(Box<Macro>),
+}
+
+/// How a field is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It must be there.
+    Plain,
+    /// `has()`
+    Test,
+    /// `.?`
+    Optional,
+}
+
+/// `range.name(vars, body…)`.
+#[derive(Clone, Debug)]
+pub struct Macro {
+    /// Such as `all` or `map`.
+    pub name: &'static str,
+    /// What is walked, or the optional, or the bound value.
+    pub range: Expr,
+    /// One or two names.
+    pub vars: Vec<String>,
+    /// The predicate, the transformation, or both.
+    pub body: Vec<Expr>,
+}
+
+/// What is wrong with a text, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    /// Place, in characters.
+    pub at: usize,
+    /// In cel-go's words.
+    pub text: String,
+}
+
+const DEPTH_MAX: usize = 250;
+const RESERVED: [&str; 16] = ["as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package", "namespace", "return", "var", "void"];
+const MACROS: [(&str, usize, usize); 18] = [
+    ("all", 1, 1), ("exists", 1, 1), ("exists_one", 1, 1), ("existsOne", 1, 1), ("map", 1, 1), ("map", 1, 2), ("filter", 1, 1), ("all", 2, 1), ("exists", 2, 1), ("exists_one", 2, 1),
+    ("existsOne", 2, 1), ("transformList", 2, 1), ("transformList", 2, 2), ("transformMap", 2, 1), ("transformMap", 2, 2), ("transformMapEntry", 2, 1), ("transformMapEntry", 2, 2), ("sortBy", 1, 1),
+];
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Ident(String),
+    Quoted(String),
+    Literal(LiteralToken),
+    Op(&'static str),
+    End,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum LiteralToken {
+    Int(String),
+    Uint(u64),
+    Double(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+const OPS: [&str; 29] = [
+    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-", "*", "/", "%", "!", "<", ">", "=", "@",
+];
+
+fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
+    let chars: Vec<char> = text.chars().collect();
+    let (mut at, mut out) = (0, Vec::new());
+    while at < chars.len() {
+        let c = chars[at];
+        if c.is_whitespace() {
+            at += 1;
+        } else if c == '/' && chars.get(at + 1) == Some(&'/') {
+            while at < chars.len() && chars[at] != '\n' {
+                at += 1;
+            }
+        } else if let Some((token, end)) = text_literal(&chars, at)? {
+            out.push((at, token));
+            at = end;
+        } else if c.is_ascii_alphabetic() || c == '_' {
+            let end = (at..chars.len()).find(|i| !(chars[*i].is_ascii_alphanumeric() || chars[*i] == '_')).unwrap_or(chars.len());
+            out.push((at, Token::Ident(chars[at..end].iter().collect())));
+            at = end;
+        } else if c == '`' {
+            let end = (at + 1..chars.len()).find(|i| chars[*i] == '`').ok_or_else(|| bad_token(at, "`"))?;
+            out.push((at, Token::Quoted(chars[at + 1..end].iter().collect())));
+            at = end + 1;
+        } else if c.is_ascii_digit() || (c == '.' && chars.get(at + 1).is_some_and(char::is_ascii_digit)) {
+            let (token, end) = number(&chars, at)?;
+            out.push((at, token));
+            at = end;
+        } else {
+            let fits = |op: &&&str| op.chars().enumerate().all(|(i, o)| chars.get(at + i) == Some(&o));
+            let op = OPS.iter().find(fits).ok_or_else(|| bad_token(at, &c.to_string()))?;
+            out.push((at, Token::Op(op)));
+            at += op.len();
+        }
+    }
+    out.push((chars.len(), Token::End));
+    Ok(out)
+}
+
+fn bad_token(at: usize, what: &str) -> Issue {
+    Issue { at, text: format!("Syntax error: token recognition error at: '{what}'") }
+}
+
+fn number(chars: &[char], from: usize) -> Result<(Token, usize), Issue> {
+    let mut end = from;
+    if chars[from] == '0' && matches!(chars.get(from + 1), Some('x' | 'X')) {
+        end = (from + 2..chars.len()).find(|i| !chars[*i].is_ascii_hexdigit()).unwrap_or(chars.len());
+        let digits: String = chars[from + 2..end].iter().collect();
+        let value = u64::from_str_radix(&digits, 16).map_err(|_| Issue { at: from, text: "invalid int literal".into() })?;
+        return Ok(match chars.get(end) {
+            Some('u' | 'U') => (Token::Literal(LiteralToken::Uint(value)), end + 1),
+            _ => (Token::Literal(LiteralToken::Int(value.to_string())), end),
+        });
+    }
+    let mut is_double = false;
+    while let Some(c) = chars.get(end) {
+        let next_is_digit = chars.get(end + 1).is_some_and(char::is_ascii_digit);
+        let exponent = matches!(c, 'e' | 'E') && (next_is_digit || (matches!(chars.get(end + 1), Some('+' | '-')) && chars.get(end + 2).is_some_and(char::is_ascii_digit)));
+        if c.is_ascii_digit() {
+            end += 1;
+        } else if *c == '.' && next_is_digit && !is_double {
+            is_double = true;
+            end += 1;
+        } else if exponent {
+            is_double = true;
+            end += 2;
+        } else {
+            break;
+        }
+    }
+    let text: String = chars[from..end].iter().collect();
+    if is_double {
+        let value = text.parse().map_err(|_| Issue { at: from, text: "invalid double literal".into() })?;
+        return Ok((Token::Literal(LiteralToken::Double(value)), end));
+    }
+    if matches!(chars.get(end), Some('u' | 'U')) {
+        let value = text.parse().map_err(|_| Issue { at: from, text: "invalid uint literal".into() })?;
+        return Ok((Token::Literal(LiteralToken::Uint(value)), end + 1));
+    }
+    Ok((Token::Literal(LiteralToken::Int(text)), end))
+}
+
+/// `"a"`, `'''a'''`, `r"a"`, `b'a'`, `br"a"`.
+fn text_literal(chars: &[char], from: usize) -> Result<Option<(Token, usize)>, Issue> {
+    let (mut at, mut raw, mut bytes) = (from, false, false);
+    while let Some(c) = chars.get(at) {
+        match c {
+            'r' | 'R' if !raw => raw = true,
+            'b' | 'B' if !bytes && !raw => bytes = true,
+            '"' | '\'' => break,
+            _ => return Ok(None),
+        }
+        at += 1;
+    }
+    let Some(quote) = chars.get(at).copied() else { return Ok(None) };
+    let triple = chars.get(at + 1) == Some(&quote) && chars.get(at + 2) == Some(&quote);
+    let width = if triple { 3 } else { 1 };
+    at += width;
+    let mut out: Vec<u8> = Vec::new();
+    loop {
+        let Some(c) = chars.get(at).copied().filter(|c| triple || *c != '\n') else { return Err(bad_token(from, &chars[from..at.min(chars.len())].iter().collect::<String>())) };
+        if c == quote && (!triple || (chars.get(at + 1) == Some(&quote) && chars.get(at + 2) == Some(&quote))) {
+            at += width;
+            break;
+        }
+        if c == '\\' && !raw {
+            at = escape(chars, at + 1, bytes, &mut out).ok_or_else(|| bad_token(from, "\\"))?;
+            continue;
+        }
+        out.extend(c.encode_utf8(&mut [0; 4]).bytes());
+        at += 1;
+    }
+    let token = if bytes { LiteralToken::Bytes(out) } else { LiteralToken::Text(String::from_utf8_lossy(&out).into_owned()) };
+    Ok(Some((Token::Literal(token), at)))
+}
+
+fn escape(chars: &[char], at: usize, bytes: bool, out: &mut Vec<u8>) -> Option<usize> {
+    let c = *chars.get(at)?;
+    let simple = match c {
+        'a' => Some(7),
+        'b' => Some(8),
+        'f' => Some(12),
+        'n' => Some(10),
+        'r' => Some(13),
+        't' => Some(9),
+        'v' => Some(11),
+        '\\' | '\'' | '"' | '`' | '?' => Some(c as u8),
+        _ => None,
+    };
+    if let Some(byte) = simple {
+        out.push(byte);
+        return Some(at + 1);
+    }
+    let (start, len, radix) = match c {
+        'x' | 'X' => (at + 1, 2, 16),
+        'u' if !bytes => (at + 1, 4, 16),
+        'U' if !bytes => (at + 1, 8, 16),
+        '0'..='3' => (at, 3, 8),
+        _ => return None,
+    };
+    let digits: String = chars.get(start..start + len)?.iter().collect();
+    let code = u32::from_str_radix(&digits, radix).ok()?;
+    if bytes {
+        out.push(u8::try_from(code).ok()?);
+    } else {
+        out.extend(char::from_u32(code)?.encode_utf8(&mut [0; 4]).bytes());
+    }
+    Some(start + len)
+}
+
+/// Parses a whole expression.
+///
+/// Errors: it is no CEL.
+pub fn parse(text: &str) -> Result<Expr, Issue> {
+    let tokens = lex(text)?;
+    let mut parser = Parser { tokens, next: 0, depth: 0 };
+    let expr = parser.expr()?;
+    match parser.peek() {
+        Token::End => Ok(expr),
+        _ => Err(parser.unexpected("<EOF>")),
+    }
+}
+
+struct Parser {
+    tokens: Vec<(usize, Token)>,
+    next: usize,
+    depth: usize,
+}
+
+fn call(at: usize, name: &str, args: Vec<Expr>) -> Expr {
+    Expr { at, kind: Kind::Call { name: name.to_owned(), target: None, args } }
+}
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.next.min(self.tokens.len() - 1)].1
+    }
+
+    fn at(&self) -> usize {
+        self.tokens[self.next.min(self.tokens.len() - 1)].0
+    }
+
+    fn take(&mut self) -> Token {
+        let token = self.peek().clone();
+        self.next += 1;
+        token
+    }
+
+    fn is(&self, op: &str) -> bool {
+        matches!(self.peek(), Token::Op(o) if *o == op)
+    }
+
+    fn eat(&mut self, op: &str) -> bool {
+        let yes = self.is(op);
+        self.next += usize::from(yes);
+        yes
+    }
+
+    fn expect(&mut self, op: &str) -> Result<(), Issue> {
+        if self.eat(op) { Ok(()) } else { Err(self.unexpected(&format!("'{op}'"))) }
+    }
+
+    fn unexpected(&self, wanted: &str) -> Issue {
+        let found = match self.peek() {
+            Token::Ident(name) | Token::Quoted(name) => name.clone(),
+            Token::Op(op) => (*op).to_owned(),
+            Token::Literal(LiteralToken::Text(text)) => format!("\"{text}\""),
+            Token::Literal(LiteralToken::Int(text)) => text.clone(),
+            Token::Literal(other) => format!("{other:?}"),
+            Token::End => "<EOF>".to_owned(),
+        };
+        Issue { at: self.at(), text: format!("Syntax error: mismatched input '{found}' expecting {wanted}") }
+    }
+
+    fn expr(&mut self) -> Result<Expr, Issue> {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {DEPTH_MAX}") });
+        }
+        let condition = self.binary(0)?;
+        let at = self.at();
+        let expr = if self.eat("?") {
+            let yes = self.binary(0)?;
+            self.expect(":")?;
+            let no = self.expr()?;
+            call(at, "_?_:_", vec![condition, yes, no])
+        } else {
+            condition
+        };
+        self.depth -= 1;
+        Ok(expr)
+    }
+
+    fn binary(&mut self, level: usize) -> Result<Expr, Issue> {
+        const LEVELS: [&[&str]; 5] = [&["||"], &["&&"], &["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
+        if level == LEVELS.len() {
+            return self.unary();
+        }
+        let mut left = self.binary(level + 1)?;
+        loop {
+            let op = LEVELS[level].iter().find(|op| if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) });
+            let Some(op) = op else { return Ok(left) };
+            let at = self.at();
+            self.next += 1;
+            let right = self.binary(level + 1)?;
+            let name = if *op == "in" { "@in".to_owned() } else { format!("_{op}_") };
+            left = call(at, &name, vec![left, right]);
+        }
+    }
+
+    fn unary(&mut self) -> Result<Expr, Issue> {
+        let at = self.at();
+        for (op, name) in [("!", "!_"), ("-", "-_")] {
+            if self.eat(op) {
+                self.depth += 1;
+                if self.depth > DEPTH_MAX {
+                    return Err(Issue { at, text: format!("expression recursion limit exceeded: {DEPTH_MAX}") });
+                }
+                // The smallest integer has no positive twin.
+                if op == "-" && let Token::Literal(LiteralToken::Int(text)) = self.peek().clone() {
+                    self.next += 1;
+                    let value = format!("-{text}").parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?;
+                    self.depth -= 1;
+                    return self.members(Expr { at, kind: Kind::Literal(Val::Int(value)) });
+                }
+                let of = self.unary()?;
+                self.depth -= 1;
+                return Ok(call(at, name, vec![of]));
+            }
+        }
+        let primary = self.primary()?;
+        self.members(primary)
+    }
+
+    fn members(&mut self, mut expr: Expr) -> Result<Expr, Issue> {
+        loop {
+            let at = self.at();
+            if self.eat(".?") || (self.is(".") && matches!(self.tokens.get(self.next + 1), Some((_, Token::Op("?"))))) {
+                if self.is(".") {
+                    self.next += 2;
+                }
+                let field = self.field_name()?;
+                expr = Expr { at, kind: Kind::Select { of: Box::new(expr), field, how: Access::Optional } };
+            } else if self.eat(".") {
+                let field = self.field_name()?;
+                if self.eat("(") {
+                    let args = self.arguments(")")?;
+                    expr = self.member_call(at, expr, field, args)?;
+                } else {
+                    expr = Expr { at, kind: Kind::Select { of: Box::new(expr), field, how: Access::Plain } };
+                }
+            } else if self.eat("[?") {
+                let index = self.expr()?;
+                self.expect("]")?;
+                expr = call(at, "_[?_]", vec![expr, index]);
+            } else if self.eat("[") {
+                let index = self.expr()?;
+                self.expect("]")?;
+                expr = call(at, "_[_]", vec![expr, index]);
+            } else if (self.is("{") || self.is("{?")) && let Some(name) = dotted(&expr) {
+                expr = self.structure(expr.at, name)?;
+            } else {
+                return Ok(expr);
+            }
+        }
+    }
+
+    fn field_name(&mut self) -> Result<String, Issue> {
+        match self.take() {
+            Token::Ident(name) | Token::Quoted(name) => Ok(name),
+            _ => {
+                self.next -= 1;
+                Err(self.unexpected("IDENTIFIER"))
+            }
+        }
+    }
+
+    fn arguments(&mut self, end: &str) -> Result<Vec<Expr>, Issue> {
+        let mut all = Vec::new();
+        while !self.eat(end) {
+            all.push(self.expr()?);
+            if !self.eat(",") {
+                self.expect(end)?;
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn structure(&mut self, at: usize, name: String) -> Result<Expr, Issue> {
+        let mut optional = self.eat("{?");
+        if !optional {
+            self.expect("{")?;
+        }
+        let mut fields = Vec::new();
+        while !self.eat("}") {
+            optional |= self.eat("?");
+            let field = self.field_name()?;
+            self.expect(":")?;
+            fields.push((field, self.expr()?, std::mem::take(&mut optional)));
+            if !self.eat(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(Expr { at, kind: Kind::Struct { name, fields } })
+    }
+
+    fn primary(&mut self) -> Result<Expr, Issue> {
+        let at = self.at();
+        let kind = match self.take() {
+            Token::Literal(literal) => Kind::Literal(match literal {
+                LiteralToken::Int(text) => Val::Int(text.parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?),
+                LiteralToken::Uint(n) => Val::Uint(n),
+                LiteralToken::Double(n) => Val::Double(n),
+                LiteralToken::Text(text) => Val::text(&text),
+                LiteralToken::Bytes(bytes) => Val::Bytes(Arc::from(bytes)),
+            }),
+            Token::Ident(name) => return self.named(at, name),
+            Token::Op("(") => {
+                let inner = self.expr()?;
+                self.expect(")")?;
+                return Ok(inner);
+            }
+            Token::Op("[") => Kind::List(self.list(false)?),
+            Token::Op("[?") => Kind::List(self.list(true)?),
+            Token::Op("{") => Kind::Map(self.map(false)?),
+            Token::Op("{?") => Kind::Map(self.map(true)?),
+            // `.name` is a name of the outermost container, which is the only one here.
+            Token::Op(".") => {
+                let name = self.field_name()?;
+                return self.named(at, name);
+            }
+            _ => {
+                self.next -= 1;
+                return Err(self.unexpected("{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"));
+            }
+        };
+        Ok(Expr { at, kind })
+    }
+
+    fn list(&mut self, mut optional: bool) -> Result<Vec<(Expr, bool)>, Issue> {
+        let mut all = Vec::new();
+        while !self.eat("]") {
+            optional |= self.eat("?");
+            all.push((self.expr()?, std::mem::take(&mut optional)));
+            if !self.eat(",") {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn map(&mut self, mut optional: bool) -> Result<Vec<(Expr, Expr, bool)>, Issue> {
+        let mut all = Vec::new();
+        while !self.eat("}") {
+            optional |= self.eat("?");
+            let key = self.expr()?;
+            self.expect(":")?;
+            all.push((key, self.expr()?, std::mem::take(&mut optional)));
+            if !self.eat(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    fn named(&mut self, at: usize, name: String) -> Result<Expr, Issue> {
+        let kind = match name.as_str() {
+            "true" => Kind::Literal(Val::Bool(true)),
+            "false" => Kind::Literal(Val::Bool(false)),
+            "null" => Kind::Literal(Val::Null),
+            "in" => {
+                self.next -= 1;
+                return Err(self.unexpected("IDENTIFIER"));
+            }
+            reserved if RESERVED.contains(&reserved) => return Err(Issue { at, text: format!("reserved identifier: {reserved}") }),
+            _ if self.eat("(") => {
+                let mut args = self.arguments(")")?;
+                if name == "has" && args.len() == 1 {
+                    let arg = args.remove(0);
+                    return match arg.kind {
+                        Kind::Select { of, field, how: Access::Plain } => Ok(Expr { at, kind: Kind::Select { of, field, how: Access::Test } }),
+                        _ => Err(Issue { at: arg.at, text: "invalid argument to has() macro".into() }),
+                    };
+                }
+                Kind::Call { name, target: None, args }
+            }
+            _ => Kind::Ident(name),
+        };
+        Ok(Expr { at, kind })
+    }
+
+    /// A method, a macro, or a function of a library like `optional.of`.
+    fn member_call(&mut self, at: usize, target: Expr, name: String, mut args: Vec<Expr>) -> Result<Expr, Issue> {
+        let ident = |e: &Expr| if let Kind::Ident(name) = &e.kind { Some(name.clone()) } else { None };
+        if let Some(library) = ident(&target) {
+            if library == "cel" && name == "bind" && args.len() == 3 {
+                let Some(var) = ident(&args[0]) else { return Err(Issue { at: args[0].at, text: "cel.bind() variable names must be simple identifiers".into() }) };
+                let body = args.split_off(2);
+                let range = args.remove(1);
+                return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: "bind", range, vars: vec![var], body })) });
+            }
+            let namespaced = ["optional", "math", "sets", "strings", "semver", "ip", "cidr", "url", "base64", "format", "lists", "jsonpatch"];
+            if namespaced.contains(&library.as_str()) && super::signatures::is_function(&format!("{library}.{name}")) {
+                return Ok(Expr { at, kind: Kind::Call { name: format!("{library}.{name}"), target: None, args } });
+            }
+        }
+        if matches!(name.as_str(), "optMap" | "optFlatMap") && args.len() == 2 {
+            let Some(var) = ident(&args[0]) else { return Err(Issue { at: args[0].at, text: format!("{name}() variable name must be a simple identifier") }) };
+            let body = args.split_off(1);
+            let name = if name == "optMap" { "optMap" } else { "optFlatMap" };
+            return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name, range: target, vars: vec![var], body })) });
+        }
+        let found = MACROS.iter().find(|(m, vars, bodies)| *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some()));
+        if let Some((macro_name, vars, _)) = found {
+            let body = args.split_off(*vars);
+            let vars: Vec<String> = args.iter().filter_map(ident).collect();
+            return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: macro_name, range: target, vars, body })) });
+        }
+        if MACROS.iter().any(|(m, vars, bodies)| *m == name && vars + bodies == args.len()) && name != "map" {
+            return Err(Issue { at: args[0].at, text: "argument must be a simple name".into() });
+        }
+        Ok(Expr { at, kind: Kind::Call { name, target: Some(Box::new(target)), args } })
+    }
+}
+
+/// `a.b.C` as one name.
+fn dotted(expr: &Expr) -> Option<String> {
+    match &expr.kind {
+        Kind::Ident(name) => Some(name.clone()),
+        Kind::Select { of, field, how: Access::Plain } => Some(format!("{}.{field}", dotted(of)?)),
+        _ => None,
+    }
+}
+
+/// Every place where a message stands, as cel-go prints issues.
+pub fn show(issue: &Issue, text: &str) -> String {
+    let before: String = text.chars().take(issue.at).collect();
+    let line = before.matches('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+    let shown = text.lines().nth(line).unwrap_or_default();
+    format!("ERROR: <input>:{}:{}: {}\n | {shown}\n | {}^", line + 1, column + 1, issue.text, ".".repeat(column))
+}

@@ -1,0 +1,89 @@
+//! The formats of text that a schema may ask for. An unknown format allows everything, as upstream.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::OnceLock;
+
+use base64::Engine as _;
+use regex::Regex;
+
+use crate::validate::names;
+
+/// Whether a text has a format.
+pub fn fits(format: &str, text: &str) -> bool {
+    match format.replace('-', "").as_str() {
+        "datetime" => is_date_time(text),
+        "date" => text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10,
+        "duration" => is_duration(text),
+        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "uuid" => matches(0, text),
+        "uuid3" => matches(0, text) && text.replace('-', "").as_bytes().get(12) == Some(&b'3'),
+        "uuid4" => matches(0, text) && text.replace('-', "").as_bytes().get(12) == Some(&b'4'),
+        "uuid5" => matches(0, text) && text.replace('-', "").as_bytes().get(12) == Some(&b'5'),
+        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<Ipv6Addr>().is_ok() && text.parse::<IpAddr>().is_ok(),
+        "cidr" => text.parse::<ipnet::IpNet>().is_ok(),
+        "mac" => matches(1, text),
+        "email" => matches(2, text),
+        "hostname" => text.len() <= 255 && matches(3, text),
+        "hexcolor" => matches(4, text),
+        "rgbcolor" => matches(5, text),
+        "bsonobjectid" => matches(6, text),
+        "ssn" => matches(7, text),
+        "creditcard" => is_credit_card(text),
+        "isbn" => is_isbn10(text) || is_isbn13(text),
+        "isbn10" => is_isbn10(text),
+        "isbn13" => is_isbn13(text),
+        "uri" => matches(8, text),
+        "k8sshortname" => names::dns_label_errors(text).is_empty(),
+        "k8slongname" => names::subdomain(text, names::NameUse::Whole).is_empty(),
+        _ => true,
+    }
+}
+
+fn matches(which: usize, text: &str) -> bool {
+    const PATTERNS: [&str; 9] = [
+        r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$",
+        r"(?i)^([0-9a-f]{2}[:-]){5}([0-9a-f]{2}|([0-9a-f]{2}[:-]){2}[0-9a-f]{2})$|^([0-9a-f]{4}\.){2}[0-9a-f]{4}$",
+        r"^[^@\s<>]+@[^@\s<>]+$",
+        r"^[a-zA-Z0-9_]([a-zA-Z0-9_-]{0,62}[a-zA-Z0-9_])?(\.[a-zA-Z0-9_]([a-zA-Z0-9_-]{0,62}[a-zA-Z0-9_])?)*\.?$",
+        r"(?i)^#?([0-9a-f]{3}|[0-9a-f]{6})$",
+        r"^rgb\(\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*,\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*,\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*\)$",
+        r"(?i)^[0-9a-f]{24}$",
+        r"^\d{3}[- ]?\d{2}[- ]?\d{4}$",
+        r"^([a-zA-Z][a-zA-Z0-9+.-]*:[^\s]*|/[^\s]*)$",
+    ];
+    static COMPILED: [OnceLock<Option<Regex>>; 9] = [const { OnceLock::new() }; 9];
+    COMPILED[which].get_or_init(|| Regex::new(PATTERNS[which]).ok()).as_ref().is_some_and(|r| r.is_match(text))
+}
+
+/// RFC 3339, as go-openapi reads it: a zone may be missing.
+fn is_date_time(text: &str) -> bool {
+    text.as_bytes().get(10).is_some_and(|c| matches!(c, b'T' | b't' | b' ')) && (text.parse::<jiff::Timestamp>().is_ok() || text.parse::<jiff::civil::DateTime>().is_ok())
+}
+
+/// Go's durations, and `3 days` as go-openapi allows.
+fn is_duration(text: &str) -> bool {
+    static WORDS: OnceLock<Option<Regex>> = OnceLock::new();
+    let words = WORDS.get_or_init(|| Regex::new(r"^([+-]?(\d+(\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|m|h|d|w|nano|micro|milli|sec|second|min|minute|hr|hour|day|wk|week|nanosecond|microsecond|millisecond)s?\s*)+$|^0$").ok());
+    words.as_ref().is_some_and(|r| r.is_match(text))
+}
+
+fn digits(text: &str) -> Vec<u32> {
+    text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| c.to_digit(10).unwrap_or(99)).collect()
+}
+
+fn is_credit_card(text: &str) -> bool {
+    let all = digits(text);
+    let luhn = |(i, d): (usize, &u32)| if i % 2 == 1 { if d * 2 > 9 { d * 2 - 9 } else { d * 2 } } else { *d };
+    (13..=19).contains(&all.len()) && all.iter().all(|d| *d < 10) && all.iter().rev().enumerate().map(luhn).sum::<u32>() % 10 == 0
+}
+
+fn is_isbn10(text: &str) -> bool {
+    let all: Vec<u32> = text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) }).collect();
+    all.len() == 10 && all[..9].iter().all(|d| *d < 10) && all[9] <= 10 && all.iter().zip(1u32..).map(|(d, i)| d * i).sum::<u32>() % 11 == 0
+}
+
+fn is_isbn13(text: &str) -> bool {
+    let all = digits(text);
+    all.len() == 13 && all.iter().all(|d| *d < 10) && all.iter().enumerate().map(|(i, d)| if i % 2 == 1 { d * 3 } else { *d }).sum::<u32>() % 10 == 0
+}
