@@ -54,7 +54,7 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
 pub async fn announce(call: &mut Call<'_, '_>, namespace: &str, name: &str) -> Result<(), Status> {
     let server = call.x.server;
     for _ in 0..TRIES {
-        let Some(pod) = get::read(server, call.stored, namespace, name).await? else { return Err(call.not_found(name)) };
+        let Some(pod) = get::read(server, &call.stored, namespace, name).await? else { return Err(call.not_found(name)) };
         let mut value = pod.value();
         if meta::deletion_timestamp(&value).is_some() {
             return Ok(());
@@ -70,7 +70,7 @@ pub async fn announce(call: &mut Call<'_, '_>, namespace: &str, name: &str) -> R
             list.retain(|c| c["type"] != "DisruptionTarget");
             list.push(condition);
         }
-        if write::put(server, call.stored, namespace, name, &mut value, pod.rv).await?.is_some() {
+        if write::put(server, &call.stored, namespace, name, &mut value, pod.rv).await?.is_some() {
             return Ok(());
         }
     }
