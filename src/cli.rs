@@ -15,7 +15,7 @@ use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subc
 use crate::config_file::{ConfigError, FlagKind, Settings};
 use crate::datastore::StoreFlags;
 use crate::tokens::TokenArgs;
-use crate::{agent, cleanup, server, snapshots, tokens, tools};
+use crate::{agent, cleanup, secrets_encrypt, server, snapshots, tokens, tools};
 
 /// Where the configuration is looked for when nobody names a file.
 pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
@@ -52,6 +52,8 @@ enum Role {
     /// Take, list, delete and restore snapshots of the server's state.
     #[command(visible_alias = "etcd-snapshot")]
     Snapshot(Box<snapshots::SnapshotArgs>),
+    /// Look after the encryption of Secrets at rest.
+    SecretsEncrypt(secrets_encrypt::SecretsEncryptArgs),
     /// Print a completion script for a shell.
     Completion {
         /// The shell to print for.
@@ -182,6 +184,9 @@ pub(crate) struct ServerArgs {
     /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
     #[arg(long, value_name = "DIR", help_heading = "Components")]
     pub(crate) default_local_storage_path: Option<PathBuf>,
+    /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
+    pub(crate) kube_apiserver_arg: Vec<String>,
     /// Packaged component not to deploy: coredns, local-storage, servicelb. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "local-storage", "servicelb"], help_heading = "Components")]
     pub(crate) disable: Vec<String>,
@@ -313,6 +318,10 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
         Role::Snapshot(args) => match snapshots::main(*args) {
             Ok(()) => 0,
             Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::SecretsEncrypt(args) => match secrets_encrypt::main(&args) {
+            Ok(()) => 0,
+            Err(why) => refuse(&why),
         },
         Role::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());

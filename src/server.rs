@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apiserver::ApiServer;
+use apiserver::arguments::Arguments;
 use apiserver::guards::Parts;
 use base::chain::Chain;
 use base::files::{self, FileError};
@@ -34,7 +35,7 @@ use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
-use crate::{cli, identity, snapshots};
+use crate::{cli, encryption, identity, snapshots};
 
 /// Between looks at the certificates' remaining life.
 const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
@@ -46,6 +47,8 @@ pub(crate) enum ServerError {
     NotRoot,
     #[error("--{flag}: {reason}")]
     Flag { flag: &'static str, reason: String },
+    #[error("{0}")]
+    Argument(String),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
@@ -98,6 +101,7 @@ struct Plan {
     cluster_dns: IpAddr,
     taints: Vec<Taint>,
     kubelet: kubelet::settings::Settings,
+    apiserver: Arguments,
 }
 
 fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
@@ -140,6 +144,7 @@ impl Plan {
             cluster_dns: cluster_dns.ok_or_else(outside)?,
             service_cidr,
             taints,
+            apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
             args,
         })
     }
@@ -286,8 +291,11 @@ async fn api_server(
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
+    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng)?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
+    let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
+    let parts = parts.configured(&plan.apiserver, encryption).map_err(argument)?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
     let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, tunnels, group));
     let (first, last) = plan.args.service_node_port_range;
@@ -298,6 +306,7 @@ async fn api_server(
         node_ports: first..=last,
         client_ca_pem: pki.authority(Ca::Client).bundle().to_owned(),
         request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
+        arguments: plan.apiserver.clone(),
         clock: clock.clone(),
         rng: rng.clone(),
     };

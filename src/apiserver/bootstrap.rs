@@ -16,7 +16,7 @@ use crate::lookup::Lookup as _;
 use crate::serve::{ApiServer, BuildError};
 use crate::status::Status;
 use crate::verbs::{get, write};
-use crate::{hooks, kinds, services};
+use crate::{flow, hooks, kinds, services};
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 /// Between two looks for events that are too old.
@@ -57,6 +57,7 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
     });
     let what = "configmap extension-apiserver-authentication".to_owned();
     server.reconcile(authentication).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
+    flow_control(server).await?;
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
     // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
     server.cache.wait_for_now().await.map_err(unreadable)?;
@@ -74,6 +75,26 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
 
 fn unreadable(err: store::error::Error) -> BuildError {
     BuildError::Bootstrap { what: "the roles".to_owned(), why: err.to_string() }
+}
+
+/// The levels and schemas of flow control that every cluster has.
+async fn flow_control(server: &ApiServer) -> Result<(), BuildError> {
+    let now = base::time::rfc3339_secs(server.config.clock.now());
+    let mut writes: Vec<futures_util::future::BoxFuture<'_, Result<bool, Status>>> = Vec::new();
+    for mut object in flow::defaults::objects() {
+        let level = object["spec"]["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned);
+        if let Some(level) = level {
+            let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists");
+            object["status"] = json!({ "conditions": [
+                { "type": "Dangling", "status": "False", "reason": "Found", "message": message, "lastTransitionTime": now },
+            ] });
+        }
+        let mandatory = flow::defaults::is_mandatory(meta::name(&object));
+        writes.push(if mandatory { Box::pin(server.reconcile(object)) } else { Box::pin(server.ensure(object)) });
+    }
+    let failed = futures_util::future::join_all(writes).await.into_iter().find_map(Result::err);
+    let what = || "the defaults of flow control".to_owned();
+    failed.map_or(Ok(()), |status| Err(BuildError::Bootstrap { what: what(), why: status.message.clone() }))
 }
 
 /// Writes what a plan wants; a failure is logged, for the next start or change tries again.
@@ -182,6 +203,7 @@ impl ApiServer {
 
 /// Starts the tasks that keep things as they should be.
 pub fn keep(server: &Arc<ApiServer>, group: &Group) {
+    crate::aggregate::availability::keep(server, group);
     let sweeper = Arc::clone(server);
     group.spawn("event-sweeper", async move {
         loop {
@@ -208,6 +230,7 @@ async fn sweep(server: &ApiServer) -> Result<(), Status> {
         if lives == 0 {
             continue;
         }
+        let lives = i64::try_from(server.config.arguments.event_ttl.as_secs()).unwrap_or(lives);
         let prefix = crate::keys::prefix(&resource.group, &resource.plural);
         let (kvs, _) = server.cache.read_all(&prefix, None).await?;
         let mut removed = 0;

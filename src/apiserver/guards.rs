@@ -1,5 +1,6 @@
 //! The usual guards of a server, made from its certificates: one call for the role that builds it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::rng::Rng;
@@ -8,21 +9,39 @@ use base::time::Clock;
 use pki::bundle::Bundle;
 use pki::error::PkiError;
 use pki::jwt::{Signer, Verifier};
-use pki::leaf::Ca;
+use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 
 use crate::admission::standard::plugins;
 use crate::admission::webhooks::Outside;
+use crate::arguments::Arguments;
+use crate::audit::auditor::{Auditor, Plan};
 use crate::authn::basic::BasicUser;
-use crate::authn::chain::{self, Chain};
+use crate::authn::chain::{self, Chain, TokenAuthenticator};
 use crate::authn::issue::Issuer;
+use crate::authn::oidc::Oidc;
+use crate::authn::token_file::TokenFile;
+use crate::authn::token_webhook::TokenWebhook;
+use crate::authz::configured;
 use crate::authz::escalation::Escalation;
-use crate::authz::union;
 use crate::connect::Connector;
+use crate::crypt::rotate::Encryption;
 use crate::lookup::Lookup;
 use crate::serve::Guards;
-use crate::webhook::client::Webhooks;
-use crate::{authn, authz};
+use crate::webhook::client::{Identity, Webhooks};
+use crate::webhook::kubeconfig::Remote;
+use crate::{aggregate, authn, authz};
+
+/// What upstream's flags add, its files read.
+#[derive(Default)]
+struct Settings {
+    arguments: Arguments,
+    tokens: Option<TokenFile>,
+    token_webhook: Option<Remote>,
+    modes: Vec<configured::Mode>,
+    audit: Option<Plan>,
+    encryption: Option<Encryption>,
+}
 
 /// What guards are made from; [`Parts::new`] takes the keys out of a [`Pki`], so that what follows cannot fail.
 pub struct Parts {
@@ -33,6 +52,8 @@ pub struct Parts {
     issuer: String,
     jwks_uri: String,
     basic: Vec<BasicUser>,
+    front_proxy: Identity,
+    settings: Settings,
     clock: Clock,
     rng: Rng,
 }
@@ -48,27 +69,60 @@ impl Parts {
             issuer: format!("https://kubernetes.default.svc.{}", pki.options().cluster_domain),
             jwks_uri: format!("{public_url}/openid/v1/jwks"),
             basic,
+            settings: Settings::default(),
+            front_proxy: aggregate::proxy::identity(Arc::clone(pki.leaf(Leaf::ClientAuthProxy))),
             clock,
             rng,
         })
     }
 
+    /// Takes upstream's flags in: every file they name is read here.
+    ///
+    /// Errors: a text that names the flag.
+    pub fn configured(mut self, arguments: &Arguments, encryption: Encryption) -> Result<Parts, String> {
+        let flag = |name: &str, why: String| format!("{name}: {why}");
+        let remote = |path: &PathBuf| Remote::read(path).map_err(|why| flag("authentication-token-webhook-config-file", why));
+        self.settings = Settings {
+            arguments: arguments.clone(),
+            tokens: arguments.token_auth_file.as_deref().map(TokenFile::read).transpose().map_err(|why| flag("token-auth-file", why))?,
+            token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
+            modes: configured::modes(arguments)?,
+            audit: Plan::read(&arguments.audit)?,
+            encryption: Some(encryption),
+        };
+        Ok(self)
+    }
+
     /// The guards over what the server stores.
     pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
         let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
-        let audiences = vec![self.issuer.clone(), "kedge".to_owned()];
+        let Settings { arguments, tokens, token_webhook, modes, audit, encryption } = self.settings;
+        let mut audiences = vec![self.issuer.clone(), "kedge".to_owned()];
+        audiences.extend(arguments.api_audiences.iter().cloned());
+        let mut front_proxy_names = vec!["system:auth-proxy".to_owned()];
+        front_proxy_names.extend(arguments.front_proxy_names.iter().cloned());
         let config = chain::Config {
             clock: self.clock.clone(),
             client_ca: self.client_ca,
             request_header_ca: self.request_header_ca,
-            front_proxy_names: vec!["system:auth-proxy".to_owned()],
+            front_proxy_names,
             verifier: self.verifier.clone(),
             issuer: self.issuer.clone(),
             audiences: audiences.clone(),
             basic: self.basic,
         };
-        let chain = Arc::new(Chain::new(config, lookup.clone()));
-        let (authorizer, rbac) = union::standard(lookup);
+        let first = tokens.map(|file| Arc::new(file) as Arc<dyn TokenAuthenticator>).into_iter().collect();
+        let mut last: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
+        if !arguments.oidc.issuer_url.is_empty() {
+            last.push(Arc::new(Oidc::new(arguments.oidc.clone(), webhooks.clone(), self.clock.clone())));
+        }
+        if let Some(remote) = token_webhook {
+            let version = arguments.token_webhook_version.clone();
+            last.push(Arc::new(TokenWebhook::new(remote, webhooks.clone(), version, arguments.token_webhook_ttl)));
+        }
+        let chain = Arc::new(Chain::new(config, lookup.clone()).with(first, last));
+        let (authorizer, rbac) = configured::chain(modes, &lookup, &webhooks);
+        let auditor = audit.map(|plan| Arc::new(Auditor::start(plan, webhooks.clone(), self.clock.clone(), group)));
         let mut virtuals = authz::review::virtuals(&authorizer, &rbac);
         virtuals.extend(authn::review::virtuals(&chain));
         let issuer = Issuer {
@@ -81,7 +135,19 @@ impl Parts {
             rng: self.rng.clone(),
         };
         let escalation = Escalation { rbac, authorizer: authorizer.clone() };
-        let outside = Outside { webhooks, rng: self.rng };
-        Guards { authenticator: chain, authorizer, plugins: plugins(escalation, outside), issuer: Arc::new(issuer), virtuals, connector }
+        let outside = Outside { webhooks: webhooks.clone(), rng: self.rng };
+        Guards {
+            authenticator: chain,
+            authorizer,
+            plugins: plugins(escalation, outside, &arguments),
+            issuer: Arc::new(issuer),
+            virtuals,
+            connector,
+            webhooks,
+            front_proxy: self.front_proxy,
+            auditor,
+            encryption,
+            anonymous: arguments.anonymous_auth,
+        }
     }
 }

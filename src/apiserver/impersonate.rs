@@ -34,6 +34,7 @@ pub async fn stage(x: &mut Exchange<'_>) -> Result<(), Status> {
         require(x.server, &attributes).await?;
     }
     x.attributes.user = Arc::new(completed(wanted));
+    x.attributes.trail.impersonates(Arc::clone(&x.attributes.user));
     let headers = &mut x.parts.headers;
     let names: Vec<_> = headers.keys().filter(|k| k.as_str().starts_with("impersonate-")).cloned().collect();
     for name in names {

@@ -7,6 +7,8 @@
 //! The road of a request: [`serve`] → [`pipeline`] (stages) → [`verbs`] (one file each) → [`cache`] and the store.
 
 pub mod admission;
+pub mod aggregate;
+pub mod arguments;
 pub mod attributes;
 pub mod audit;
 pub mod authn;
@@ -15,8 +17,10 @@ pub mod bootstrap;
 pub mod cache;
 mod compaction;
 pub mod connect;
+pub mod crypt;
 pub mod custom;
 pub mod eviction;
+pub mod flow;
 pub mod guards;
 pub mod hooks;
 pub mod impersonate;

@@ -44,6 +44,9 @@ pub const PRELOADED: &[(&str, &str)] = &[
     ("", "nodes"),
     ("", "pods"),
     ("", "secrets"),
+    ("apiregistration.k8s.io", "apiservices"),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];

@@ -43,7 +43,9 @@ struct Numbers {
 #[derive(Default)]
 pub struct Metrics {
     numbers: Mutex<Numbers>,
-    inflight: AtomicI64,
+    reading: AtomicI64,
+    mutating: AtomicI64,
+    rejected: AtomicU64,
     watches: AtomicI64,
     panics: AtomicU64,
     /// Bytes sent in watch frames.
@@ -68,9 +70,15 @@ impl Metrics {
         Gauge { metrics: Arc::clone(self), which }
     }
 
-    /// A request is being answered.
-    pub fn request(self: &Arc<Self>) -> Gauge {
-        self.gauge(|m| &m.inflight)
+    /// A short request is being answered; `None` when `limit` others of its kind are already (0: no limit).
+    pub fn request(self: &Arc<Self>, mutating: bool, limit: usize) -> Option<Gauge> {
+        let gauge = if mutating { self.gauge(|m| &m.mutating) } else { self.gauge(|m| &m.reading) };
+        let now = (gauge.which)(self).load(Ordering::Relaxed);
+        if limit > 0 && now > i64::try_from(limit).unwrap_or(i64::MAX) {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(gauge)
     }
 
     /// A watch is open.
@@ -104,13 +112,17 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ok = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         };
-        one("apiserver_current_inflight_requests", "gauge", "Requests being answered.", self.inflight.load(Ordering::Relaxed).to_string());
+        one("apiserver_dropped_requests_total", "counter", "Requests refused with 429.", self.rejected.load(Ordering::Relaxed).to_string());
         one("apiserver_longrunning_requests", "gauge", "Open watches.", self.watches.load(Ordering::Relaxed).to_string());
         one("apiserver_panics_total", "counter", "Handlers that panicked.", self.panics.load(Ordering::Relaxed).to_string());
         let bytes = self.watch_bytes.load(Ordering::Relaxed);
         one("apiserver_watch_events_bytes_total", "counter", "Bytes of watch events.", bytes.to_string());
         for (name, kind, help, value) in process() {
             one(name, kind, help, value);
+        }
+        out.push_str("# HELP apiserver_current_inflight_requests Requests being answered.\n# TYPE apiserver_current_inflight_requests gauge\n");
+        for (kind, gauge) in [("mutating", &self.mutating), ("readOnly", &self.reading)] {
+            let _ok = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} {}", gauge.load(Ordering::Relaxed));
         }
         out.push_str("# HELP apiserver_storage_objects Objects in the watch cache.\n# TYPE apiserver_storage_objects gauge\n");
         for (resource, count) in objects {

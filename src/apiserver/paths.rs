@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use std::sync::PoisonError;
 use wire::Body;
 
+use crate::aggregate::merge;
+use crate::crypt::rotate::Change;
 use crate::negotiate::{self, Output};
 use crate::pipeline::Exchange;
 use crate::respond;
@@ -28,6 +30,9 @@ pub fn open_to_anonymous(path: &str) -> bool {
 
 /// Answers a request for such a path.
 pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
+    if let Some(what) = x.attributes.path.strip_prefix("/v1-kedge/secrets-encrypt/").map(str::to_owned) {
+        return encryption(x, &what).await;
+    }
     if !matches!(x.parts.method, Method::GET | Method::HEAD) {
         return Ok(match known(x.parts.uri.path()) {
             true => respond::status(&Status::method_not_allowed(), &x.parts.headers),
@@ -44,17 +49,40 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
         [".well-known", "openid-configuration"] => json_answer(x, &x.server.guards.issuer.openid_configuration()),
         ["openid", "v1", "jwks"] => json_answer(x, &x.server.guards.issuer.jwks()),
-        ["api"] => aggregated(x, true, &legacy_versions(x.server)),
-        ["apis"] => aggregated(x, false, &discovery::groups(catalog)),
-        ["apis", group] => found(x, discovery::group(catalog, group)),
+        ["api"] => aggregated(x, true, &legacy_versions(x.server)).await,
+        ["apis"] => {
+            let mut plain = discovery::groups(catalog);
+            merge::groups(&mut plain, &x.server.aggregation.now());
+            aggregated(x, false, &plain).await
+        }
+        ["apis", group] => found(x, merge::group(discovery::group(catalog, group), &x.server.aggregation.now(), group)),
         ["api", version] => found(x, discovery::resources(catalog, "", version)),
         ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
-        ["openapi", "v2"] => openapi_v2(x),
-        ["openapi", "v3"] => json_answer(x, &openapi::v3_index(catalog, GIT_VERSION)),
+        ["openapi", "v2"] => openapi_v2(x).await,
+        ["openapi", "v3"] => {
+            let mut index = openapi::v3_index(catalog, GIT_VERSION);
+            merge::openapi_v3_index(x.server, &mut index, &x.server.aggregation.now()).await;
+            json_answer(x, &index)
+        }
         ["openapi", "v3", "api", version] => found(x, openapi::v3(catalog, "", version)),
+        ["openapi", "v3", "apis", ..] if merge::openapi_v3_backend(&x.server.aggregation.now(), &path).is_some() => {
+            let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else { return Ok(page_not_found()) };
+            crate::aggregate::proxy::run(x, &service).await
+        }
         ["openapi", "v3", "apis", group, version] => found(x, openapi::v3(catalog, group, version)),
         _ => Ok(page_not_found()),
     }
+}
+
+/// `kedge secrets-encrypt`: GET status, PUT a change. Only who may everything may this.
+async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, Status> {
+    let Some(encryption) = &x.server.guards.encryption else { return Ok(page_not_found()) };
+    let answer = match (&x.parts.method, Change::named(what)) {
+        (&Method::GET, None) if what == "status" => encryption.status(),
+        (&Method::PUT, Some(change)) => encryption.change(x.server, change).await?,
+        _ => return Err(Status::method_not_allowed()),
+    };
+    json_answer(x, &answer)
 }
 
 fn known(path: &str) -> bool {
@@ -90,11 +118,15 @@ fn legacy_versions(server: &ApiServer) -> Value {
 }
 
 /// Aggregated discovery for clients that ask for it, the plain form for others.
-fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<Body>, Status> {
+async fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<Body>, Status> {
     let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
         return Ok(respond::value(StatusCode::OK, plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
     };
-    let bytes = serde_json::to_vec(&discovery::aggregated(&x.catalog, legacy, form)).map_err(Status::internal)?;
+    let mut document = discovery::aggregated(&x.catalog, legacy, form);
+    if !legacy {
+        merge::aggregated(x.server, &mut document, &x.server.aggregation.now()).await;
+    }
+    let bytes = serde_json::to_vec(&document).map_err(Status::internal)?;
     let mut response = respond::chunks(StatusCode::OK, content_type, vec![bytes.into()], &x.parts.headers);
     response.headers_mut().insert(http::header::VARY, http::HeaderValue::from_static("Accept"));
     Ok(response)
@@ -118,8 +150,9 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
     None
 }
 
-fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let document = openapi::v2(&x.catalog, GIT_VERSION);
+async fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
+    let mut document = openapi::v2(&x.catalog, GIT_VERSION);
+    merge::openapi_v2(x.server, &mut document, &x.server.aggregation.now()).await;
     let accepts = x.parts.headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     // kubectl asks for `…spec.v2@v1.0+protobuf` and takes nothing else.
     if accepts.flat_map(|v| v.split(',')).any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf")) {
@@ -186,5 +219,7 @@ fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
 }
 
 fn metrics(server: &ApiServer) -> String {
-    server.metrics.render(&server.cache.counts())
+    let mut text = server.metrics.render(&server.cache.counts());
+    text.push_str(&server.flow.render());
+    text
 }

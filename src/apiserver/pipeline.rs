@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::time::Stopwatch;
 use futures_util::FutureExt as _;
+use http_body_util::BodyExt as _;
 use futures_util::future::BoxFuture;
 use schema::catalog::Catalog;
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER, WARNING};
@@ -16,17 +17,19 @@ use tracing::{debug, error};
 use wire::{Body, ConnInfo};
 
 use crate::attributes::Attributes;
+use crate::audit::auditor::Record;
+use crate::audit::policy::Stage as AuditStage;
 use crate::authz::Decision;
 use crate::metrics::Series;
 use crate::query::Query;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::user::UserInfo;
-use crate::{impersonate, info, paths, respond, verbs};
+use crate::{aggregate, impersonate, info, paths, respond, verbs};
 
-/// Upstream's `--request-timeout`.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// One request on its way.
 pub struct Exchange<'a> {
@@ -46,6 +49,16 @@ pub struct Exchange<'a> {
     pub attributes: Attributes,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
+    /// `Audit-ID` of the request.
+    pub audit_id: HeaderValue,
+    /// When it came in.
+    pub received: jiff::Timestamp,
+    /// Its audit record, if the policy wants one.
+    pub record: Option<Record>,
+    /// Its place among the requests being answered.
+    pub seat: Option<crate::metrics::Gauge>,
+    /// What flow control said about it.
+    pub admitted: Option<crate::flow::controller::Admitted>,
 }
 
 impl Exchange<'_> {
@@ -57,17 +70,18 @@ impl Exchange<'_> {
 
 type Stage = for<'x, 'a> fn(&'x mut Exchange<'a>) -> BoxFuture<'x, Result<(), Status>>;
 
-/// What every request passes, in this order. (Audit and flow control will stand in front of authentication and impersonation.)
+/// What every request passes, in this order.
 const STAGES: &[(&str, Stage)] = &[
     ("authentication", |x| authenticate(x).boxed()),
+    ("audit", |x| begin_audit(x).boxed()),
     ("impersonation", |x| impersonate::stage(x).boxed()),
+    ("flow control", |x| take_seat(x).boxed()),
     ("authorization", |x| authorize(x).boxed()),
 ];
 
 /// Answers one request, whatever happens.
 pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
     let watch = Stopwatch::start();
-    let _inflight = server.metrics.request();
     let (parts, body) = req.into_parts();
     let audit_id = match parts.headers.get(AUDIT_ID) {
         Some(id) if id.len() <= 64 => id.clone(),
@@ -76,21 +90,22 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let attributes = info::parse(&parts.method, parts.uri.path(), &query);
     let catalog = server.catalogs.now();
-    let mut exchange = Exchange { server, catalog, parts, body: Mutex::new(Some(body)), conn, query, attributes, warnings: Vec::new() };
+    let mut exchange = Exchange { server, catalog, parts, body: Mutex::new(Some(body)), conn, query, attributes, warnings: Vec::new(), audit_id, received: server.config.clock.now(), record: None, seat: None, admitted: None };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;
+    let panicked = outcome.is_err();
     let mut response = match outcome {
         Ok(Ok(response)) => response,
         Ok(Err(status)) => respond::status(&status, &exchange.parts.headers),
         Err(panic) => {
             let why = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-            error!(verb = %exchange.attributes.verb, path = %exchange.attributes.path, audit_id = ?audit_id, why, "handler panicked");
+            error!(verb = %exchange.attributes.verb, path = %exchange.attributes.path, audit_id = ?exchange.audit_id, why, "handler panicked");
             server.metrics.panicked();
             let text = "This request caused apiserver to panic. Look in the logs for details.";
             respond::status(&Status::internal(text), &exchange.parts.headers)
         }
     };
-    finish(&exchange, &mut response, audit_id, &watch);
-    response
+    finish(&exchange, &mut response, &watch);
+    end_audit(&mut exchange, response, panicked).await
 }
 
 async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
@@ -100,7 +115,8 @@ async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     if is_long_running(&exchange.attributes, &exchange.query) {
         return dispatch(exchange).await;
     }
-    let wanted = exchange.query.get("timeout").and_then(parse_seconds).map_or(REQUEST_TIMEOUT, |s| s.min(REQUEST_TIMEOUT));
+    let most = exchange.server.config.arguments.request_timeout;
+    let wanted = exchange.query.get("timeout").and_then(parse_seconds).map_or(most, |s| s.min(most));
     match tokio::time::timeout(wanted, dispatch(exchange)).await {
         Ok(answer) => answer,
         Err(_) => Err(Status::timeout("request did not complete within the allotted timeout")),
@@ -108,6 +124,9 @@ async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
 }
 
 async fn dispatch(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
+    if let Some(service) = exchange.server.aggregation.backend(&exchange.attributes.path) {
+        return aggregate::proxy::run(exchange, &service).boxed().await;
+    }
     // Boxed: the compiler proves them Send here, and the futures of all verbs together would be large.
     if exchange.attributes.is_resource { verbs::serve(exchange).boxed().await } else { paths::serve(exchange).boxed().await }
 }
@@ -145,14 +164,102 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
     }
     // The credentials have served: nothing behind this point may see or log them.
     x.parts.headers.remove(http::header::AUTHORIZATION);
-    if x.attributes.user.name == crate::user::ANONYMOUS && !paths::open_to_anonymous(&x.attributes.path) {
-        return Err(Status::unauthorized());
+    if x.attributes.user.name == crate::user::ANONYMOUS {
+        let welcome = x.server.guards.anonymous.unwrap_or_else(|| paths::open_to_anonymous(&x.attributes.path));
+        if !welcome {
+            return Err(Status::unauthorized());
+        }
     }
     Ok(())
 }
 
+async fn begin_audit(x: &mut Exchange<'_>) -> Result<(), Status> {
+    record(x);
+    if x.record.as_ref().is_some_and(Record::wants_sent) {
+        x.attributes.trail.want_sent();
+    }
+    Ok(())
+}
+
+fn record(x: &mut Exchange<'_>) {
+    let Some(auditor) = &x.server.guards.auditor else { return };
+    let id = x.audit_id.to_str().unwrap_or_default();
+    x.record = auditor.begin(&x.attributes, &x.parts, &x.conn, id, x.received);
+}
+
+/// Writes the last event; of a long answer when it ends.
+async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: bool) -> Response<Body> {
+    let Some(auditor) = x.server.guards.auditor.clone() else { return response };
+    if x.record.is_none() && response.status() == http::StatusCode::UNAUTHORIZED {
+        record(x);
+    }
+    let Some(record) = x.record.take() else { return response };
+    let (code, a) = (Some(response.status().as_u16()), x.attributes.clone());
+    if panicked {
+        auditor.write(&record, &a, AuditStage::Panic, code, None);
+        return response;
+    }
+    if is_long_running(&a, &x.query) && response.status().as_u16() < 300 {
+        auditor.write(&record, &a, AuditStage::ResponseStarted, code, None);
+        let end = OnEnd(Some(Box::new(move || auditor.write(&record, &a, AuditStage::ResponseComplete, code, None))));
+        return response.map(|body| {
+            wire::body::from_http(body.map_frame(move |frame| {
+                let _alive_as_long_as_the_body = &end;
+                frame
+            }))
+        });
+    }
+    if !record.wants_answer() && response.status().is_success() {
+        auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let Ok(bytes) = wire::body::collect(body, usize::MAX).await else {
+        auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
+        return Response::from_parts(parts, wire::body::empty());
+    };
+    auditor.write(&record, &a, AuditStage::ResponseComplete, code, serde_json::from_slice(&bytes).ok());
+    Response::from_parts(parts, wire::body::full(bytes))
+}
+
+/// Runs something when it is dropped.
+struct OnEnd(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Drop for OnEnd {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+/// Lets short requests in as priority and fairness say, or, without it, a limited number at once.
+async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
+    if is_long_running(&x.attributes, &x.query) {
+        return Ok(());
+    }
+    let mutating = !x.attributes.is_read_only() && x.parts.method != http::Method::GET;
+    let refused = || Status::too_many_requests("Too many requests, please try again later.", 1);
+    let arguments = &x.server.config.arguments;
+    if arguments.fairness {
+        x.admitted = x.server.flow.admit(&x.attributes).await.map_err(|_| refused())?;
+        x.seat = x.server.metrics.request(mutating, 0);
+        return Ok(());
+    }
+    // This process's own parts and the masters are counted and never turned away.
+    let exempt = x.conn.identity.is_some() || x.attributes.user.in_group(crate::user::GROUP_MASTERS);
+    let (reading, writing) = arguments.inflight;
+    let limit = if exempt { 0 } else if mutating { writing } else { reading };
+    x.seat = x.server.metrics.request(mutating, limit);
+    match x.seat {
+        Some(_) => Ok(()),
+        None => Err(refused()),
+    }
+}
+
 async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
-    if x.attributes.user.name == crate::user::ANONYMOUS && paths::open_to_anonymous(&x.attributes.path) {
+    let unasked = x.server.guards.anonymous.is_none() && x.attributes.user.name == crate::user::ANONYMOUS;
+    if unasked && paths::open_to_anonymous(&x.attributes.path) {
         return Ok(());
     }
     require(x.server, &x.attributes).await
@@ -163,16 +270,27 @@ async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
 /// Errors: 403 unless it allows.
 pub async fn require(server: &ApiServer, attributes: &Attributes) -> Result<(), Status> {
     match server.guards.authorizer.authorize(attributes).await {
-        Decision::Allow { .. } => Ok(()),
+        Decision::Allow { reason } => {
+            attributes.trail.note("authorization.k8s.io/decision", "allow");
+            attributes.trail.note("authorization.k8s.io/reason", &reason);
+            Ok(())
+        }
         Decision::Deny { reason } | Decision::NoOpinion { reason } => Err(Status::access_denied(attributes, &reason)),
     }
 }
 
-fn finish(x: &Exchange<'_>, response: &mut Response<Body>, audit_id: HeaderValue, watch: &Stopwatch) {
+fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     let code = response.status().as_u16();
     let headers = response.headers_mut();
-    headers.insert(AUDIT_ID, audit_id);
+    headers.insert(AUDIT_ID, x.audit_id.clone());
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if let Some(admitted) = &x.admitted {
+        for (name, uid) in [(FLOW_SCHEMA, &admitted.schema_uid), (PRIORITY_LEVEL, &admitted.level_uid)] {
+            if let Ok(uid) = HeaderValue::from_str(uid) {
+                headers.insert(name, uid);
+            }
+        }
+    }
     for text in x.warnings.iter().cloned().chain(x.attributes.trail.take_warnings()) {
         let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {

@@ -15,14 +15,21 @@ use ipnet::IpNet;
 use store::Storage;
 
 use crate::admission::{Plugin, Virtual};
+use crate::aggregate::merge::Documents;
+use crate::aggregate::registry::Registry;
+use crate::arguments::Arguments;
+use crate::audit::auditor::Auditor;
 use crate::authn::{Authenticator, TokenIssuer};
 use crate::authz::Authorizer;
 use crate::cache::Cache;
 use crate::connect::Connector;
+use crate::crypt::rotate::Encryption;
 use crate::custom::catalogs::Catalogs;
+use crate::flow::controller::Flow;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
 use crate::user::UserInfo;
+use crate::webhook::client::{Identity, Webhooks};
 use crate::pipeline;
 
 /// What a person or the role decides.
@@ -40,6 +47,8 @@ pub struct Config {
     pub client_ca_pem: String,
     /// The same for the front proxy's certificates, PEM.
     pub request_header_ca_pem: String,
+    /// Upstream's flags.
+    pub arguments: Arguments,
     /// Wall time.
     pub clock: Clock,
     /// Names and ids.
@@ -60,6 +69,16 @@ pub struct Guards {
     pub virtuals: Vec<(&'static str, &'static str, Arc<dyn Virtual>)>,
     /// Streams to nodes, pods and services.
     pub connector: Arc<dyn Connector>,
+    /// Calls to servers outside of this one.
+    pub webhooks: Arc<Webhooks>,
+    /// Writes the audit log, if one is wanted.
+    pub auditor: Option<Arc<Auditor>>,
+    /// Encryption at rest, where it is configured.
+    pub encryption: Option<Encryption>,
+    /// `--anonymous-auth`; `None`: only health may be asked without credentials.
+    pub anonymous: Option<bool>,
+    /// Who this server is to those whose APIs it aggregates.
+    pub front_proxy: Identity,
 }
 
 /// Why the server cannot start.
@@ -86,6 +105,12 @@ pub struct ApiServer {
     pub(crate) cache: Arc<Cache>,
     pub(crate) guards: Guards,
     pub(crate) metrics: Arc<Metrics>,
+    /// Who answers which group.
+    pub(crate) aggregation: Registry,
+    /// Priority and fairness.
+    pub(crate) flow: Flow,
+    /// What others say about themselves.
+    pub(crate) documents: Documents,
     /// Names of start steps that are not done: `/readyz` says no until the list is empty.
     pub(crate) pending: RwLock<Vec<&'static str>>,
     /// Only one service is given addresses at a time.
@@ -109,13 +134,18 @@ impl ApiServer {
         for (api_group, resource) in PRELOADED {
             cache.ready(api_group, resource).await?;
         }
-        let guards = guards(Arc::clone(&cache) as Arc<dyn Lookup>);
+        let lookup = Arc::clone(&cache) as Arc<dyn Lookup>;
+        let guards = guards(Arc::clone(&lookup));
+        let seats = config.arguments.inflight.0 + config.arguments.inflight.1;
         let server = Arc::new(ApiServer {
             config,
             catalogs,
             cache,
             guards,
             metrics: Arc::default(),
+            aggregation: Registry::new(Arc::clone(&lookup)),
+            flow: Flow::new(Arc::clone(&lookup), seats),
+            documents: Documents::default(),
             pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
             allocating: tokio::sync::Mutex::default(),
         });

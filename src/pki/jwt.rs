@@ -134,7 +134,7 @@ pub fn unverified_claims(token: &str) -> Option<Value> {
     decode(token).ok().map(|(_, claims)| claims)
 }
 
-fn decode(token: &str) -> Result<(Value, Value), JwtError> {
+pub(crate) fn decode(token: &str) -> Result<(Value, Value), JwtError> {
     if token.len() > TOKEN_BYTES_MAX {
         return Err(JwtError::Malformed);
     }

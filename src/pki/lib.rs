@@ -9,6 +9,8 @@ pub mod certstore;
 pub mod csr;
 pub mod error;
 pub mod identity;
+pub mod jwk;
+pub mod seal;
 pub mod jwt;
 pub mod kubeconfig;
 pub mod leaf;

@@ -19,17 +19,34 @@ pub struct WatchStream {
     ready: VecDeque<EventBatch>,
     live: mpsc::Receiver<EventBatch>,
     farewell: Farewell,
+    lens: Option<Lens>,
+}
+
+/// Changes every batch on its way out, e.g. opens sealed values.
+#[derive(Clone)]
+pub struct Lens(pub Arc<dyn Fn(EventBatch) -> EventBatch + Send + Sync>);
+
+impl std::fmt::Debug for Lens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lens")
+    }
 }
 
 impl WatchStream {
     /// A watch that shows only what `live` brings; when its sender is gone, `farewell` or `Closed` is the error.
     pub fn live(live: mpsc::Receiver<EventBatch>, farewell: Farewell) -> WatchStream {
-        WatchStream { past: None, ready: VecDeque::new(), live, farewell }
+        WatchStream { past: None, ready: VecDeque::new(), live, farewell, lens: None }
     }
 
     /// The same with a past to be told first; it ends where `live` begins.
     pub(crate) fn with_past(mut self, past: Past) -> WatchStream {
         self.past = Some(past);
+        self
+    }
+
+    /// The same, seen through a lens.
+    pub fn through(mut self, lens: Lens) -> WatchStream {
+        self.lens = Some(lens);
         self
     }
 
@@ -39,6 +56,14 @@ impl WatchStream {
     /// `Closed` when the store stops. After an error the stream is of no more use.
     /// Cancel safety: a dropped future loses nothing.
     pub async fn next(&mut self) -> Result<EventBatch, Error> {
+        let batch = self.plain().await?;
+        Ok(match &self.lens {
+            Some(lens) => (lens.0)(batch),
+            None => batch,
+        })
+    }
+
+    async fn plain(&mut self) -> Result<EventBatch, Error> {
         loop {
             if let Some(batch) = self.ready.pop_front() {
                 return Ok(batch);

@@ -60,21 +60,35 @@ fn strip(headers: &mut HeaderMap) {
 /// Credentials of the caller (Authorization, cookies, impersonation) are taken off.
 /// Errors: `DialError` when the target cannot be reached; whatever it answers is no error.
 pub async fn forward(
-    mut req: http::Request<Body>,
+    req: http::Request<Body>,
     target: &Target,
     path_and_query: &str,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
+    let stream = target.connect().await?;
+    forward_over(req, stream, &target.authority(), path_and_query, HeaderMap::new(), group).await
+}
+
+/// The same over a connection that is there already; `more` are headers that the other server may believe.
+pub async fn forward_over(
+    mut req: http::Request<Body>,
+    stream: Box<dyn Stream>,
+    authority: &str,
+    path_and_query: &str,
+    more: HeaderMap,
     group: &Group,
 ) -> Result<http::Response<Body>, DialError> {
     let asked = upgrade::requested(req.headers()).zip(req.headers().get(UPGRADE).cloned());
     let client = asked.as_ref().map(|_| upgrade::take(&mut req));
     let (mut parts, body) = req.into_parts();
     strip(&mut parts.headers);
+    parts.headers.extend(more);
     if let Some((_, protocol)) = &asked {
         parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         parts.headers.insert(UPGRADE, protocol.clone());
     }
     let body = if asked.is_some() || parts.method == Method::GET { body::empty() } else { body };
-    let mut answer = send(target, parts.method, path_and_query, parts.headers, body, group).await?;
+    let mut answer = send_over(stream, authority, parts.method, path_and_query, parts.headers, body, group).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         answer.headers_mut().remove(CONNECTION);
         answer.headers_mut().remove(TRANSFER_ENCODING);
@@ -82,7 +96,7 @@ pub async fn forward(
     }
     let server = upgrade::take_answer(&mut answer);
     if let Some(client) = client {
-        let to = target.authority();
+        let to = authority.to_owned();
         group.spawn_short("proxied-upgrade", async move {
             let joined = async { upgrade::splice(upgrade::stream(client).await?, upgrade::stream(server).await?).await };
             if let Err(err) = joined.await {
@@ -116,17 +130,28 @@ async fn send(
     target: &Target,
     method: Method,
     path_and_query: &str,
+    headers: HeaderMap,
+    body: Body,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
+    send_over(target.connect().await?, &target.authority(), method, path_and_query, headers, body, group).await
+}
+
+async fn send_over(
+    stream: Box<dyn Stream>,
+    to: &str,
+    method: Method,
+    path_and_query: &str,
     mut headers: HeaderMap,
     body: Body,
     group: &Group,
 ) -> Result<http::Response<Body>, DialError> {
-    let to = target.authority();
-    let invalid = |err: http::Error| DialError::Connect { to: to.clone(), source: io::Error::new(io::ErrorKind::InvalidInput, err) };
-    headers.insert(HOST, HeaderValue::from_str(&to).map_err(|err| invalid(err.into()))?);
+    let invalid = |err: http::Error| DialError::Connect { to: to.to_owned(), source: io::Error::new(io::ErrorKind::InvalidInput, err) };
+    headers.insert(HOST, HeaderValue::from_str(to).map_err(|err| invalid(err.into()))?);
     let uri: Uri = path_and_query.parse().map_err(|err: http::uri::InvalidUri| invalid(err.into()))?;
     let mut req = http::Request::builder().method(method).uri(uri).body(body).map_err(invalid)?;
     *req.headers_mut() = headers;
-    dial::request(target.connect().await?, &to, req, group).await
+    dial::request(stream, to, req, group).await
 }
 
 #[cfg(test)]

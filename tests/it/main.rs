@@ -5,6 +5,8 @@ mod access;
 mod crash;
 mod harness;
 mod objects;
+mod outside;
 mod refusals;
+mod settings;
 mod watching;
 mod workloads;

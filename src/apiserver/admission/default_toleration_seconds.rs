@@ -8,10 +8,12 @@ use crate::attributes::Attributes;
 use crate::status::Status;
 
 const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-const SECS: i64 = 300;
 
 /// Upstream's `DefaultTolerationSeconds`.
-pub struct DefaultTolerationSeconds;
+pub struct DefaultTolerationSeconds {
+    /// For nodes that are not ready and for those that cannot be reached.
+    pub secs: (i64, i64),
+}
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -26,9 +28,9 @@ impl Plugin for DefaultTolerationSeconds {
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let mut tolerations = review.object["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
         let before = tolerations.len();
-        for key in KEYS {
+        for (key, secs) in KEYS.into_iter().zip([self.secs.0, self.secs.1]) {
             if !tolerations[..before].iter().any(|toleration| tolerates(toleration, key)) {
-                tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECS}));
+                tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs}));
             }
         }
         if tolerations.len() > before {

@@ -21,12 +21,21 @@ use super::storage_in_use::StorageObjectInUseProtection;
 use super::taint_nodes::TaintNodesByCondition;
 use super::volume_resize::PersistentVolumeClaimResize;
 use super::webhooks::{Mutating, Outside, Validating};
+use crate::arguments::Arguments;
 use crate::authz::escalation::Escalation;
 
+/// The plugins that upstream's flags may name.
+pub const NAMES: &[&str] = &[
+    "NamespaceLifecycle", "LimitRanger", "ServiceAccount", "NodeRestriction", "TaintNodesByCondition", "PodSecurity", "Priority",
+    "DefaultTolerationSeconds", "DefaultStorageClass", "StorageObjectInUseProtection", "PersistentVolumeClaimResize", "RuntimeClass",
+    "CertificateApproval", "CertificateSigning", "CertificateSubjectRestriction", "DefaultIngressClass", "MutatingAdmissionPolicy",
+    "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook", "ResourceQuota",
+];
+
 /// Every plugin that is on by default upstream, in upstream's order; quota is the last to say yes.
-pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>> {
+pub fn plugins(escalation: Escalation, outside: Outside, arguments: &Arguments) -> Vec<Arc<dyn Plugin>> {
     let authorizer = escalation.authorizer.clone();
-    vec![
+    let all: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(NamespaceLifecycle),
         Arc::new(LimitRanger),
         Arc::new(ServiceAccount { rng: outside.rng.clone() }),
@@ -34,7 +43,7 @@ pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>>
         Arc::new(TaintNodesByCondition),
         Arc::new(PodSecurity),
         Arc::new(Priority),
-        Arc::new(DefaultTolerationSeconds),
+        Arc::new(DefaultTolerationSeconds { secs: arguments.tolerations_secs }),
         Arc::new(DefaultStorageClass),
         Arc::new(StorageObjectInUseProtection),
         Arc::new(PersistentVolumeClaimResize),
@@ -48,5 +57,8 @@ pub fn plugins(escalation: Escalation, outside: Outside) -> Vec<Arc<dyn Plugin>>
         Arc::new(ValidatingAdmissionPolicies::new(authorizer)),
         Arc::new(Validating::new(outside)),
         Arc::new(ResourceQuota::default()),
-    ]
+    ];
+    let (enabled, disabled) = &arguments.plugins;
+    let stays = |name: &str| enabled.iter().any(|n| n == name) || !disabled.iter().any(|n| n == name);
+    all.into_iter().filter(|plugin| stays(plugin.name())).collect()
 }

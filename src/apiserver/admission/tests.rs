@@ -201,7 +201,7 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
 
 #[tokio::test]
 async fn tolerations_are_added_once_and_only_where_missing() {
-    let plugin = default_toleration_seconds::DefaultTolerationSeconds;
+    let plugin = default_toleration_seconds::DefaultTolerationSeconds { secs: (300, 300) };
     let own = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"});
     let made = case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": [own]}})).run(&plugin).await.unwrap();
     let keys: Vec<&str> = made["spec"]["tolerations"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
+
+use crate::user::UserInfo;
+
 /// The notes of one request.
 #[derive(Clone, Default)]
 pub struct Trail(Arc<Mutex<Notes>>);
@@ -12,6 +16,9 @@ pub struct Trail(Arc<Mutex<Notes>>);
 struct Notes {
     annotations: BTreeMap<String, String>,
     warnings: Vec<String>,
+    sent: Option<Value>,
+    wants_sent: bool,
+    impersonated: Option<Arc<UserInfo>>,
 }
 
 impl fmt::Debug for Trail {
@@ -42,6 +49,34 @@ impl Trail {
     /// Keeps texts for `Warning` headers.
     pub fn warn(&self, texts: impl IntoIterator<Item = String>) {
         self.notes().warnings.extend(texts);
+    }
+
+    /// From now on [`Trail::keep_sent`] keeps what it is given.
+    pub fn want_sent(&self) {
+        self.notes().wants_sent = true;
+    }
+
+    /// Keeps the request's body for the audit log, if somebody wants it; `read` makes a value of it.
+    pub fn keep_sent(&self, read: impl FnOnce() -> Option<Value>) {
+        if self.notes().wants_sent {
+            let sent = read();
+            self.notes().sent = sent;
+        }
+    }
+
+    /// What was sent.
+    pub fn sent(&self) -> Option<Value> {
+        self.notes().sent.clone()
+    }
+
+    /// The request is made in somebody else's name.
+    pub fn impersonates(&self, user: Arc<UserInfo>) {
+        self.notes().impersonated = Some(user);
+    }
+
+    /// In whose name it is made.
+    pub fn impersonated(&self) -> Option<UserInfo> {
+        self.notes().impersonated.as_ref().map(|user| (**user).clone())
     }
 
     /// The annotations so far.

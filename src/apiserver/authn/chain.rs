@@ -77,6 +77,13 @@ impl Chain {
         }
     }
 
+    /// The same with further ways to read a token: `first` before our own, `last` behind them.
+    pub fn with(mut self, first: Vec<Arc<dyn TokenAuthenticator>>, last: Vec<Arc<dyn TokenAuthenticator>>) -> Chain {
+        self.tokens.splice(0..0, first);
+        self.tokens.extend(last);
+        self
+    }
+
     /// The audiences of the API server.
     pub fn audiences(&self) -> &[String] {
         &self.audiences

@@ -5,8 +5,11 @@ pub mod bootstrap_token;
 pub mod chain;
 pub mod front_proxy;
 pub mod issue;
+pub mod oidc;
 pub mod review;
 pub mod service_account;
+pub mod token_file;
+pub mod token_webhook;
 pub mod x509;
 
 use async_trait::async_trait;

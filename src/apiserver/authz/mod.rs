@@ -1,7 +1,9 @@
 //! Authorization: may this user do this?
 
+pub mod abac;
 pub mod aggregate;
 pub mod bootstrap;
+pub mod configured;
 pub mod escalation;
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -10,6 +12,7 @@ pub mod rbac;
 pub mod review;
 pub mod rule;
 pub mod union;
+pub mod webhook;
 
 use async_trait::async_trait;
 

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::node::Node;
-use super::rbac::Rbac;
 use super::{Authorizer, Decision};
 use crate::attributes::Attributes;
-use crate::lookup::Lookup;
 use crate::user::GROUP_MASTERS;
 
 /// Asks each in turn; the first that allows or denies is believed.
@@ -38,10 +35,4 @@ impl Authorizer for Masters {
         let reason = String::new();
         if a.user.in_group(GROUP_MASTERS) { Decision::Allow { reason } } else { Decision::NoOpinion { reason } }
     }
-}
-
-/// The server's chain: masters, Node, RBAC. Gives the RBAC authorizer too, for reviews and escalation checks.
-pub fn standard(lookup: Arc<dyn Lookup>) -> (Arc<dyn Authorizer>, Arc<Rbac>) {
-    let rbac = Arc::new(Rbac::new(lookup.clone()));
-    (Arc::new(Union(vec![Arc::new(Masters), Arc::new(Node::new(lookup)), rbac.clone()])), rbac)
 }

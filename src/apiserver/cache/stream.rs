@@ -123,7 +123,10 @@ impl Watcher {
         // Read before the wait: every change up to it is in the channel by the time the channel is seen empty.
         let wake = if self.options.bookmarks { self.bookmark_at.min(self.options.deadline) } else { self.options.deadline };
         let first = tokio::select! {
-            delivery = self.live.recv() => delivery?,
+            delivery = self.live.recv() => match delivery {
+                Some(delivery) => delivery,
+                None => return Some(self.dropped()),
+            },
             () = tokio::time::sleep_until(wake) => {
                 if Instant::now() >= self.options.deadline {
                     return None;
@@ -133,7 +136,7 @@ impl Watcher {
                 match self.live.try_recv() {
                     Ok(delivery) => delivery,
                     Err(mpsc::error::TryRecvError::Empty) => return Some(self.bookmark(seen, false)),
-                    Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                    Err(mpsc::error::TryRecvError::Disconnected) => return Some(self.dropped()),
                 }
             }
         };
@@ -149,6 +152,11 @@ impl Watcher {
             self.add(&mut out, &delivery);
         }
         Some(out.into())
+    }
+
+    /// The cache let go of a reader that was too slow (or starts anew): the client must list again.
+    fn dropped(&mut self) -> Bytes {
+        self.fail(&Status::expired("The resourceVersion for the provided watch is too old."))
     }
 
     fn add(&mut self, out: &mut Vec<u8>, (event, change): &Delivery) {

@@ -65,7 +65,10 @@ impl Call<'_, '_> {
             }
             all.extend_from_slice(&data);
         }
-        Ok(all.into())
+        let all = Bytes::from(all);
+        let (headers, resource) = (&self.x.parts.headers, &self.resource);
+        self.x.attributes.trail.keep_sent(|| sent(&all, headers, resource.type_def()));
+        Ok(all)
     }
 
     /// Whether nothing shall be stored.
@@ -78,6 +81,14 @@ impl Call<'_, '_> {
     /// 404 about the object asked for.
     pub fn not_found(&self, name: &str) -> Status {
         Status::not_found(&self.resource.group, &self.resource.plural, name)
+    }
+}
+
+/// A body as the audit log shows it; a body that nobody can read is left out.
+fn sent(bytes: &[u8], headers: &http::HeaderMap, of: &schema::table::TypeDef) -> Option<serde_json::Value> {
+    match negotiate::media_type(headers).as_str() {
+        schema::protobuf::MEDIA_TYPE => schema::protobuf::decode(bytes, of).ok(),
+        _ => schema::decode::untyped(bytes, schema::decode::Format::Yaml).ok(),
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::Response;
+use http::{Request, Response};
 use schema::validate::error::FieldError;
 use store::{EventKind, Revision, WatchRequest};
 use tokio::time::Instant;
-use wire::Body;
+use wire::{Body, upgrade, websocket};
 
 use super::list::{self, parse_version};
 use super::{Call, present};
@@ -23,8 +23,6 @@ use crate::cache::stream::{Options, error_frame, frames};
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 
-/// Watches without `timeoutSeconds` end after this and up to as much again, as upstream's `--min-request-timeout`.
-const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
@@ -85,10 +83,52 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         framing,
     };
     let gauge = call.x.server.metrics.watch();
-    let stream = frames(cache, initial, past, live, options);
-    Ok(stream_of(framing, stream.inspect(move |_| {
+    let stream = frames(cache, initial, past, live, options).inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;
-    })))
+    });
+    if upgrade::requested(&call.x.parts.headers).as_deref() == Some("websocket") {
+        return Ok(over_websocket(call, framing, stream));
+    }
+    Ok(stream_of(framing, stream))
+}
+
+/// The same events as messages of a WebSocket: text for JSON, binary for protobuf.
+fn over_websocket<S>(call: &mut Call<'_, '_>, framing: Framing, frames: S) -> Response<Body>
+where
+    S: futures_util::Stream<Item = Result<Bytes, std::convert::Infallible>> + Send + 'static,
+{
+    let parts = std::mem::replace(&mut call.x.parts, Request::new(()).into_parts().0);
+    let mut request = Request::from_parts(parts, ());
+    let client = upgrade::take(&mut request);
+    call.x.parts = request.into_parts().0;
+    let answer = websocket::accept(&call.x.parts.headers, None);
+    call.x.server.guards.webhooks.group().spawn_short("websocket-watch", async move {
+        let run = async {
+            let (mut sender, mut receiver) = websocket::serve(upgrade::stream(client).await?).await;
+            let mut frames = std::pin::pin!(frames);
+            loop {
+                tokio::select! {
+                    frame = frames.next() => {
+                        let Some(Ok(bytes)) = frame else { return sender.close().await };
+                        if framing == Framing::Protobuf {
+                            sender.binary(bytes).await?;
+                            continue;
+                        }
+                        for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+                            sender.text(String::from_utf8_lossy(line).into_owned()).await?;
+                        }
+                    }
+                    // Cancel safe: a message is returned or still to come. What the client says means nothing, its end does.
+                    message = receiver.next() => if message?.is_none() { return Ok(()) },
+                }
+            }
+        };
+        let ended: std::io::Result<()> = run.await;
+        if let Err(err) = ended {
+            tracing::debug!(err = %base::chain::Chain(&err), "websocket watch ended");
+        }
+    });
+    answer
 }
 
 fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Result<(), Status> {
@@ -103,7 +143,9 @@ fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Resu
 
 fn deadline(call: &Call<'_, '_>) -> Instant {
     let asked = call.x.query.number("timeoutSeconds").and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
-    let lasts = asked.map_or_else(|| call.x.server.config.rng.jitter(TIMEOUT_MIN, 100), Duration::from_secs);
+    // Without one they end after `--min-request-timeout` and up to as much again, as upstream.
+    let config = &call.x.server.config;
+    let lasts = asked.map_or_else(|| config.rng.jitter(config.arguments.min_request_timeout, 100), Duration::from_secs);
     Instant::now() + lasts
 }
 

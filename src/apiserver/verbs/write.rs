@@ -305,6 +305,13 @@ pub async fn put_in_turn(
     run(server, txn).await
 }
 
+/// Writes a stored value anew, unchanged, if nobody has changed it since it was read.
+pub async fn put_as_it_is(server: &ApiServer, kv: store::KeyValue) -> Result<bool, Status> {
+    let put = Op::Put { key: kv.key.clone(), value: kv.value, lease: kv.lease, prev_kv: false };
+    let done = run(server, Txn { compare: vec![unchanged_since(&kv.key, kv.mod_revision.0)], success: vec![put], failure: Vec::new() }).await?;
+    Ok(done.is_some())
+}
+
 /// Deletes the object if its key still is at `rv`. `None`: somebody was faster.
 pub async fn remove(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, rv: u64) -> Result<Option<u64>, Status> {
     let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));

@@ -11,7 +11,7 @@ use base::task::Group;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use pki::bundle::Bundle;
 use pki::certstore::CertStore;
 use pki::tls;
@@ -74,6 +74,7 @@ pub struct Webhooks {
     lookup: Arc<dyn Lookup>,
     connector: Arc<dyn Connector>,
     kept: Kept,
+    group: Group,
     setups: Mutex<HashMap<String, Arc<tls::ClientSetup>>>,
     turn: AtomicUsize,
 }
@@ -88,23 +89,32 @@ struct Backend {
 impl Webhooks {
     /// Services and their endpoints are read through `lookup` and reached through `connector`; connections live in `group`.
     pub fn new(lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Webhooks {
-        Webhooks { lookup, connector, kept: Kept::new(group), setups: Mutex::default(), turn: AtomicUsize::new(0) }
+        Webhooks { lookup, connector, kept: Kept::new(group), group: group.clone(), setups: Mutex::default(), turn: AtomicUsize::new(0) }
     }
 
     /// Posts JSON and reads the answer of a 2xx.
     pub async fn post(&self, to: &Endpoint, as_who: &Identity, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
-        let answer = self.send(Method::POST, to, as_who, body, timeout).await?;
+        let mut request = Request::new(body);
+        *request.method_mut() = Method::POST;
+        let answer = self.send(request, to, as_who, timeout).await?;
         match answer.status() {
             code if code.is_success() => Ok(answer.into_body()),
             code => Err(CallError::Refused { code: code.as_u16(), text: refusal(code.as_u16(), answer.body()) }),
         }
     }
 
-    /// Sends one request and reads the whole answer, whatever its code.
-    pub async fn send(&self, method: Method, to: &Endpoint, as_who: &Identity, body: Bytes, timeout: Duration) -> Result<Response<Bytes>, CallError> {
+    /// Asks without a body and with further headers; reads the whole answer, whatever its code.
+    pub async fn send_with(&self, method: Method, to: &Endpoint, as_who: &Identity, more: HeaderMap, timeout: Duration) -> Result<Response<Bytes>, CallError> {
+        let mut request = Request::new(Bytes::new());
+        *request.method_mut() = method;
+        *request.headers_mut() = more;
+        self.send(request, to, as_who, timeout).await
+    }
+
+    async fn send(&self, mut request: Request<Bytes>, to: &Endpoint, as_who: &Identity, timeout: Duration) -> Result<Response<Bytes>, CallError> {
         let url = to.url();
         let unreached = |why: String| CallError::Unreached { url: url.clone(), why };
-        let mut request = Request::builder().method(method).uri(to.path.as_str()).body(body).map_err(|err| unreached(err.to_string()))?;
+        *request.uri_mut() = to.path.parse().map_err(|err: http::uri::InvalidUri| unreached(err.to_string()))?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_str(&to.authority()).map_err(|err| unreached(err.to_string()))?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -126,11 +136,24 @@ impl Webhooks {
         // Connections are shared by those who go to the same place with the same trust.
         let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
         let key = format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
-        let open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>> = Box::pin(self.open(to, as_who, &backend));
+        let open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>> = Box::pin(self.reach(to, as_who, &backend));
         self.kept.exchange(&key, open, request, ANSWER_BYTES_MAX).await.map_err(|err| why(&err))
     }
 
-    async fn open(&self, to: &Endpoint, as_who: &Identity, backend: &Backend) -> Result<Box<dyn Stream>, DialError> {
+    /// A connection of one's own, TLS done, for what is more than a question and an answer.
+    ///
+    /// Errors: a text for people.
+    pub async fn open(&self, to: &Endpoint, as_who: &Identity) -> Result<Box<dyn Stream>, String> {
+        let backend = self.resolve(&to.place).await?;
+        self.reach(to, as_who, &backend).await.map_err(|err| why(&err.into()))
+    }
+
+    /// Where connections live.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    async fn reach(&self, to: &Endpoint, as_who: &Identity, backend: &Backend) -> Result<Box<dyn Stream>, DialError> {
         let stream = self.connector.dial(&backend.host, backend.port, backend.node.clone()).await?;
         if matches!(to.place, Place::Host { tls: false, .. }) {
             return Ok(stream);

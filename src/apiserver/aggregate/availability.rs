@@ -1,0 +1,192 @@
+//! Whether those who answer for a group are there: the condition `Available` of each APIService, in upstream's words.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::task::Group;
+use schema::meta;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::registry::ApiService;
+use super::{GROUP, RESOURCE, local};
+use crate::lookup::Lookup as _;
+use crate::serve::ApiServer;
+use crate::status::Status;
+use crate::verbs::{get, write};
+use crate::webhook::call::Place;
+use crate::webhook::client::ready;
+use crate::{keys, kinds};
+
+/// Every backend is asked again after this, as upstream.
+const RECHECK: Duration = Duration::from_secs(30);
+/// A backend that failed is asked again sooner.
+const RECHECK_FAILED: Duration = Duration::from_secs(1);
+/// It must answer within this.
+const ANSWER: Duration = Duration::from_secs(5);
+/// A burst of changes (endpoints of many services) is looked at together.
+const GATHER: Duration = Duration::from_millis(200);
+const TRIES: usize = 5;
+
+/// What a check found: status, reason, message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    ok: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Finding {
+    fn no(reason: &'static str, message: String) -> Finding {
+        Finding { ok: false, reason, message }
+    }
+}
+
+/// Starts the task that keeps the local APIServices and everybody's condition.
+pub fn keep(server: &Arc<ApiServer>, group: &Group) {
+    let server = Arc::clone(server);
+    group.spawn("apiservice-availability", async move {
+        let watched = [(GROUP, RESOURCE), ("", "services"), ("discovery.k8s.io", "endpointslices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+        let mut changes = Vec::new();
+        for (group, resource) in watched {
+            server.cache.load(group, resource).await;
+            changes.push(server.cache.changed(group, resource));
+        }
+        loop {
+            for change in &mut changes {
+                change.mark_unchanged();
+            }
+            register(&server).await;
+            let failed = check_all(&server).await;
+            let some = futures_util::future::select_all(changes.iter_mut().map(|c| Box::pin(c.changed())));
+            // Cancel safe: what has changed stays changed until the next round marks it.
+            tokio::select! {
+                _ = some => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(if failed { RECHECK_FAILED } else { RECHECK }) => {}
+            }
+        }
+    });
+}
+
+/// Makes the APIServices of what this server answers itself and removes those of custom groups that are gone.
+pub async fn register(server: &Arc<ApiServer>) {
+    let wanted = local::wanted(&server.catalogs.now());
+    let existing = server.cache.list(GROUP, RESOURCE, None);
+    let has = |name: &str| existing.iter().any(|o| meta::name(o) == name);
+    let mut made: Vec<futures_util::future::BoxFuture<'_, Result<bool, Status>>> = Vec::new();
+    for object in wanted.iter().filter(|o| !has(meta::name(o))) {
+        let mut object = object.clone();
+        object["status"]["conditions"] = json!([condition(server, &local_finding())]);
+        made.push(Box::pin(server.ensure(object)));
+    }
+    for done in futures_util::future::join_all(made).await {
+        if let Err(status) = done {
+            warn!(why = %status, "cannot register an APIService");
+        }
+    }
+    let gone = existing.iter().filter(|o| meta::labels(o).is_some_and(|l| l.get(local::MANAGED).is_some_and(|v| v == "true")));
+    for object in gone.filter(|o| !wanted.iter().any(|w| meta::name(w) == meta::name(o))) {
+        let Some(row) = kinds::stored(GROUP, RESOURCE) else { continue };
+        let rv = meta::resource_version(object).parse().unwrap_or(0);
+        if let Err(status) = write::remove(server, &row, "", meta::name(object), rv).await {
+            warn!(why = %status, "cannot remove an APIService");
+        }
+    }
+}
+
+fn local_finding() -> Finding {
+    Finding { ok: true, reason: "Local", message: "Local APIServices are always available".to_owned() }
+}
+
+fn condition(server: &ApiServer, finding: &Finding) -> Value {
+    let now = base::time::rfc3339_secs(server.config.clock.now());
+    let status = if finding.ok { "True" } else { "False" };
+    json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message, "lastTransitionTime": now })
+}
+
+/// Looks at everybody; true if somebody is not available.
+async fn check_all(server: &Arc<ApiServer>) -> bool {
+    let known = server.aggregation.now();
+    let mut checks: Vec<futures_util::future::BoxFuture<'_, bool>> = Vec::new();
+    for service in known.all.values() {
+        checks.push(Box::pin(async move {
+            let finding = check(server, service).await;
+            if let Err(status) = write_condition(server, service, &finding).await {
+                warn!(name = %service.name, why = %status, "cannot write the condition of an APIService");
+            }
+            !finding.ok
+        }));
+    }
+    futures_util::future::join_all(checks).await.into_iter().any(|failed| failed)
+}
+
+async fn check(server: &ApiServer, service: &ApiService) -> Finding {
+    let Some(endpoint) = &service.service else { return local_finding() };
+    let Place::Service { namespace, name, port } = &endpoint.place else { return local_finding() };
+    let Some(object) = server.cache.get("", "services", namespace, name) else {
+        return Finding::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
+    };
+    if object["spec"]["type"] == "ClusterIP" || object["spec"]["type"].is_null() {
+        let ports = object["spec"]["ports"].as_array().into_iter().flatten();
+        let Some(wanted) = ports.into_iter().find(|p| p["port"].as_u64() == Some(u64::from(*port))) else {
+            return Finding::no("ServicePortError", format!("service/{name} in {namespace:?} is not listening on port {port}"));
+        };
+        let port_name = wanted["name"].as_str().unwrap_or_default();
+        let slices = server.cache.list("discovery.k8s.io", "endpointslices", Some(namespace));
+        let mine: Vec<_> = slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str()).collect();
+        if mine.is_empty() {
+            return Finding::no("EndpointsNotFound", format!("cannot find endpointslices for service/{name} in {namespace:?}"));
+        }
+        if mine.iter().all(|slice| ready(slice, port_name).is_empty()) {
+            let message = format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}");
+            return Finding::no("MissingEndpoints", message);
+        }
+    }
+    let mut to = endpoint.clone();
+    to.path = format!("/apis/{}/{}", service.group, service.version);
+    let mut identity = server.guards.front_proxy.clone();
+    identity.insecure = service.insecure;
+    let asked = server.guards.webhooks.send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&checker()), ANSWER).await;
+    let failed = |why: String| Finding::no("FailedDiscoveryCheck", format!("failing or missing response from {}: {why}", to.url()));
+    match asked {
+        Ok(answer) if answer.status().is_success() => Finding { ok: true, reason: "Passed", message: "all checks passed".to_owned() },
+        Ok(answer) => failed(format!("bad status from {}: {}", to.url(), answer.status().as_u16())),
+        Err(err) => failed(err.to_string().replacen("Post ", "Get ", 1)),
+    }
+}
+
+/// As whom the check asks, as upstream.
+fn checker() -> crate::user::UserInfo {
+    crate::user::UserInfo::new("system:kube-aggregator", &["system:masters"])
+}
+
+async fn write_condition(server: &ApiServer, service: &ApiService, finding: &Finding) -> Result<(), Status> {
+    let row = kinds::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
+    for _ in 0..TRIES {
+        let Some(entry) = server.cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else { return Ok(()) };
+        let mut object = entry.value();
+        let mut wanted = condition(server, finding);
+        let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        match conditions.iter_mut().find(|c| c["type"] == "Available") {
+            Some(have) => {
+                if have["status"] == wanted["status"] {
+                    wanted["lastTransitionTime"] = have["lastTransitionTime"].clone();
+                }
+                if *have == wanted {
+                    return Ok(());
+                }
+                *have = wanted;
+            }
+            None => conditions.push(wanted),
+        }
+        object["status"]["conditions"] = Value::Array(conditions);
+        if write::put(server, &row, "", &service.name, &mut object, entry.rv).await?.is_some() {
+            return Ok(());
+        }
+        // Somebody was faster: the cache will show it.
+        if get::read(server, &row, "", &service.name).await?.is_none() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

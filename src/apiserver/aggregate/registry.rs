@@ -1,0 +1,189 @@
+//! Which group and version is whose: the APIServices, read once and kept until one changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use schema::meta;
+use serde_json::Value;
+
+use super::{GROUP, RESOURCE};
+use crate::lookup::Lookup;
+use crate::webhook::call::{Endpoint, Place};
+
+/// One APIService.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiService {
+    /// `v1.apps`
+    pub name: String,
+    /// API group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// The service that answers, without a path; `None`: this server does.
+    pub service: Option<Endpoint>,
+    /// Its certificate is not looked at.
+    pub insecure: bool,
+    /// `groupPriorityMinimum` and `versionPriority`.
+    pub priority: (i64, i64),
+    /// Condition `Available`.
+    pub available: bool,
+}
+
+impl ApiService {
+    fn of(object: &Value) -> ApiService {
+        let spec = &object["spec"];
+        let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
+        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let service = &spec["service"];
+        let service = service.is_object().then(|| Endpoint {
+            place: Place::Service {
+                namespace: service["namespace"].as_str().unwrap_or_default().to_owned(),
+                name: service["name"].as_str().unwrap_or_default().to_owned(),
+                port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
+            },
+            path: "/".to_owned(),
+            ca_pem: crate::webhook::call::ca_bundle(&spec["caBundle"]).unwrap_or_default(),
+        });
+        ApiService {
+            name: meta::name(object).to_owned(),
+            group: text("group"),
+            version: text("version"),
+            service,
+            insecure: spec["insecureSkipTLSVerify"].as_bool().unwrap_or(false),
+            priority: (spec["groupPriorityMinimum"].as_i64().unwrap_or(0), spec["versionPriority"].as_i64().unwrap_or(0)),
+            available: conditions.into_iter().any(|c| c["type"] == "Available" && c["status"] == "True"),
+        }
+    }
+}
+
+/// All APIServices at one moment.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Answered by others, by group and version.
+    pub remote: BTreeMap<(String, String), Arc<ApiService>>,
+    /// Everybody's, by group and version.
+    pub all: BTreeMap<(String, String), Arc<ApiService>>,
+}
+
+impl Known {
+    fn of(objects: &[Arc<Value>]) -> Known {
+        let mut known = Known::default();
+        for object in objects {
+            let service = Arc::new(ApiService::of(object));
+            let key = (service.group.clone(), service.version.clone());
+            if service.service.is_some() {
+                known.remote.insert(key.clone(), service.clone());
+            }
+            known.all.insert(key, service);
+        }
+        known
+    }
+
+    /// Whether others answer for any version of a group.
+    pub fn has_group(&self, group: &str) -> bool {
+        self.remote.keys().any(|(g, _)| g == group)
+    }
+
+    /// Versions of a group that others answer, best first.
+    pub fn versions(&self, group: &str) -> Vec<Arc<ApiService>> {
+        let mut versions: Vec<_> = self.remote.values().filter(|s| s.group == group).cloned().collect();
+        versions.sort_by(|a, b| b.priority.1.cmp(&a.priority.1).then_with(|| kube_version(&b.version).cmp(&kube_version(&a.version))));
+        versions
+    }
+
+    /// Groups that others answer, best first.
+    pub fn groups(&self) -> Vec<String> {
+        let mut groups: BTreeMap<&str, i64> = BTreeMap::new();
+        for service in self.remote.values() {
+            let priority = groups.entry(&service.group).or_default();
+            *priority = service.priority.0.max(*priority);
+        }
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+        groups.into_iter().map(|(group, _)| group.to_owned()).collect()
+    }
+}
+
+/// Orders `v2` over `v1`, both over `v1beta1`, that over `v1alpha1`, and all over what is no version of that form.
+fn kube_version(text: &str) -> (u8, u32, u32) {
+    let Some(rest) = text.strip_prefix('v') else { return (0, 0, 0) };
+    let (major, stage) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+    let Ok(major) = major.parse() else { return (0, 0, 0) };
+    if stage.is_empty() {
+        return (3, major, 0);
+    }
+    let level = |prefix: &str| stage.strip_prefix(prefix).and_then(|n| n.parse::<u32>().ok());
+    match (level("beta"), level("alpha")) {
+        (Some(n), _) => (2, major, n),
+        (_, Some(n)) => (1, major, n),
+        _ => (0, 0, 0),
+    }
+}
+
+/// Keeps [`Known`] until an APIService changes.
+pub struct Registry {
+    lookup: Arc<dyn Lookup>,
+    known: Mutex<(u64, Arc<Known>)>,
+}
+
+impl Registry {
+    /// Reads APIServices through `lookup`.
+    pub fn new(lookup: Arc<dyn Lookup>) -> Registry {
+        Registry { lookup, known: Mutex::new((u64::MAX, Arc::default())) }
+    }
+
+    /// As it stands now.
+    pub fn now(&self) -> Arc<Known> {
+        let at = *self.lookup.changed(GROUP, RESOURCE).borrow();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != at {
+            *known = (at, Arc::new(Known::of(&self.lookup.list(GROUP, RESOURCE, None))));
+        }
+        known.1.clone()
+    }
+
+    /// Who answers a path below `/apis`, if it is not this server.
+    pub fn backend(&self, path: &str) -> Option<Arc<ApiService>> {
+        let rest = path.strip_prefix("/apis/")?;
+        let mut parts = rest.splitn(3, '/');
+        let (group, version) = (parts.next()?, parts.next().filter(|v| !v.is_empty())?);
+        let known = self.now();
+        if known.remote.is_empty() {
+            return None;
+        }
+        known.remote.get(&(group.to_owned(), version.to_owned())).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authz::fixture::Objects;
+    use serde_json::json;
+
+    fn service(group: &str, version: &str, remote: bool, priority: i64) -> Value {
+        let mut object = json!({ "metadata": { "name": format!("{version}.{group}") }, "spec": { "group": group, "version": version, "groupPriorityMinimum": 100, "versionPriority": priority } });
+        if remote {
+            object["spec"]["service"] = json!({ "namespace": "n", "name": "s" });
+        }
+        object
+    }
+
+    #[test]
+    fn only_what_a_service_answers_is_passed_on() {
+        let list = [service("a.example", "v1", true, 10), service("apps", "v1", false, 10)];
+        let registry = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o)))));
+        assert_eq!(registry.backend("/apis/a.example/v1/things").unwrap().name, "v1.a.example");
+        for path in ["/apis/apps/v1/deployments", "/apis/a.example", "/apis/a.example/v2", "/api/v1/pods"] {
+            assert!(registry.backend(path).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_higher_priority_and_then_the_more_stable_version_comes_first() {
+        let list = [service("g", "v1beta1", true, 10), service("g", "v1", true, 10), service("g", "v1alpha1", true, 20)];
+        let known = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o))))).now();
+        let versions: Vec<_> = known.versions("g").iter().map(|s| s.version.clone()).collect();
+        assert_eq!(versions, ["v1alpha1", "v1", "v1beta1"]);
+    }
+}

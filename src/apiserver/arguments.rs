@@ -1,0 +1,400 @@
+//! `--kube-apiserver-arg`: upstream's flags of the API server, those that mean something here.
+//!
+//! A flag that upstream knows and kedge does not obey is refused by its name, and so is one that nobody knows: none is ignored.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the arguments say, beyond the defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arguments {
+    /// `token-auth-file`
+    pub token_auth_file: Option<PathBuf>,
+    /// `anonymous-auth`; `None`: only health may be asked without credentials.
+    pub anonymous_auth: Option<bool>,
+    /// `oidc-*`
+    pub oidc: Oidc,
+    /// `authentication-token-webhook-config-file`
+    pub token_webhook: Option<PathBuf>,
+    /// `authentication-token-webhook-version`
+    pub token_webhook_version: String,
+    /// `authentication-token-webhook-cache-ttl`
+    pub token_webhook_ttl: Duration,
+    /// `authorization-mode`, in order.
+    pub authorization_modes: Vec<String>,
+    /// `authorization-policy-file` (ABAC)
+    pub abac_file: Option<PathBuf>,
+    /// `authorization-webhook-config-file`
+    pub authorization_webhook: Option<PathBuf>,
+    /// `authorization-webhook-cache-authorized-ttl` and `-unauthorized-ttl`
+    pub authorization_ttls: (Duration, Duration),
+    /// `authorization-config`
+    pub authorization_config: Option<PathBuf>,
+    /// `requestheader-allowed-names`
+    pub front_proxy_names: Vec<String>,
+    /// `api-audiences`, besides our own.
+    pub api_audiences: Vec<String>,
+    /// `enable-admission-plugins` and `disable-admission-plugins`
+    pub plugins: (Vec<String>, Vec<String>),
+    /// `audit-*`
+    pub audit: Audit,
+    /// `encryption-provider-config`
+    pub encryption_config: Option<PathBuf>,
+    /// `max-requests-inflight` and `max-mutating-requests-inflight`
+    pub inflight: (usize, usize),
+    /// `enable-priority-and-fairness`
+    pub fairness: bool,
+    /// `event-ttl`
+    pub event_ttl: Duration,
+    /// `request-timeout`
+    pub request_timeout: Duration,
+    /// `min-request-timeout`
+    pub min_request_timeout: Duration,
+    /// `default-not-ready-toleration-seconds` and `default-unreachable-toleration-seconds`
+    pub tolerations_secs: (i64, i64),
+}
+
+/// `oidc-*`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Oidc {
+    /// `oidc-issuer-url`; empty: no OIDC.
+    pub issuer_url: String,
+    /// `oidc-client-id`
+    pub client_id: String,
+    /// What is in `oidc-ca-file`; empty: the system's authorities.
+    pub ca_pem: String,
+    /// `oidc-username-claim`
+    pub username_claim: String,
+    /// `oidc-username-prefix`
+    pub username_prefix: Option<String>,
+    /// `oidc-groups-claim`
+    pub groups_claim: String,
+    /// `oidc-groups-prefix`
+    pub groups_prefix: String,
+    /// `oidc-required-claim`
+    pub required_claims: Vec<(String, String)>,
+    /// `oidc-signing-algs`
+    pub signing_algs: Vec<String>,
+}
+
+/// `audit-*`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// `audit-policy-file`
+    pub policy_file: Option<PathBuf>,
+    /// `audit-log-path`; `-` is standard output.
+    pub log_path: Option<PathBuf>,
+    /// `audit-log-maxage`, days; 0 is for ever.
+    pub max_age_days: u64,
+    /// `audit-log-maxbackup`; 0 is all.
+    pub max_backups: usize,
+    /// `audit-log-maxsize`, megabytes; 0 is no bound.
+    pub max_size_mb: u64,
+    /// `audit-webhook-config-file`
+    pub webhook: Option<PathBuf>,
+    /// `audit-webhook-batch-max-size` and `-max-wait`
+    pub webhook_batch: (usize, Duration),
+}
+
+impl Default for Arguments {
+    fn default() -> Arguments {
+        let minutes = |n: u64| Duration::from_secs(n * 60);
+        Arguments {
+            token_auth_file: None,
+            anonymous_auth: None,
+            oidc: Oidc { username_claim: "sub".into(), signing_algs: vec!["RS256".into()], ..Oidc::default() },
+            token_webhook: None,
+            token_webhook_version: "v1".into(),
+            token_webhook_ttl: minutes(2),
+            authorization_modes: vec!["Node".into(), "RBAC".into()],
+            abac_file: None,
+            authorization_webhook: None,
+            authorization_ttls: (minutes(5), Duration::from_secs(30)),
+            authorization_config: None,
+            front_proxy_names: Vec::new(),
+            api_audiences: Vec::new(),
+            plugins: (Vec::new(), Vec::new()),
+            audit: Audit {
+                policy_file: None,
+                log_path: None,
+                max_age_days: 0,
+                max_backups: 0,
+                max_size_mb: 0,
+                webhook: None,
+                webhook_batch: (400, Duration::from_secs(30)),
+            },
+            encryption_config: None,
+            inflight: (400, 200),
+            fairness: true,
+            event_ttl: minutes(60),
+            request_timeout: minutes(1),
+            min_request_timeout: minutes(30),
+            tolerations_secs: (300, 300),
+        }
+    }
+}
+
+/// Flags of upstream's v1.36 that kedge decides itself or has no part for.
+const NOT_HERE: &[&str] = &[
+    "admission-control", "admission-control-config-file", "advertise-address", "aggregator-reject-forwarding-redirect", "allow-metric-labels",
+    "allow-metric-labels-manifest", "allow-privileged", "apiserver-count", "audit-log-batch-buffer-size", "audit-log-batch-max-size",
+    "audit-log-batch-max-wait", "audit-log-batch-throttle-burst", "audit-log-batch-throttle-enable", "audit-log-batch-throttle-qps",
+    "audit-log-compress", "audit-log-mode", "audit-log-truncate-enabled", "audit-log-truncate-max-batch-size", "audit-log-truncate-max-event-size",
+    "audit-log-version", "audit-webhook-batch-buffer-size", "audit-webhook-batch-throttle-burst", "audit-webhook-batch-throttle-enable",
+    "audit-webhook-batch-throttle-qps", "audit-webhook-initial-backoff", "audit-webhook-mode", "audit-webhook-truncate-enabled",
+    "audit-webhook-truncate-max-batch-size", "audit-webhook-truncate-max-event-size", "audit-webhook-version", "authentication-config",
+    "authorization-webhook-version", "bind-address", "cert-dir", "client-ca-file", "contention-profiling", "coordinated-leadership-lease-duration",
+    "coordinated-leadership-renew-deadline", "coordinated-leadership-retry-period", "cors-allowed-origins", "debug-socket-path",
+    "default-watch-cache-size", "delete-collection-workers", "disable-http2-serving", "disabled-metrics", "egress-selector-config-file",
+    "emulated-version", "emulation-forward-compatible", "enable-garbage-collector", "enable-logs-handler", "encryption-provider-config-automatic-reload",
+    "endpoint-reconciler-type", "etcd-cafile", "etcd-certfile", "etcd-compaction-interval", "etcd-count-metric-poll-period",
+    "etcd-db-metric-poll-interval", "etcd-healthcheck-timeout", "etcd-keyfile", "etcd-prefix", "etcd-readycheck-timeout", "etcd-servers",
+    "etcd-servers-overrides", "external-hostname", "feature-gates", "goaway-chance", "http2-max-streams-per-connection",
+    "kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "kubelet-port", "kubelet-preferred-address-types",
+    "kubelet-read-only-port", "kubelet-timeout", "kubernetes-service-node-port", "lease-reuse-duration-seconds", "livez-grace-period",
+    "log-flush-frequency", "log-json-info-buffer-size", "log-json-split-stream", "log-text-info-buffer-size", "log-text-split-stream", "logging-format",
+    "max-connection-bytes-per-sec", "min-compatibility-version", "peer-advertise-ip", "peer-advertise-port", "peer-ca-file", "permit-address-sharing",
+    "permit-port-sharing", "proxy-client-cert-file", "proxy-client-key-file", "requestheader-client-ca-file", "requestheader-extra-headers-prefix",
+    "requestheader-group-headers", "requestheader-uid-headers", "requestheader-username-headers", "runtime-config", "runtime-config-emulation-forward-compatible",
+    "secure-port", "service-account-extend-token-expiration", "service-account-issuer", "service-account-jwks-uri", "service-account-key-file",
+    "service-account-lookup", "service-account-max-token-expiration", "service-account-signing-endpoint", "service-account-signing-key-file",
+    "service-cluster-ip-range", "service-node-port-range", "show-hidden-metrics-for-version", "shutdown-delay-duration", "shutdown-send-retry-after",
+    "shutdown-watch-termination-grace-period", "storage-backend", "storage-initialization-timeout", "storage-media-type", "strict-transport-security-directives",
+    "tls-cert-file", "tls-cipher-suites", "tls-curve-preferences", "tls-min-version", "tls-private-key-file", "tls-sni-cert-key", "tracing-config-file", "v",
+    "vmodule", "watch-cache", "watch-cache-sizes",
+];
+
+/// Flags with the one value that is true here anyway.
+const FIXED: &[(&str, &str)] = &[
+    ("enable-aggregator-routing", "true"),
+    ("enable-bootstrap-token-auth", "true"),
+    ("profiling", "false"),
+    ("allow-privileged", "true"),
+    ("audit-log-format", "json"),
+    ("audit-log-mode", "blocking"),
+    ("authorization-webhook-version", "v1"),
+    ("service-account-lookup", "true"),
+    ("storage-backend", "etcd3"),
+];
+
+impl Arguments {
+    /// Reads `name=value` texts, with or without dashes; a later one of the same name wins, lists excepted.
+    ///
+    /// Errors: a text that names the flag.
+    pub fn parse(args: &[String]) -> Result<Arguments, String> {
+        let mut out = Arguments::default();
+        for arg in args {
+            let arg = arg.trim_start_matches('-');
+            let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
+            out.set(name, value).map_err(|why| format!("--kube-apiserver-arg={name}: {why}"))?;
+        }
+        out.check()?;
+        Ok(out)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let file = || if value.is_empty() { Err("wants a file".to_owned()) } else { Ok(Some(PathBuf::from(value))) };
+        match name {
+            "token-auth-file" => self.token_auth_file = file()?,
+            "anonymous-auth" => self.anonymous_auth = Some(switch(value)?),
+            "authentication-token-webhook-config-file" => self.token_webhook = file()?,
+            "authentication-token-webhook-version" => self.token_webhook_version = one_of(value, &["v1", "v1beta1"])?,
+            "authentication-token-webhook-cache-ttl" => self.token_webhook_ttl = duration(value)?,
+            "authorization-mode" => self.authorization_modes = modes(value)?,
+            "authorization-policy-file" => self.abac_file = file()?,
+            "authorization-webhook-config-file" => self.authorization_webhook = file()?,
+            "authorization-webhook-cache-authorized-ttl" => self.authorization_ttls.0 = duration(value)?,
+            "authorization-webhook-cache-unauthorized-ttl" => self.authorization_ttls.1 = duration(value)?,
+            "authorization-config" => self.authorization_config = file()?,
+            "requestheader-allowed-names" => self.front_proxy_names = list(value),
+            "api-audiences" => self.api_audiences = list(value),
+            "enable-admission-plugins" => self.plugins.0.extend(plugins(value)?),
+            "disable-admission-plugins" => self.plugins.1.extend(plugins(value)?),
+            "encryption-provider-config" => self.encryption_config = file()?,
+            "max-requests-inflight" => self.inflight.0 = number(value)?,
+            "max-mutating-requests-inflight" => self.inflight.1 = number(value)?,
+            "enable-priority-and-fairness" => self.fairness = switch(value)?,
+            "event-ttl" => self.event_ttl = duration(value)?,
+            "request-timeout" => self.request_timeout = duration(value)?,
+            "min-request-timeout" => self.min_request_timeout = Duration::from_secs(number(value)?),
+            "default-not-ready-toleration-seconds" => self.tolerations_secs.0 = number(value)?,
+            "default-unreachable-toleration-seconds" => self.tolerations_secs.1 = number(value)?,
+            _ if name.starts_with("oidc-") => return self.oidc.set(name, value),
+            _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
+            _ if name.starts_with("audit-") && self.audit.set(name, value)? => {}
+            _ => return Err(refusal(name)),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let has = |mode: &str| self.authorization_modes.iter().any(|m| m == mode);
+        if has("ABAC") != self.abac_file.is_some() {
+            return Err("--kube-apiserver-arg: authorization-mode=ABAC and authorization-policy-file go together".to_owned());
+        }
+        if has("Webhook") != self.authorization_webhook.is_some() {
+            return Err("--kube-apiserver-arg: authorization-mode=Webhook and authorization-webhook-config-file go together".to_owned());
+        }
+        let default = Arguments::default();
+        if self.authorization_config.is_some() && self.authorization_modes != default.authorization_modes {
+            return Err("--kube-apiserver-arg: authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined".to_owned());
+        }
+        if (self.audit.log_path.is_some() || self.audit.webhook.is_some()) && self.audit.policy_file.is_none() {
+            return Err("--kube-apiserver-arg: an audit backend without audit-policy-file would log nothing: give a policy".to_owned());
+        }
+        if self.oidc.issuer_url.is_empty() != self.oidc.client_id.is_empty() {
+            return Err("--kube-apiserver-arg: oidc-issuer-url and oidc-client-id must be specified together".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn refusal(name: &str) -> String {
+    if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) {
+        return "kube-apiserver knows this flag, kedge has no such setting; remove it (kedge's own flags are in kedge server --help)".to_owned();
+    }
+    "unknown flag".to_owned()
+}
+
+impl Oidc {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let text = value.to_owned();
+        match name {
+            "oidc-issuer-url" if value.starts_with("https://") => self.issuer_url = text,
+            "oidc-issuer-url" => return Err("wants an https URL".to_owned()),
+            "oidc-client-id" => self.client_id = text,
+            "oidc-ca-file" => self.ca_pem = std::fs::read_to_string(value).map_err(|err| format!("cannot read {value}: {err}"))?,
+            "oidc-username-claim" => self.username_claim = text,
+            "oidc-username-prefix" => self.username_prefix = Some(text),
+            "oidc-groups-claim" => self.groups_claim = text,
+            "oidc-groups-prefix" => self.groups_prefix = text,
+            "oidc-required-claim" => {
+                let pair = value.split_once('=').ok_or("wants KEY=VALUE")?;
+                self.required_claims.push((pair.0.to_owned(), pair.1.to_owned()));
+            }
+            "oidc-signing-algs" => {
+                let known = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
+                self.signing_algs = list(value);
+                if let Some(unknown) = self.signing_algs.iter().find(|alg| !known.contains(&alg.as_str())) {
+                    return Err(format!("{unknown} is not supported: want some of {}", known.join(", ")));
+                }
+            }
+            _ => return Err("unknown flag".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+impl Audit {
+    /// False for a flag that is not among ours.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match name {
+            "audit-policy-file" => self.policy_file = Some(value.into()),
+            "audit-log-path" => self.log_path = Some(value.into()),
+            "audit-log-maxage" => self.max_age_days = number(value)?,
+            "audit-log-maxbackup" => self.max_backups = number(value)?,
+            "audit-log-maxsize" => self.max_size_mb = number(value)?,
+            "audit-webhook-config-file" => self.webhook = Some(value.into()),
+            "audit-webhook-batch-max-size" => self.webhook_batch.0 = number::<usize>(value)?.max(1),
+            "audit-webhook-batch-max-wait" => self.webhook_batch.1 = duration(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn list(value: &str) -> Vec<String> {
+    value.split(',').map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned).collect()
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "t" => Ok(true),
+        "false" | "0" | "f" => Ok(false),
+        _ => Err(format!("{value:?} is not true or false")),
+    }
+}
+
+fn one_of(value: &str, of: &[&str]) -> Result<String, String> {
+    if of.contains(&value) { Ok(value.to_owned()) } else { Err(format!("{value:?} is none of {}", of.join(", "))) }
+}
+
+fn modes(value: &str) -> Result<Vec<String>, String> {
+    let known = ["AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"];
+    let modes = list(value);
+    match modes.iter().enumerate().find(|(at, mode)| !known.contains(&mode.as_str()) || modes[..*at].contains(mode)) {
+        Some((_, mode)) if known.contains(&mode.as_str()) => Err(format!("{mode} is specified more than once")),
+        Some((_, mode)) => Err(format!("{mode:?} is not a valid mode: want some of {}", known.join(","))),
+        None if modes.is_empty() => Err("at least one authorization-mode must be passed".to_owned()),
+        None => Ok(modes),
+    }
+}
+
+/// Names of admission plugins, each of which must exist here.
+fn plugins(value: &str) -> Result<Vec<String>, String> {
+    let names = list(value);
+    let known = crate::admission::standard::NAMES;
+    match names.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("admission plugin {name:?} is unknown: kedge has {}", known.join(", "))),
+        None => Ok(names),
+    }
+}
+
+fn number<N: std::str::FromStr>(value: &str) -> Result<N, String> {
+    value.parse().map_err(|_| format!("{value:?} is not a number"))
+}
+
+/// Go's durations: `1h30m`, `90s`, `1500ms`.
+pub fn duration(value: &str) -> Result<Duration, String> {
+    let bad = || format!("{value:?} is no duration such as 1h30m");
+    let mut total = Duration::ZERO;
+    let mut rest = value;
+    if rest.is_empty() {
+        return Err(bad());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
+        let amount: f64 = rest[..digits].parse().map_err(|_| bad())?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let seconds = match &rest[..unit] {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(bad()),
+        };
+        total += Duration::try_from_secs_f64(amount * seconds).map_err(|_| bad())?;
+        rest = &rest[unit..];
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Arguments, String> {
+        Arguments::parse(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn known_flags_act_and_others_are_refused_by_name() {
+        let args = parse(&["event-ttl=1h30m", "--max-requests-inflight=7", "authorization-mode=RBAC", "oidc-issuer-url=https://i", "oidc-client-id=c"]).unwrap();
+        assert_eq!(args.event_ttl, Duration::from_secs(5400));
+        assert_eq!((args.inflight.0, args.authorization_modes.as_slice()), (7, &["RBAC".to_owned()][..]));
+        assert!(parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: kube-apiserver knows this flag"));
+        assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
+        assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
+        assert!(parse(&["disable-admission-plugins=Foo"]).unwrap_err().contains("\"Foo\" is unknown"));
+    }
+
+    #[test]
+    fn a_flag_that_needs_another_says_so() {
+        assert!(parse(&["authorization-mode=ABAC"]).unwrap_err().contains("authorization-policy-file"));
+        assert!(parse(&["audit-log-path=-"]).unwrap_err().contains("audit-policy-file"));
+        assert!(parse(&["profiling=false", "enable-aggregator-routing=true"]).is_ok());
+    }
+}

@@ -1,0 +1,216 @@
+//! Audit policies: how much is written about which requests.
+
+use serde_json::Value;
+
+use crate::attributes::Attributes;
+
+/// How much is written; each level holds what the one before it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    None,
+    /// Who, what, when.
+    Metadata,
+    /// And what was sent.
+    Request,
+    /// And what was answered.
+    RequestResponse,
+}
+
+impl Level {
+    /// As policies and events spell it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Level::None => "None",
+            Level::Metadata => "Metadata",
+            Level::Request => "Request",
+            Level::RequestResponse => "RequestResponse",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Level> {
+        [Level::None, Level::Metadata, Level::Request, Level::RequestResponse].into_iter().find(|l| l.text() == text)
+    }
+}
+
+/// When in a request's life an event is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It came in.
+    RequestReceived,
+    /// A long answer (a watch) began.
+    ResponseStarted,
+    /// It was answered.
+    ResponseComplete,
+    /// The handler panicked.
+    Panic,
+}
+
+impl Stage {
+    /// As policies and events spell it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Stage::RequestReceived => "RequestReceived",
+            Stage::ResponseStarted => "ResponseStarted",
+            Stage::ResponseComplete => "ResponseComplete",
+            Stage::Panic => "Panic",
+        }
+    }
+}
+
+/// What a policy says about one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// How much.
+    pub level: Level,
+    /// Stages that are left out.
+    pub omit_stages: Vec<String>,
+    /// `metadata.managedFields` are left out of objects.
+    pub omit_managed_fields: bool,
+}
+
+impl Verdict {
+    /// Whether an event is written at a stage.
+    pub fn writes(&self, stage: Stage) -> bool {
+        self.level > Level::None && !self.omit_stages.iter().any(|s| s == stage.text())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Rule {
+    level: Level,
+    users: Vec<String>,
+    groups: Vec<String>,
+    verbs: Vec<String>,
+    resources: Vec<(String, Vec<String>, Vec<String>)>,
+    namespaces: Vec<String>,
+    paths: Vec<String>,
+    omit_stages: Vec<String>,
+    omit_managed_fields: Option<bool>,
+}
+
+/// A policy file.
+#[derive(Debug, Default)]
+pub struct Policy {
+    rules: Vec<Rule>,
+    omit_stages: Vec<String>,
+    omit_managed_fields: bool,
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+impl Policy {
+    /// Reads YAML or JSON.
+    ///
+    /// Errors: a text with the rule's place.
+    pub fn parse(text: &str) -> Result<Policy, String> {
+        let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+        if value["kind"] != "Policy" || value["apiVersion"] != "audit.k8s.io/v1" {
+            return Err(format!("unknown policy {} {}: want audit.k8s.io/v1 Policy", value["apiVersion"], value["kind"]));
+        }
+        let rules = value["rules"].as_array().filter(|r| !r.is_empty()).ok_or("loaded illegal policy with 0 rules")?;
+        let rule = |(at, rule): (usize, &Value)| {
+            let level = rule["level"].as_str().unwrap_or_default();
+            let resources = rule["resources"].as_array().into_iter().flatten();
+            Ok(Rule {
+                level: Level::parse(level).ok_or_else(|| format!("rules[{at}].level: Unsupported value: {level:?}"))?,
+                users: texts(&rule["users"]),
+                groups: texts(&rule["userGroups"]),
+                verbs: texts(&rule["verbs"]),
+                resources: resources.map(|r| (r["group"].as_str().unwrap_or_default().to_owned(), texts(&r["resources"]), texts(&r["resourceNames"]))).collect(),
+                namespaces: texts(&rule["namespaces"]),
+                paths: texts(&rule["nonResourceURLs"]),
+                omit_stages: texts(&rule["omitStages"]),
+                omit_managed_fields: rule["omitManagedFields"].as_bool(),
+            })
+        };
+        Ok(Policy {
+            rules: rules.iter().enumerate().map(rule).collect::<Result<_, String>>()?,
+            omit_stages: texts(&value["omitStages"]),
+            omit_managed_fields: value["omitManagedFields"].as_bool().unwrap_or(false),
+        })
+    }
+
+    /// The first rule that fits decides; none is no event.
+    pub fn judge(&self, a: &Attributes) -> Verdict {
+        let Some(rule) = self.rules.iter().find(|rule| rule.fits(a)) else { return Verdict::default() };
+        Verdict {
+            level: rule.level,
+            omit_stages: self.omit_stages.iter().chain(&rule.omit_stages).cloned().collect(),
+            omit_managed_fields: rule.omit_managed_fields.unwrap_or(self.omit_managed_fields),
+        }
+    }
+}
+
+impl Rule {
+    fn fits(&self, a: &Attributes) -> bool {
+        let has = |list: &[String], word: &str| list.is_empty() || list.iter().any(|w| w == word);
+        let grouped = self.groups.is_empty() || self.groups.iter().any(|g| a.user.in_group(g));
+        has(&self.users, &a.user.name) && grouped && has(&self.verbs, &a.verb) && self.what(a)
+    }
+
+    fn what(&self, a: &Attributes) -> bool {
+        if !self.resources.is_empty() || !self.namespaces.is_empty() {
+            return a.is_resource && self.resource(a);
+        }
+        if self.paths.is_empty() {
+            return true;
+        }
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => a.path.starts_with(prefix),
+            None => *pattern == a.path,
+        };
+        !a.is_resource && self.paths.iter().any(fits)
+    }
+
+    fn resource(&self, a: &Attributes) -> bool {
+        if !self.namespaces.is_empty() && !self.namespaces.iter().any(|n| *n == a.namespace) {
+            return false;
+        }
+        if self.resources.is_empty() {
+            return true;
+        }
+        let path = a.resource_path();
+        self.resources.iter().any(|(group, resources, names)| {
+            let named = resources.is_empty()
+                || resources.iter().any(|r| {
+                    *r == path
+                        || (r == "*" && a.subresource.is_empty())
+                        || r.strip_prefix("*/").is_some_and(|sub| !sub.is_empty() && sub == a.subresource)
+                        || r.strip_suffix("/*").is_some_and(|of| of == a.resource)
+                });
+            *group == a.group && named && (names.is_empty() || names.contains(&a.name))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::user::UserInfo;
+
+    fn ask(verb: &str, resource: &str, sub: &str, namespace: &str) -> Attributes {
+        Attributes {
+            user: UserInfo::new("bob", &[]).into(), verb: verb.into(), resource: resource.into(), subresource: sub.into(), namespace: namespace.into(),
+            is_resource: true, ..Attributes::default()
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: None, verbs: [watch]}\n- {level: Metadata, resources: [{group: '', resources: [secrets]}]}\n- {level: RequestResponse, namespaces: [prod]}\n- {level: Request, resources: [{group: '', resources: ['pods/*']}]}\n";
+        let policy = Policy::parse(text).unwrap();
+        let level = |a: Attributes| policy.judge(&a).level;
+        assert_eq!(level(ask("watch", "secrets", "", "prod")), Level::None);
+        assert_eq!(level(ask("get", "secrets", "", "prod")), Level::Metadata);
+        assert_eq!(level(ask("get", "configmaps", "", "prod")), Level::RequestResponse);
+        assert_eq!(level(ask("create", "pods", "exec", "x")), Level::Request);
+        assert_eq!(level(ask("get", "nodes", "", "")), Level::None);
+        let verdict = policy.judge(&ask("get", "secrets", "", ""));
+        assert!(!verdict.writes(Stage::RequestReceived) && verdict.writes(Stage::ResponseComplete));
+        assert!(Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Loud}]").unwrap_err().contains("rules[0].level"));
+    }
+}

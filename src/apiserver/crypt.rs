@@ -1,0 +1,5 @@
+//! Encryption at rest: chosen resources are sealed on their way to the store and opened on their way back.
+
+pub mod config;
+pub mod rotate;
+pub mod sealed;

@@ -1,0 +1,189 @@
+//! The store with sealed values: everybody above sees them open, the disk never does.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::rng::Rng;
+use bytes::Bytes;
+use store::error::Error;
+use store::watch::{Lens, WatchStream};
+use store::{EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
+use tracing::error;
+
+use super::config::{Config, Provider};
+use crate::keys;
+
+/// What every sealed value starts with.
+const MARK: &[u8] = b"k8s:enc:";
+
+/// The keys as they are now; swapped when they are rotated.
+pub struct Seals {
+    config: ArcSwap<Config>,
+    rng: Rng,
+}
+
+impl Seals {
+    /// With this configuration.
+    pub fn new(config: Config, rng: Rng) -> Seals {
+        Seals { config: ArcSwap::from_pointee(config), rng }
+    }
+
+    /// What holds now.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.load_full()
+    }
+
+    /// What holds from now on.
+    pub fn swap(&self, config: Config) {
+        self.config.store(Arc::new(config));
+    }
+
+    fn seal(&self, key: &[u8], plain: Bytes) -> Bytes {
+        let config = self.config.load();
+        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return plain };
+        match config.providers(group, plural).first() {
+            Some(Provider::Sealed(cipher, sealing)) => {
+                let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, &plain, &self.rng));
+                // A key's length was checked when it was read.
+                sealed.expect("a key of a checked length seals").into()
+            }
+            Some(Provider::Identity) | None => plain,
+        }
+    }
+
+    /// What cannot be opened stays as it is: it is no JSON, and reading it fails for everybody.
+    fn open(&self, kv: &mut KeyValue) {
+        if !kv.value.starts_with(MARK) {
+            return;
+        }
+        let config = self.config.load();
+        let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return };
+        for provider in config.providers(group, plural) {
+            let Provider::Sealed(cipher, sealing) = provider else { continue };
+            for key in sealing {
+                let Some(text) = kv.value.strip_prefix(cipher.prefix(&key.name).as_bytes()) else { continue };
+                if let Some(plain) = cipher.open(key, &kv.key, text) {
+                    kv.value = plain.into();
+                    return;
+                }
+            }
+        }
+        error!(key = %String::from_utf8_lossy(&kv.key), "no key opens this stored object");
+    }
+
+    fn open_range(&self, reply: &mut RangeReply) {
+        reply.kvs.iter_mut().for_each(|kv| self.open(kv));
+    }
+
+    fn open_batch(&self, batch: EventBatch) -> EventBatch {
+        let sealed = |kv: &KeyValue| kv.value.starts_with(MARK);
+        if !batch.events.iter().any(|e| sealed(&e.kv) || e.prev.as_ref().is_some_and(sealed)) {
+            return batch;
+        }
+        let open = |event: &store::Event| {
+            let mut event = event.clone();
+            self.open(&mut event.kv);
+            if let Some(prev) = &mut event.prev {
+                self.open(prev);
+            }
+            event
+        };
+        EventBatch { revision: batch.revision, events: batch.events.iter().map(open).collect() }
+    }
+
+    fn open_reply(&self, reply: &mut TxnReply) {
+        for step in &mut reply.replies {
+            match step {
+                OpReply::Put { prev } => prev.iter_mut().for_each(|kv| self.open(kv)),
+                OpReply::Delete { prev, .. } => prev.iter_mut().for_each(|kv| self.open(kv)),
+                OpReply::Range(range) => self.open_range(range),
+                OpReply::Txn(inner) => self.open_reply(inner),
+            }
+        }
+    }
+
+    fn seal_ops(&self, ops: &mut [Op]) {
+        for op in ops {
+            match op {
+                Op::Put { key, value, .. } => *value = self.seal(key, std::mem::take(value)),
+                Op::Txn(inner) => {
+                    self.seal_ops(&mut inner.success);
+                    self.seal_ops(&mut inner.failure);
+                }
+                Op::Delete { .. } | Op::Range(_) => {}
+            }
+        }
+    }
+}
+
+/// A store whose values are sealed as [`Seals`] say.
+pub struct Sealed {
+    inner: Arc<dyn Storage>,
+    seals: Arc<Seals>,
+}
+
+impl Sealed {
+    /// Over `inner`.
+    pub fn new(inner: Arc<dyn Storage>, seals: Arc<Seals>) -> Sealed {
+        Sealed { inner, seals }
+    }
+}
+
+#[async_trait]
+impl Storage for Sealed {
+    async fn range(&self, request: RangeRequest) -> Result<RangeReply, Error> {
+        let mut reply = self.inner.range(request).await?;
+        self.seals.open_range(&mut reply);
+        Ok(reply)
+    }
+
+    async fn txn(&self, mut txn: Txn) -> Result<TxnReply, Error> {
+        self.seals.seal_ops(&mut txn.success);
+        self.seals.seal_ops(&mut txn.failure);
+        let mut reply = self.inner.txn(txn).await?;
+        self.seals.open_reply(&mut reply);
+        Ok(reply)
+    }
+
+    async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
+        let seals = Arc::clone(&self.seals);
+        Ok(self.inner.watch(request).await?.through(Lens(Arc::new(move |batch| seals.open_batch(batch)))))
+    }
+
+    async fn progress(&self) -> Result<(), Error> {
+        self.inner.progress().await
+    }
+
+    async fn compact(&self, at: Revision) -> Result<(), Error> {
+        self.inner.compact(at).await
+    }
+
+    async fn read_index(&self) -> Result<Revision, Error> {
+        self.inner.read_index().await
+    }
+
+    fn current_revision(&self) -> Revision {
+        self.inner.current_revision()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_sealed_and_others_are_not() {
+        let seals = Seals::new(Config::generated(&Rng::from_seed(1)), Rng::from_seed(2));
+        let plain = Bytes::from_static(b"{\"metadata\":{}}");
+        let kv = |key: &str| {
+            let key = Bytes::from(key.to_owned());
+            KeyValue { value: seals.seal(&key, plain.clone()), key, create_revision: Revision(1), mod_revision: Revision(1), version: 1, lease: 0 }
+        };
+        let mut secret = kv("/registry/core/secrets/default/a");
+        assert!(secret.value.starts_with(b"k8s:enc:secretbox:v1:secretboxkey:"));
+        seals.open(&mut secret);
+        assert_eq!(secret.value, plain);
+        assert_eq!(kv("/registry/core/configmaps/default/a").value, plain);
+    }
+}

@@ -1,0 +1,154 @@
+//! Flow control as the stored objects say: read once and kept until one changes.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use schema::meta;
+
+use super::GROUP;
+use super::classify::FlowSchema;
+use super::level::{Kind, Level, Refusal, Seat, WAIT_MAX};
+use crate::attributes::Attributes;
+use crate::lookup::Lookup;
+
+#[derive(Default)]
+struct State {
+    /// Revisions of both resources that this was made from.
+    at: (u64, u64),
+    schemas: Arc<Vec<FlowSchema>>,
+    levels: BTreeMap<String, (String, Arc<Level>)>,
+    /// By schema, level and reason; an empty reason was let in.
+    counted: BTreeMap<(String, String, &'static str), u64>,
+}
+
+/// Lets requests in.
+pub struct Flow {
+    lookup: Arc<dyn Lookup>,
+    /// Seats of the whole server.
+    seats: u64,
+    state: Mutex<State>,
+}
+
+/// A request that was let in.
+pub struct Admitted {
+    /// Uid of its FlowSchema.
+    pub schema_uid: String,
+    /// Uid of its PriorityLevelConfiguration.
+    pub level_uid: String,
+    _seat: Seat,
+}
+
+impl Flow {
+    /// Shares `seats` among the levels in `lookup`.
+    pub fn new(lookup: Arc<dyn Lookup>, seats: usize) -> Flow {
+        let state = State { at: (u64::MAX, u64::MAX), ..State::default() };
+        Flow { lookup, seats: u64::try_from(seats).unwrap_or(u64::MAX), state: Mutex::new(state) }
+    }
+
+    /// The state, up to date.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let at = |resource: &str| *self.lookup.changed(GROUP, resource).borrow();
+        let now = (at("flowschemas"), at("prioritylevelconfigurations"));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.at != now {
+            state.at = now;
+            self.read(&mut state);
+        }
+        state
+    }
+
+    fn read(&self, state: &mut State) {
+        let mut schemas: Vec<FlowSchema> = self.lookup.list(GROUP, "flowschemas", None).iter().map(|o| FlowSchema::of(o)).collect();
+        schemas.sort_by(|a, b| a.precedence.cmp(&b.precedence).then_with(|| a.name.cmp(&b.name)));
+        state.schemas = Arc::new(schemas);
+        let objects = self.lookup.list(GROUP, "prioritylevelconfigurations", None);
+        let kinds: Vec<(String, String, Kind)> =
+            objects.iter().map(|o| (meta::name(o).to_owned(), meta::uid(o).to_owned(), Kind::of(&o["spec"]))).collect();
+        let total: u64 = kinds.iter().map(|(_, _, kind)| kind.shares()).sum::<u64>().max(1);
+        state.levels.retain(|name, _| kinds.iter().any(|(n, ..)| n == name));
+        for (name, uid, kind) in kinds {
+            // Rounded up, as upstream: a level with any share has a seat.
+            let seats = (self.seats * kind.shares()).div_ceil(total);
+            match state.levels.get_mut(&name) {
+                Some((known, level)) => {
+                    *known = uid;
+                    level.set(kind, seats);
+                }
+                None => drop(state.levels.insert(name, (uid, Level::new(kind, seats, WAIT_MAX)))),
+            }
+        }
+    }
+
+    /// Waits until the request may be answered; `None` when no FlowSchema or level is for it (it is let in then).
+    pub async fn admit(&self, a: &Attributes) -> Result<Option<Admitted>, Refusal> {
+        let (schema, level_uid, level) = {
+            let state = self.state();
+            let schemas = Arc::clone(&state.schemas);
+            let Some(schema) = schemas.iter().find(|s| s.matches(a)).cloned() else { return Ok(None) };
+            let Some((uid, level)) = state.levels.get(&schema.level).cloned() else { return Ok(None) };
+            (schema, uid, level)
+        };
+        let seat = level.seat(&format!("{}\0{}", schema.name, schema.flow(a))).await;
+        let reason = seat.as_ref().err().map_or("", |refusal| refusal.reason());
+        let key = (schema.name, schema.level, reason);
+        *self.state().counted.entry(key).or_default() += 1;
+        Ok(Some(Admitted { schema_uid: schema.uid, level_uid, _seat: seat? }))
+    }
+
+    /// The text for `/metrics`.
+    pub fn render(&self) -> String {
+        let state = self.state();
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        for (name, help, refused) in [
+            ("apiserver_flowcontrol_dispatched_requests_total", "Requests let in.", false),
+            ("apiserver_flowcontrol_rejected_requests_total", "Requests refused.", true),
+        ] {
+            let _ok = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
+            for ((schema, level, reason), n) in state.counted.iter().filter(|((_, _, reason), _)| refused != reason.is_empty()) {
+                let why = if refused { format!(",reason=\"{reason}\"") } else { String::new() };
+                let _ok = writeln!(out, "{name}{{flow_schema=\"{schema}\",priority_level=\"{level}\"{why}}} {n}");
+            }
+        }
+        for (name, help, waiting) in [
+            ("apiserver_flowcontrol_current_executing_requests", "Requests being answered.", false),
+            ("apiserver_flowcontrol_current_inqueue_requests", "Requests that wait.", true),
+        ] {
+            let _ok = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+            for (level, (_, seats)) in &state.levels {
+                let (taken, queued) = seats.counts();
+                let n = if waiting { u64::try_from(queued).unwrap_or(0) } else { taken };
+                let _ok = writeln!(out, "{name}{{priority_level=\"{level}\"}} {n}");
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authz::fixture::Objects;
+    use crate::flow::defaults;
+    use crate::user::UserInfo;
+
+    #[tokio::test]
+    async fn the_masters_pass_where_others_wait() {
+        let mut objects = Objects::default();
+        for object in defaults::objects() {
+            let resource = if object["kind"] == "FlowSchema" { "flowschemas" } else { "prioritylevelconfigurations" };
+            objects.put(GROUP, resource, object);
+        }
+        let flow = Flow::new(Arc::new(objects), 1);
+        let ask = |user: UserInfo| Attributes { user: user.into(), verb: "list".into(), resource: "pods".into(), is_resource: true, ..Attributes::default() };
+        let bob = ask(UserInfo::new("bob", &[]));
+        let held = flow.admit(&bob).await.ok().flatten();
+        assert!(held.is_some());
+        assert_eq!(flow.state().levels["global-default"].1.counts(), (1, 0));
+        assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"]))).await.ok().flatten().is_some());
+        drop(held);
+        assert_eq!(flow.state().levels["global-default"].1.counts(), (0, 0));
+        assert!(flow.render().contains("flow_schema=\"global-default\",priority_level=\"global-default\"} 1"));
+    }
+}

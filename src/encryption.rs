@@ -1,0 +1,52 @@
+//! Where the keys of encryption at rest come from: the operator's file, our own, or a new one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use apiserver::arguments::Arguments;
+use apiserver::crypt::config::Config;
+use apiserver::crypt::rotate::Encryption;
+use apiserver::crypt::sealed::{Sealed, Seals};
+use base::files;
+use base::rng::Rng;
+use store::Storage;
+
+use crate::server::ServerError;
+
+/// Our own file, below the data folder; k3s's name.
+const FILE: &str = "server/cred/encryption-config.json";
+
+/// The store with its values sealed, and what rotates the keys. Secrets are sealed from the first start on.
+///
+/// Errors: the configuration cannot be read or made.
+pub(crate) fn sealed(
+    data_dir: &Path,
+    arguments: &Arguments,
+    store: Arc<dyn Storage>,
+    rng: &Rng,
+) -> Result<(Encryption, Arc<dyn Storage>), ServerError> {
+    let parse = |path: &Path, text: &str| {
+        Config::parse(text).map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
+    };
+    let own = data_dir.join(FILE);
+    let (config, file) = match &arguments.encryption_config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
+            (parse(path, &text)?, None)
+        }
+        None => match files::read_if_exists(&own)? {
+            Some(bytes) => (parse(&own, &String::from_utf8_lossy(&bytes))?, Some(own)),
+            None => {
+                let config = Config::generated(rng);
+                if let Some(dir) = own.parent() {
+                    files::create_private_dir(dir)?;
+                }
+                files::write_atomic(&own, config.to_json().as_bytes(), 0o600)?;
+                (config, Some(own))
+            }
+        },
+    };
+    let seals = Arc::new(Seals::new(config, rng.clone()));
+    let encryption = Encryption { seals: Arc::clone(&seals), file, turn: tokio::sync::Mutex::default() };
+    Ok((encryption, Arc::new(Sealed::new(store, seals))))
+}

@@ -1,0 +1,117 @@
+//! `kedge secrets-encrypt`: asks the running server about the encryption of Secrets at rest, and to change it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::task::Group;
+use clap::{Args, Subcommand, ValueEnum};
+use http::{Method, Request, Uri};
+use pki::bundle::Bundle;
+use pki::certstore::CertStore;
+use pki::leaf::{Ca, Leaf};
+use pki::tls::ClientSetup;
+use serde_json::Value;
+
+/// Bytes of an answer.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Flags of `kedge secrets-encrypt`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SecretsEncryptArgs {
+    #[command(subcommand)]
+    what: What,
+    /// Folder that holds the server's state.
+    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// The server to ask.
+    #[arg(short = 's', long, global = true, default_value = "https://127.0.0.1:6443", value_name = "URL")]
+    server: String,
+    /// How to print.
+    #[arg(short, long, global = true, default_value = "text")]
+    output: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum What {
+    /// Print whether Secrets are encrypted, and with which keys.
+    Status,
+    /// Encrypt Secrets from now on, and those that are there.
+    Enable,
+    /// Stop encrypting, and decrypt those that are there.
+    Disable,
+    /// Make a new key, encrypt every Secret with it, and forget the old one. The server keeps running.
+    RotateKeys,
+}
+
+/// Asks, and prints the answer.
+pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
+    let (method, path) = match args.what {
+        What::Status => (Method::GET, "status"),
+        What::Enable => (Method::PUT, "enable"),
+        What::Disable => (Method::PUT, "disable"),
+        What::RotateKeys => (Method::PUT, "rotate-keys"),
+    };
+    let answer = runtime.block_on(ask(args, method, &format!("/v1-kedge/secrets-encrypt/{path}")))?;
+    match args.output {
+        Form::Json => println!("{answer}"),
+        Form::Text => print!("{}", shown(&answer)),
+    }
+    Ok(())
+}
+
+async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, String> {
+    let tls = args.data_dir.join("server/tls");
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()));
+    let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?).map_err(|err| Chain(&err).to_string())?;
+    let stem = Leaf::ClientAdmin.stem();
+    let admin = CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key"))).map_err(|err| Chain(&err).to_string())?;
+    let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin))).map_err(|err| Chain(&err).to_string())?;
+    let server: Uri = args.server.parse().map_err(|err| format!("--server {}: {err}", args.server))?;
+    let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(6443));
+    let (group, _fatal) = Group::root("secrets-encrypt");
+    let stream = wire::dial::tcp(host, port, host, Some(setup.config())).await.map_err(|err| Chain(&err).to_string())?;
+    let request = Request::builder().method(method).uri(path).header("host", host).header("accept", "application/json");
+    let request = request.body(wire::body::empty()).map_err(|err| err.to_string())?;
+    let answer = wire::dial::request(stream, &args.server, request, &group).await.map_err(|err| Chain(&err).to_string())?;
+    let ok = answer.status().is_success();
+    let bytes = wire::body::collect(answer.into_body(), ANSWER_BYTES_MAX).await.map_err(|err| err.to_string())?;
+    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| String::from_utf8_lossy(&bytes).into_owned())?;
+    if ok { Ok(answer) } else { Err(answer["message"].as_str().unwrap_or("the server refused").to_owned()) }
+}
+
+/// As k3s prints it.
+fn shown(answer: &Value) -> String {
+    let mut out = format!("Encryption Status: {}\n", if answer["enabled"] == true { "Enabled" } else { "Disabled" });
+    if let Some(n) = answer["reencrypted"].as_u64() {
+        out.push_str(&format!("Objects written anew: {n}\n"));
+    }
+    let keys = answer["keys"].as_array().cloned().unwrap_or_default();
+    if !keys.is_empty() {
+        out.push_str("\nActive  Key Type           Name\n------  --------           ----\n");
+    }
+    for key in keys {
+        let active = if key["active"] == true { " *" } else { "" };
+        out.push_str(&format!("{active:<8}{:<19}{}\n", key["type"].as_str().unwrap_or_default(), key["name"].as_str().unwrap_or_default()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_active_key_has_a_star() {
+        let text = shown(&json!({ "enabled": true, "keys": [{ "active": true, "type": "XSalsa20-POLY1305", "name": "k" }] }));
+        assert_eq!(text, "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      XSalsa20-POLY1305  k\n");
+    }
+}

@@ -1,0 +1,100 @@
+//! What operators set: upstream's flags, audit, encryption at rest.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{Place, Server};
+
+fn place_with(args: &[(&str, &str)], files: &[(&str, &str)]) -> Place {
+    let mut place = Place::new(&["--disable=coredns"]);
+    for (name, content) in files {
+        fs::write(place.path(name), content).unwrap();
+    }
+    for (name, value) in args {
+        let value = value.replace("DIR", &place.dir.path().display().to_string());
+        place.flags.push(format!("--kube-apiserver-arg={name}={value}"));
+    }
+    place
+}
+
+#[test]
+fn a_flag_that_means_nothing_here_is_refused_by_its_name() {
+    let said = place_with(&[("etcd-servers", "http://x")], &[]).refused();
+    assert!(said.err.contains("--kube-apiserver-arg=etcd-servers: kube-apiserver knows this flag"), "{said:?}");
+    let said = place_with(&[("no-such-flag", "1")], &[]).refused();
+    assert!(said.err.contains("--kube-apiserver-arg=no-such-flag: unknown flag"), "{said:?}");
+    let said = place_with(&[("token-auth-file", "/no/such/file")], &[]).refused();
+    assert!(said.err.contains("token-auth-file") && said.err.contains("/no/such/file"), "{said:?}");
+}
+
+#[test]
+fn static_tokens_and_abac_let_in_who_they_name() {
+    let policy = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"configmaps","apiGroup":"*","readonly":true}}"#;
+    let args = [("token-auth-file", "DIR/tokens"), ("authorization-mode", "Node,RBAC,ABAC"), ("authorization-policy-file", "DIR/policy")];
+    let server = Server::start_in(place_with(&args, &[("tokens", "bobs-token,bob,7,\"dev\"\n"), ("policy", policy)]));
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let as_bob = |args: &[&str]| {
+        let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token=bobs-token"];
+        server.said(&[&base[..], args].concat())
+    };
+    assert_eq!(as_bob(&["get", "configmaps", "-o", "name"]).out, "configmap/kube-root-ca.crt\n");
+    let refused = as_bob(&["create", "configmap", "x"]);
+    assert!(refused.err.contains("cannot create resource \"configmaps\"") && refused.err.contains("No policy matched."), "{refused:?}");
+    server.stop();
+}
+
+#[test]
+fn the_audit_log_says_who_did_what() {
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, verbs: [create], resources: [{group: '', resources: [configmaps]}]}\n- {level: None}\n";
+    let server = Server::start_in(place_with(&[("audit-policy-file", "DIR/policy.yaml"), ("audit-log-path", "DIR/audit.log")], &[("policy.yaml", policy)]));
+    server.ok(&["create", "configmap", "seen", "--from-literal=a=b"]);
+    server.ok(&["get", "configmaps"]);
+    let log = fs::read_to_string(server.place.path("audit.log")).unwrap();
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let event = events.iter().find(|e| e["objectRef"]["name"] == "seen" || e["requestObject"]["metadata"]["name"] == "seen").unwrap();
+    assert_eq!(event["user"]["username"], "system:admin");
+    assert_eq!(event["stage"], "ResponseComplete");
+    assert_eq!(event["responseStatus"]["code"], 201);
+    assert_eq!(event["requestObject"]["data"]["a"], "b");
+    assert_eq!(event["responseObject"]["kind"], "ConfigMap");
+    assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
+    assert!(!events.iter().any(|e| e["verb"] == "list"));
+    server.stop();
+}
+
+/// Whether the database's files hold these bytes.
+fn on_disk(place: &Place, needle: &str) -> bool {
+    let files = fs::read_dir(place.data_dir().join("server/db")).unwrap();
+    files.map(|f| f.unwrap().path()).filter(|p| p.is_file()).any(|p| fs::read(p).unwrap().windows(needle.len()).any(|w| w == needle.as_bytes()))
+}
+
+#[test]
+fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
+    let server = Server::start();
+    server.ok(&["create", "secret", "generic", "s", "--from-literal=password=correct-horse"]);
+    let in_base64 = "Y29ycmVjdC1ob3JzZQ";
+    assert!(!on_disk(&server.place, in_base64));
+    let file = server.place.data_dir().join("server/cred/encryption-config.json");
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let before = fs::read_to_string(&file).unwrap();
+    let encrypt = |what: &str| {
+        let url = format!("https://127.0.0.1:{}", server.place.port);
+        let data = server.place.data_dir();
+        let output = Command::new(env!("CARGO_BIN_EXE_kedge")).args(["secrets-encrypt", what, "--server", &url, "--data-dir"]).arg(data).output().unwrap();
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    assert!(encrypt("status").contains("Encryption Status: Enabled"));
+    assert!(encrypt("rotate-keys").contains("Objects written anew"));
+    let after = fs::read_to_string(&file).unwrap();
+    assert_ne!(before, after);
+    assert!(!after.contains("\"secretboxkey\""), "the old key is gone");
+    let place = server.stop();
+    let server = Server::start_in(place);
+    assert_eq!(server.ok(&["get", "secret", "s", "-o", "jsonpath={.data.password}"]).trim_end_matches('='), in_base64);
+    server.stop();
+}
