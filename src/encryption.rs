@@ -9,17 +9,19 @@ use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
 use base::files;
 use base::rng::Rng;
-use store::Storage;
+use store::{RangeRequest, Storage};
 
 use crate::server::ServerError;
 
 /// Our own file, below the data folder; k3s's name.
 const FILE: &str = "server/cred/encryption-config.json";
+/// Where Secrets live in the store.
+const SECRETS: &str = "/registry/core/secrets/";
 
 /// The store with its values sealed, and what rotates the keys. Secrets are sealed from the first start on.
 ///
 /// Errors: the configuration cannot be read or made.
-pub(crate) fn sealed(
+pub(crate) async fn sealed(
     data_dir: &Path,
     arguments: &Arguments,
     store: Arc<dyn Storage>,
@@ -37,6 +39,7 @@ pub(crate) fn sealed(
         None => match files::read_if_exists(&own)? {
             Some(bytes) => (parse(&own, &String::from_utf8_lossy(&bytes))?, Some(own)),
             None => {
+                refuse_a_second_key(store.as_ref(), &own).await?;
                 let config = Config::generated(rng);
                 if let Some(dir) = own.parent() {
                     files::create_private_dir(dir)?;
@@ -49,4 +52,16 @@ pub(crate) fn sealed(
     let seals = Arc::new(Seals::new(config, rng.clone()));
     let encryption = Encryption { seals: Arc::clone(&seals), file, turn: tokio::sync::Mutex::default() };
     Ok((encryption, Arc::new(Sealed::new(store, seals))))
+}
+
+/// A new key beside Secrets that another one sealed would make them unreadable: the key has to come here first.
+async fn refuse_a_second_key(storage: &dyn Storage, own: &Path) -> Result<(), ServerError> {
+    let request = RangeRequest { key: SECRETS.into(), range_end: store::prefix_end(SECRETS.as_bytes()), ..RangeRequest::default() };
+    let unread = |err: store::error::Error| ServerError::Argument(format!("cannot look for encrypted Secrets: {err}"));
+    let found = storage.range(request).await.map_err(unread)?;
+    if !found.kvs.iter().any(|kv| kv.value.starts_with(b"k8s:enc:")) {
+        return Ok(());
+    }
+    let why = format!("the store holds Secrets that another server's key encrypted: copy its {FILE} to {} and start again", own.display());
+    Err(ServerError::Argument(why))
 }

@@ -291,7 +291,7 @@ async fn api_server(
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
-    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng)?;
+    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
