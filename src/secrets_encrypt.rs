@@ -59,7 +59,7 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
         What::Disable => (Method::PUT, "disable"),
         What::RotateKeys => (Method::PUT, "rotate-keys"),
     };
-    let answer = runtime.block_on(ask(args, method, &format!("/v1-kedge/secrets-encrypt/{path}")))?;
+    let answer = runtime.block_on(ask(args, method, &format!("/kedge/secrets-encrypt/{path}")))?;
     match args.output {
         Form::Json => println!("{answer}"),
         Form::Text => print!("{}", shown(&answer)),
