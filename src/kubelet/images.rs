@@ -247,10 +247,12 @@ pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<
     let now = node.clock.now();
     let ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
+    // The pause image and, of the same tag, the others that kedge made of itself: nobody could pull them again.
     let pause = &node.config.pause_image;
+    let own = |tag: &String| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
     let mut unused: Vec<(Age, cri::Image)> = images
         .into_iter()
-        .filter(|image| !image.pinned && !image.repo_tags.contains(pause))
+        .filter(|image| !image.pinned && !image.repo_tags.iter().any(own))
         .filter_map(|image| ages.get(&image.id).map(|age| (*age, image)))
         .filter(|(age, _)| age.used < now && old(age))
         .collect();
