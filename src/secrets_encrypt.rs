@@ -59,11 +59,7 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
         What::Disable => (Method::PUT, "disable"),
         What::RotateKeys => (Method::PUT, "rotate-keys"),
     };
-<<<<<<< HEAD
-    let answer = runtime.block_on(ask(args, method, &format!("/v1-kedge/secrets-encrypt/{path}")))?;
-=======
     let answer = runtime.block_on(ask(args, method, &format!("/kedge/secrets-encrypt/{path}")))?;
->>>>>>> w-api2
     match args.output {
         Form::Json => println!("{answer}"),
         Form::Text => print!("{}", shown(&answer)),

@@ -30,11 +30,7 @@ pub fn open_to_anonymous(path: &str) -> bool {
 
 /// Answers a request for such a path.
 pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
-<<<<<<< HEAD
-    if let Some(what) = x.attributes.path.strip_prefix("/v1-kedge/secrets-encrypt/").map(str::to_owned) {
-=======
     if let Some(what) = x.attributes.path.strip_prefix("/kedge/secrets-encrypt/").map(str::to_owned) {
->>>>>>> w-api2
         return encryption(x, &what).await;
     }
     if !matches!(x.parts.method, Method::GET | Method::HEAD) {
