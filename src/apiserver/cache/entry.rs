@@ -242,7 +242,9 @@ mod tests {
 
     #[test]
     fn an_event_is_found_by_the_component_that_told_it() {
-        let source = |event: &[u8]| Entry::build("n/x", event, 7, &["reportingComponent".into(), "source".into()]).unwrap().fields[1].to_string();
+        let selectable: Vec<Name> = vec!["reportingComponent".into(), "source".into()];
+        let form = Form { selectable: selectable.into(), normal: None };
+        let source = |event: &[u8]| Entry::build("n/x", event, 7, &form).unwrap().fields[1].to_string();
         assert_eq!(source(br#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"other"}"#), "kubelet");
         assert_eq!(source(br#"{"metadata":{},"source":{},"reportingComponent":"kubelet"}"#), "kubelet");
     }
