@@ -263,8 +263,18 @@ mod tests {
         let config: serde_json::Value = serde_json::from_slice(&files[manifest[1]["Config"].as_str().unwrap()]).unwrap();
         assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(&Sha256::digest(layer))));
         let mut layer = tar::Archive::new(layer.as_slice());
-        let names: Vec<_> = layer.entries().unwrap().map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size())).collect();
-        assert_eq!(names, [("kedge".to_owned(), 1000), ("pause".to_owned(), 0), ("coredns".to_owned(), 0), ("tmp/".to_owned(), 0)]);
+        let names: Vec<_> =
+            layer.entries().unwrap().map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size())).collect();
+        assert_eq!(
+            names,
+            [
+                ("kedge".to_owned(), 1000),
+                ("pause".to_owned(), 0),
+                ("coredns".to_owned(), 0),
+                ("local-path".to_owned(), 0),
+                ("tmp/".to_owned(), 0)
+            ]
+        );
     }
 
     #[test]

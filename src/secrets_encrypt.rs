@@ -69,10 +69,13 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
 
 async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, String> {
     let tls = args.data_dir.join("server/tls");
-    let read = |path: &Path| std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()));
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()))
+    };
     let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?).map_err(|err| Chain(&err).to_string())?;
     let stem = Leaf::ClientAdmin.stem();
-    let admin = CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key"))).map_err(|err| Chain(&err).to_string())?;
+    let admin =
+        CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key"))).map_err(|err| Chain(&err).to_string())?;
     let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin))).map_err(|err| Chain(&err).to_string())?;
     let server: Uri = args.server.parse().map_err(|err| format!("--server {}: {err}", args.server))?;
     let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(6443));
@@ -112,6 +115,9 @@ mod tests {
     #[test]
     fn the_active_key_has_a_star() {
         let text = shown(&json!({ "enabled": true, "keys": [{ "active": true, "type": "XSalsa20-POLY1305", "name": "k" }] }));
-        assert_eq!(text, "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      XSalsa20-POLY1305  k\n");
+        assert_eq!(
+            text,
+            "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      XSalsa20-POLY1305  k\n"
+        );
     }
 }

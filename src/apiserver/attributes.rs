@@ -49,10 +49,6 @@ impl Attributes {
 
     /// `pods` or `pods/status`, as rules of RBAC name it.
     pub fn resource_path(&self) -> String {
-        if self.subresource.is_empty() {
-            self.resource.clone()
-        } else {
-            format!("{}/{}", self.resource, self.subresource)
-        }
+        if self.subresource.is_empty() { self.resource.clone() } else { format!("{}/{}", self.resource, self.subresource) }
     }
 }

@@ -249,6 +249,7 @@ async fn sweep(server: &ApiServer) -> Result<(), Status> {
 }
 
 fn last_touched(object: &Value) -> Option<Timestamp> {
-    let times = [&object["metadata"]["creationTimestamp"], &object["lastTimestamp"], &object["eventTime"], &object["series"]["lastObservedTime"]];
+    let times =
+        [&object["metadata"]["creationTimestamp"], &object["lastTimestamp"], &object["eventTime"], &object["series"]["lastObservedTime"]];
     times.into_iter().filter_map(|t| t.as_str()?.parse().ok()).max()
 }

@@ -22,7 +22,13 @@ pub fn stored(group: &str, plural: &str) -> Option<Arc<Resource>> {
 /// Reads a request's body as the resource's kind.
 ///
 /// Errors: 400 when it cannot be read, is of another kind or version, or (strict) has unknown or repeated fields.
-pub fn decode_body(bytes: &[u8], format: Format, resource: &Resource, strictness: &str, warnings: &mut Vec<String>) -> Result<Value, Status> {
+pub fn decode_body(
+    bytes: &[u8],
+    format: Format,
+    resource: &Resource,
+    strictness: &str,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Status> {
     let Some(definition) = &resource.definition else {
         return decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings);
     };
@@ -75,7 +81,13 @@ fn strictness_of(text: &str) -> Result<FieldValidation, Status> {
 /// Brings the result of a patch into the kind's form. `shown` is what a refusal shows of it.
 ///
 /// Errors: 422 when the patch made something that is no such object, or (strict) has unknown fields.
-pub fn decode_patched(patched: Value, resource: &Resource, strictness: &str, warnings: &mut Vec<String>, shown: impl Fn(&Value) -> String) -> Result<Value, Status> {
+pub fn decode_patched(
+    patched: Value,
+    resource: &Resource,
+    strictness: &str,
+    warnings: &mut Vec<String>,
+    shown: impl Fn(&Value) -> String,
+) -> Result<Value, Status> {
     let strictness = strictness_of(strictness)?;
     let copy = patched.clone();
     let refused = |err: schema::decode::DecodeError| invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())]);
@@ -105,7 +117,11 @@ pub fn convert(value: Value, from: &Resource, to: &Resource) -> Result<Value, St
         return Ok(value);
     }
     if from.definition.as_ref().is_some_and(|d| d.webhook.is_some()) {
-        let what = format!("conversion webhook for {}, Kind={} failed: this server cannot call conversion webhooks yet", from.api_version(), from.kind);
+        let what = format!(
+            "conversion webhook for {}, Kind={} failed: this server cannot call conversion webhooks yet",
+            from.api_version(),
+            from.kind
+        );
         return Err(Status::internal(what));
     }
     schema::convert::convert(Catalog::builtin(), value, from, to).map_err(|err| Status::bad_request(err.to_string()))

@@ -120,7 +120,9 @@ impl Metrics {
         for (name, kind, help, value) in process() {
             one(name, kind, help, value);
         }
-        out.push_str("# HELP apiserver_current_inflight_requests Requests being answered.\n# TYPE apiserver_current_inflight_requests gauge\n");
+        out.push_str(
+            "# HELP apiserver_current_inflight_requests Requests being answered.\n# TYPE apiserver_current_inflight_requests gauge\n",
+        );
         for (kind, gauge) in [("mutating", &self.mutating), ("readOnly", &self.reading)] {
             let _ok = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} {}", gauge.load(Ordering::Relaxed));
         }

@@ -86,7 +86,10 @@ async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, 
 }
 
 fn known(path: &str) -> bool {
-    matches!(path.trim_matches('/').split('/').next(), Some("" | "version" | "healthz" | "livez" | "readyz" | "metrics" | "api" | "apis" | "openapi" | "openid" | ".well-known"))
+    matches!(
+        path.trim_matches('/').split('/').next(),
+        Some("" | "version" | "healthz" | "livez" | "readyz" | "metrics" | "api" | "apis" | "openapi" | "openid" | ".well-known")
+    )
 }
 
 fn output(x: &Exchange<'_>) -> Result<Output, Status> {
@@ -137,7 +140,10 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
     let offers = headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
     for offer in offers {
         let parts: Vec<&str> = offer.split(';').map(str::trim).collect();
-        if parts.first() != Some(&"application/json") || !parts.contains(&"g=apidiscovery.k8s.io") || !parts.contains(&"as=APIGroupDiscoveryList") {
+        if parts.first() != Some(&"application/json")
+            || !parts.contains(&"g=apidiscovery.k8s.io")
+            || !parts.contains(&"as=APIGroupDiscoveryList")
+        {
             continue;
         }
         if parts.contains(&"v=v2") {
@@ -165,9 +171,28 @@ async fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
 
 fn listed(server: &ApiServer) -> Vec<String> {
     let mut paths: Vec<String> = [
-        "/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/healthz/etcd", "/healthz/log", "/healthz/ping", "/livez", "/livez/etcd",
-        "/livez/log", "/livez/ping", "/metrics", "/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/readyz/etcd", "/readyz/log", "/readyz/ping",
-        "/readyz/poststarthook/bootstrap-objects", "/version",
+        "/.well-known/openid-configuration",
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/healthz/etcd",
+        "/healthz/log",
+        "/healthz/ping",
+        "/livez",
+        "/livez/etcd",
+        "/livez/log",
+        "/livez/ping",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/readyz/etcd",
+        "/readyz/log",
+        "/readyz/ping",
+        "/readyz/poststarthook/bootstrap-objects",
+        "/version",
     ]
     .map(str::to_owned)
     .to_vec();

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use base::time::Stopwatch;
 use futures_util::FutureExt as _;
-use http_body_util::BodyExt as _;
 use futures_util::future::BoxFuture;
-use schema::catalog::Catalog;
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER, WARNING};
 use http::{HeaderName, Request, Response};
+use http_body_util::BodyExt as _;
+use schema::catalog::Catalog;
 use tracing::{debug, error};
 use wire::{Body, ConnInfo};
 
@@ -90,7 +90,21 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let attributes = info::parse(&parts.method, parts.uri.path(), &query);
     let catalog = server.catalogs.now();
-    let mut exchange = Exchange { server, catalog, parts, body: Mutex::new(Some(body)), conn, query, attributes, warnings: Vec::new(), audit_id, received: server.config.clock.now(), record: None, seat: None, admitted: None };
+    let mut exchange = Exchange {
+        server,
+        catalog,
+        parts,
+        body: Mutex::new(Some(body)),
+        conn,
+        query,
+        attributes,
+        warnings: Vec::new(),
+        audit_id,
+        received: server.config.clock.now(),
+        record: None,
+        seat: None,
+        admitted: None,
+    };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;
     let panicked = outcome.is_err();
     let mut response = match outcome {
@@ -218,8 +232,17 @@ async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: boo
         auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
         return Response::from_parts(parts, wire::body::empty());
     };
-    auditor.write(&record, &a, AuditStage::ResponseComplete, code, serde_json::from_slice(&bytes).ok());
+    auditor.write(&record, &a, AuditStage::ResponseComplete, code, object_of(&bytes));
     Response::from_parts(parts, wire::body::full(bytes))
+}
+
+/// The object that an answer holds, in whichever form the client asked for it.
+fn object_of(bytes: &[u8]) -> Option<serde_json::Value> {
+    serde_json::from_slice(bytes).ok().or_else(|| {
+        let envelope = schema::protobuf::open(bytes).ok()?;
+        let of = schema::protobuf::type_of(&envelope.api_version, &envelope.kind)?;
+        schema::protobuf::decode(bytes, of).ok()
+    })
 }
 
 /// Runs something when it is dropped.
@@ -249,7 +272,13 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
     // This process's own parts and the masters are counted and never turned away.
     let exempt = x.conn.identity.is_some() || x.attributes.user.in_group(crate::user::GROUP_MASTERS);
     let (reading, writing) = arguments.inflight;
-    let limit = if exempt { 0 } else if mutating { writing } else { reading };
+    let limit = if exempt {
+        0
+    } else if mutating {
+        writing
+    } else {
+        reading
+    };
     x.seat = x.server.metrics.request(mutating, limit);
     match x.seat {
         Some(_) => Ok(()),
@@ -309,7 +338,14 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
         (_, _, false) => "namespace",
         _ => "cluster",
     };
-    let mut series = Series { verb: a.verb.to_ascii_uppercase(), group: String::new(), version: String::new(), resource: String::new(), subresource: String::new(), scope };
+    let mut series = Series {
+        verb: a.verb.to_ascii_uppercase(),
+        group: String::new(),
+        version: String::new(),
+        resource: String::new(),
+        subresource: String::new(),
+        scope,
+    };
     // Names a client makes up must not become series: only what was found is counted by name.
     if a.is_resource && code != 404 && code != 403 {
         series.group.clone_from(&a.group);

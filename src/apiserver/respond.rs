@@ -69,7 +69,8 @@ pub fn chunks(code: StatusCode, content_type: &'static str, pieces: Vec<Bytes>, 
     let mut response = Response::new(wire::body::empty());
     *response.status_mut() = code;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if length >= GZIP_FROM_BYTES && wire::gzip::accepted(headers)
+    if length >= GZIP_FROM_BYTES
+        && wire::gzip::accepted(headers)
         && let Ok(packed) = wire::gzip::compress(&pieces)
     {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -28,9 +28,9 @@ use crate::custom::catalogs::Catalogs;
 use crate::flow::controller::Flow;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
+use crate::pipeline;
 use crate::user::UserInfo;
 use crate::webhook::client::{Identity, Webhooks};
-use crate::pipeline;
 
 /// What a person or the role decides.
 #[derive(Clone, Debug)]

@@ -160,7 +160,8 @@ impl Status {
     pub fn access_denied(a: &crate::attributes::Attributes, reason: &str) -> Status {
         let user = &a.user.name;
         let mut why = if a.is_resource {
-            let place = if a.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace {:?}", a.namespace) };
+            let place =
+                if a.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace {:?}", a.namespace) };
             format!("User {user:?} cannot {} resource {:?} in API group {:?} {place}", a.verb, a.resource_path(), a.group)
         } else {
             format!("User {user:?} cannot {} path {:?}", a.verb, a.path)
@@ -239,7 +240,8 @@ impl Status {
     /// 504 `Too large resource version: 9, current: 3`: the client knows a future that this server has not seen.
     pub fn future(asked: u64, current: u64) -> Status {
         let mut status = Status::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"));
-        status.causes = vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), ..Cause::default() }];
+        status.causes =
+            vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), ..Cause::default() }];
         status.retry_after = 1;
         status
     }

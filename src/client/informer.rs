@@ -155,7 +155,12 @@ struct Shared<K> {
 
 impl<K: Clone> Default for Shared<K> {
     fn default() -> Shared<K> {
-        Shared { objects: RwLock::default(), fresh: Mutex::default(), synced: watch::Sender::new(false), changes: broadcast::Sender::new(CHANGES_BACKLOG) }
+        Shared {
+            objects: RwLock::default(),
+            fresh: Mutex::default(),
+            synced: watch::Sender::new(false),
+            changes: broadcast::Sender::new(CHANGES_BACKLOG),
+        }
     }
 }
 

@@ -100,7 +100,13 @@ pub(crate) async fn follow(client: kube::Client, source: Source, sink: std::sync
 }
 
 /// One connection, from `since` on, or from a list if there is none. `since` follows what was seen.
-async fn connection(client: &kube::Client, source: &Source, sink: &dyn Sink, rng: &Rng, since: &mut Option<String>) -> Result<(), WatchError> {
+async fn connection(
+    client: &kube::Client,
+    source: &Source,
+    sink: &dyn Sink,
+    rng: &Rng,
+    since: &mut Option<String>,
+) -> Result<(), WatchError> {
     let lasts = rng.jitter(Duration::from_secs(WATCH_SECONDS), 100);
     let deadline = Instant::now() + lasts + OVERDUE;
     let mut response = client.send(request(source, since.as_deref(), lasts)).await.map_err(WatchError::Unreachable)?;
@@ -267,7 +273,8 @@ mod tests {
     fn client(chunks: &'static [&'static str]) -> kube::Client {
         kube::Client::new(
             tower::service_fn(move |_: Request<Body>| async move {
-                let chunks = chunks.iter().map(|chunk| Ok::<_, std::io::Error>(http_body::Frame::data(bytes::Bytes::from_static(chunk.as_bytes()))));
+                let chunks =
+                    chunks.iter().map(|chunk| Ok::<_, std::io::Error>(http_body::Frame::data(bytes::Bytes::from_static(chunk.as_bytes()))));
                 Ok::<_, std::io::Error>(http::Response::new(http_body_util::StreamBody::new(futures_util::stream::iter(chunks))))
             }),
             "default",
@@ -282,8 +289,7 @@ mod tests {
     }
 
     const ADDED: &str = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"5\"}}}\n";
-    const LISTED: &str =
-        "{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n";
+    const LISTED: &str = "{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n";
 
     #[tokio::test]
     async fn a_list_is_whole_at_its_bookmark_and_the_watch_goes_on_from_there() {
@@ -304,7 +310,12 @@ mod tests {
     #[tokio::test]
     async fn frames_may_be_cut_anywhere() {
         let mut since = Some("1".to_owned());
-        let cut = &["{\"type\":\"ADD", "ED\",\"object\":{\"metadata\":{\"resourceVersion\":\"5\"}}}", "\n{\"type\":\"DELETED\",\"object\":{}}\n{\"type\"", ":\"MODIFIED\",\"object\":{}}\n"];
+        let cut = &[
+            "{\"type\":\"ADD",
+            "ED\",\"object\":{\"metadata\":{\"resourceVersion\":\"5\"}}}",
+            "\n{\"type\":\"DELETED\",\"object\":{}}\n{\"type\"",
+            ":\"MODIFIED\",\"object\":{}}\n",
+        ];
         let (told, outcome) = tell(cut, &mut since).await;
         assert_eq!(told, ["applied", "deleted", "applied"]);
         assert!(outcome.is_ok());

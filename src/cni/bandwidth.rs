@@ -106,7 +106,8 @@ fn script(container: &str, rates: Rates, addresses: &[std::net::IpAddr]) -> Stri
         ("output", "output", &["ip daddr vmap @to4", "ip6 daddr vmap @to6"][..]),
         ("input", "input", &["ip saddr vmap @from4", "ip6 saddr vmap @from6"][..]),
     ] {
-        let _infallible = writeln!(script, "add chain {TABLE} {name} {{ type filter hook {hook} priority -10; }}\nflush chain {TABLE} {name}");
+        let _infallible =
+            writeln!(script, "add chain {TABLE} {name} {{ type filter hook {hook} priority -10; }}\nflush chain {TABLE} {name}");
         for line in lines {
             let _infallible = writeln!(script, "add rule {TABLE} {name} {line}");
         }

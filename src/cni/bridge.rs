@@ -6,7 +6,7 @@ use base::rng::Rng;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::error::{Code, CniError};
+use crate::error::{CniError, Code};
 use crate::netlink::{Link, Net, Veth};
 use crate::request::Request;
 use crate::result::{Interface, NetResult, Route};
@@ -240,7 +240,10 @@ async fn set_gateways(host: &Net, bridge: &Link, config: &Config, result: &NetRe
         }
         for old in present.iter().filter(|old| is_rival(old, &address)) {
             if !config.force_address {
-                return Err(CniError::internal(format!("failed to set bridge addr: {:?} already has an IP address different from {address}", config.bridge())));
+                return Err(CniError::internal(format!(
+                    "failed to set bridge addr: {:?} already has an IP address different from {address}",
+                    config.bridge()
+                )));
             }
             host.del_address(bridge.index, *old).await?;
         }
@@ -249,7 +252,8 @@ async fn set_gateways(host: &Net, bridge: &Link, config: &Config, result: &NetRe
             IpNet::V4(_) => ("net/ipv4/ip_forward", "1"),
             IpNet::V6(_) => ("net/ipv6/conf/all/forwarding", "1"),
         };
-        host.sysctl(forward, value).map_err(|err| CniError::io(format!("failed to enable forwarding: cannot write /proc/sys/{forward}"), &err))?;
+        host.sysctl(forward, value)
+            .map_err(|err| CniError::io(format!("failed to enable forwarding: cannot write /proc/sys/{forward}"), &err))?;
     }
     Ok(())
 }
@@ -266,9 +270,11 @@ fn is_rival(old: &IpNet, new: &IpNet) -> bool {
 /// The same for every call about one container, so that a repeated ADD or a DEL without a namespace finds the cable.
 fn host_name(container_id: &str, ifname: &str) -> String {
     // FNV-1a, 64 bits, of which 44 fit into an interface name.
-    let hash = container_id.bytes().chain([0]).chain(ifname.bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = container_id
+        .bytes()
+        .chain([0])
+        .chain(ifname.bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("veth{:011x}", hash >> 20)
 }
 

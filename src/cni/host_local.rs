@@ -186,8 +186,10 @@ impl Range {
         let base = number(subnet.network());
         // The last address of an IPv4 network is its broadcast address.
         let top = number(subnet.broadcast()) - u128::from(subnet.addr().is_ipv4());
-        let mut range = Range { subnet, first: base + 1, last: top, gateway: config.gateway.unwrap_or_else(|| ip(base + 1, subnet.addr().is_ipv4())) };
-        for (name, given, bound) in [("RangeStart", config.range_start, &mut range.first), ("RangeEnd", config.range_end, &mut range.last)] {
+        let mut range =
+            Range { subnet, first: base + 1, last: top, gateway: config.gateway.unwrap_or_else(|| ip(base + 1, subnet.addr().is_ipv4())) };
+        for (name, given, bound) in [("RangeStart", config.range_start, &mut range.first), ("RangeEnd", config.range_end, &mut range.last)]
+        {
             let Some(given) = given else { continue };
             if !subnet.contains(&given) {
                 return Err(CniError::config(format!("{name} {given} not in network {subnet}")));

@@ -5,7 +5,7 @@ use std::process::{Command as Process, Stdio};
 
 use serde_json::Value;
 
-use crate::error::{Code, CniError};
+use crate::error::{CniError, Code};
 use crate::host_local;
 use crate::request::{Command, Request};
 use crate::result::NetResult;
@@ -20,7 +20,8 @@ pub(crate) fn add(request: &Request, kind: &str) -> Result<NetResult, CniError> 
         return host_local::add(request);
     }
     let stdout = execute(request, kind, Command::Add)?;
-    serde_json::from_slice(&stdout).map_err(|err| CniError::new(Code::Decode, format!("cannot parse the result of IPAM plugin {kind:?}: {err}")))
+    serde_json::from_slice(&stdout)
+        .map_err(|err| CniError::new(Code::Decode, format!("cannot parse the result of IPAM plugin {kind:?}: {err}")))
 }
 
 pub(crate) fn del(request: &Request, kind: &str) -> Result<(), CniError> {
@@ -39,12 +40,8 @@ fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, C
     let path = path.ok_or_else(|| CniError::config(format!("failed to find plugin {kind:?} in path {:?}", request.plugin_dirs)))?;
     let broken = |err: std::io::Error| CniError::io(format!("cannot run IPAM plugin {}", path.display()), &err);
     // The environment is inherited but for the command: a failed ADD is undone by a DEL.
-    let mut child = Process::new(&path)
-        .env("CNI_COMMAND", command.as_str())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(broken)?;
+    let mut child =
+        Process::new(&path).env("CNI_COMMAND", command.as_str()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(broken)?;
     let mut stdin = child.stdin.take().ok_or_else(|| CniError::internal("the plugin has no stdin"))?;
     stdin.write_all(request.config.to_string().as_bytes()).map_err(broken)?;
     drop(stdin);

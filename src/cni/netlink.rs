@@ -122,7 +122,10 @@ impl Net {
         }
         let message = host.set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build()))).build();
         self.handle.link().add(message).execute().await.map_err(|err| match code(&err) {
-            EEXIST => CniError::internal(format!("container veth name ({:?}) peer provided ({:?}) already exists", veth.container_name, veth.host_name)),
+            EEXIST => CniError::internal(format!(
+                "container veth name ({:?}) peer provided ({:?}) already exists",
+                veth.container_name, veth.host_name
+            )),
             _ => failed("failed to make the veth pair", &err),
         })
     }
@@ -180,7 +183,12 @@ impl Net {
         while let Some(message) = stream.try_next().await.map_err(|err| failed("failed to list addresses", &err))? {
             let is_it = message.attributes.contains(&AddressAttribute::Address(address.addr()));
             if is_it && message.header.index == index && message.header.prefix_len == address.prefix_len() {
-                self.handle.address().del(message).execute().await.map_err(|err| failed(&format!("failed to remove address {address}"), &err))?;
+                self.handle
+                    .address()
+                    .del(message)
+                    .execute()
+                    .await
+                    .map_err(|err| failed(&format!("failed to remove address {address}"), &err))?;
             }
         }
         Ok(())

@@ -19,7 +19,8 @@ pub(crate) fn apply(script: &str) -> Result<(), CniError> {
 pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Result<Vec<Value>, CniError> {
     match run(&["-j", "list", kind, family, table, name], "") {
         Ok(text) => {
-            let document: Value = serde_json::from_str(&text).map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
+            let document: Value =
+                serde_json::from_str(&text).map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
             let objects = document.get("nftables").and_then(Value::as_array).cloned().unwrap_or_default();
             Ok(objects.iter().filter_map(|object| object.get(kind)?.get("elem")?.as_array().cloned()).flatten().collect())
         }
@@ -74,7 +75,9 @@ pub(crate) fn masquerade_del(container_id: &str) -> Result<(), CniError> {
     let mut script = String::new();
     for fam in ["ip", "ip6"] {
         for element in elements(fam, "kedge-masq", "set", "pods")? {
-            let Some(element) = element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id)) else { continue };
+            let Some(element) = element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id)) else {
+                continue;
+            };
             let Some(ip) = element.get("val").and_then(Value::as_str).and_then(|val| val.parse::<IpAddr>().ok()) else { continue };
             script += &format!("delete element {} kedge-masq pods {{ {ip} }}\n", family(&ip));
         }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::{Code, CniError};
+use crate::error::{CniError, Code};
 use crate::nft;
 use crate::request::Request;
 use crate::result::NetResult;
@@ -71,7 +71,8 @@ impl Config {
         if let Some((field, _)) = unsupported.iter().find(|(_, used)| *used) {
             return Err(CniError::new(Code::UnsupportedField, format!("portmap: the field {field} is not supported")));
         }
-        let mappings = config.runtime_config.port_mappings.iter().filter(|m| m.host_port != 0).map(Mapping::new).collect::<Result<_, _>>()?;
+        let mappings =
+            config.runtime_config.port_mappings.iter().filter(|m| m.host_port != 0).map(Mapping::new).collect::<Result<_, _>>()?;
         Ok((config, mappings))
     }
 }
@@ -89,9 +90,15 @@ impl Mapping {
         };
         let host_ip = match given.host_ip.as_str() {
             "" => None,
-            text => Some(text.parse::<IpAddr>().map_err(|_| CniError::config(format!("invalid hostIP {text:?}")))?).filter(|ip| !ip.is_unspecified()),
+            text => Some(text.parse::<IpAddr>().map_err(|_| CniError::config(format!("invalid hostIP {text:?}")))?)
+                .filter(|ip| !ip.is_unspecified()),
         };
-        Ok(Mapping { protocol, host_ip, host_port: port(given.host_port, "host")?, container_port: port(given.container_port, "container")? })
+        Ok(Mapping {
+            protocol,
+            host_ip,
+            host_port: port(given.host_port, "host")?,
+            container_port: port(given.container_port, "container")?,
+        })
     }
 
     /// The map's name and this mapping's key in it.
@@ -117,7 +124,8 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
         script += &family.frame();
         // What another container left under these keys is stale: the scheduler gave the port to this one.
         let present = family.present()?;
-        let stale = present.iter().filter(|e| e.container == request.container_id || wanted.iter().any(|m| m.key() == (e.map, e.key.clone())));
+        let stale =
+            present.iter().filter(|e| e.container == request.container_id || wanted.iter().any(|m| m.key() == (e.map, e.key.clone())));
         script += &stale.map(|e| family.delete(e)).collect::<String>();
         let local = if config.snat.unwrap_or(true) { Some(ip.address.trunc().to_string()) } else { None };
         script += &family.add(&wanted, ip.address.addr(), &request.container_id, local.as_deref());
@@ -156,7 +164,10 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
         let present = if mappings.is_empty() { Vec::new() } else { Family::of(v4).present()? };
         for mapping in mappings.iter().filter(|m| m.host_ip.is_none_or(|host| host.is_ipv4() == v4)) {
             if !present.iter().any(|e| e.container == request.container_id && mapping.key() == (e.map, e.key.clone())) {
-                return Err(CniError::internal(format!("host port {}/{} is not mapped to container {}", mapping.host_port, mapping.protocol, request.container_id)));
+                return Err(CniError::internal(format!(
+                    "host port {}/{} is not mapped to container {}",
+                    mapping.host_port, mapping.protocol, request.container_id
+                )));
             }
         }
     }

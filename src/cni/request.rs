@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::error::{Code, CniError};
+use crate::error::{CniError, Code};
 use crate::result::NetResult;
 
 /// Versions of the specification whose result form we write. 0.1.0 and 0.2.0 had another form and are refused.
@@ -100,7 +100,8 @@ impl Request {
         }
         let (container_id, ifname) = (env.container_id.clone().unwrap_or_default(), env.ifname.clone().unwrap_or_default());
         check_names(&container_id, &ifname)?;
-        let config: Value = serde_json::from_slice(stdin).map_err(|err| CniError::new(Code::Decode, format!("cannot parse the network configuration: {err}")))?;
+        let config: Value = serde_json::from_slice(stdin)
+            .map_err(|err| CniError::new(Code::Decode, format!("cannot parse the network configuration: {err}")))?;
         let version = config.get("cniVersion").and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or("0.1.0").to_owned();
         if !VERSIONS.contains(&version.as_str()) {
             let mut err = CniError::new(Code::IncompatibleVersion, "incompatible CNI versions");
@@ -160,9 +161,8 @@ fn parse_args(text: &str) -> Result<Vec<(String, String)>, CniError> {
     text.split(';')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| CniError::new(Code::InvalidEnvironment, format!("ARGS: invalid pair {pair:?}")))?;
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| CniError::new(Code::InvalidEnvironment, format!("ARGS: invalid pair {pair:?}")))?;
             Ok((key.to_owned(), value.to_owned()))
         })
         .collect()

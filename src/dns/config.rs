@@ -10,7 +10,8 @@ use crate::corefile::{CorefileError, Directive, ServerBlock};
 use crate::zone::PodNames;
 
 /// Plugins that exist here, in the order of the chain.
-pub(crate) const PLUGINS: &str = "bind, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload";
+pub(crate) const PLUGINS: &str =
+    "bind, cache, errors, forward, health, hosts, kubernetes, loadbalance, log, loop, prometheus, ready, reload";
 
 /// One server block, understood.
 #[derive(Clone, Debug, Default)]
@@ -143,7 +144,13 @@ fn understand_block(source: &ServerBlock, place: &Place<'_>) -> Parsed<Block> {
                 [] | ["round_robin"] => block.loadbalance = true,
                 _ => return Err(directive.error("loadbalance knows the policy round_robin only")),
             },
-            "bind" => block.bind = directive.args.iter().map(|a| a.parse().map_err(|_| directive.error(format!("not an address: {a}")))).collect::<Parsed<_>>()?,
+            "bind" => {
+                block.bind = directive
+                    .args
+                    .iter()
+                    .map(|a| a.parse().map_err(|_| directive.error(format!("not an address: {a}"))))
+                    .collect::<Parsed<_>>()?
+            }
             "health" => block.health = Some(health(directive)?),
             "ready" => block.ready = Some(address(directive, ":8181")?),
             "prometheus" => block.prometheus = Some(address(directive, "localhost:9153")?),
@@ -177,7 +184,8 @@ fn zone_key(key: &str, default_port: u16) -> Result<Zone, String> {
 fn zone_name(text: &str) -> Result<Name, String> {
     let reverse = text.parse::<ipnet::IpNet>().ok().map(|net| match net {
         ipnet::IpNet::V4(net) => {
-            let labels = net.network().octets()[..usize::from(net.prefix_len() / 8)].iter().rev().map(|o| format!("{o}.")).collect::<String>();
+            let labels =
+                net.network().octets()[..usize::from(net.prefix_len() / 8)].iter().rev().map(|o| format!("{o}.")).collect::<String>();
             format!("{labels}in-addr.arpa.")
         }
         ipnet::IpNet::V6(net) => {
@@ -325,7 +333,9 @@ fn kubernetes(directive: &Directive, zones: Vec<Name>) -> Parsed<Kubernetes> {
                     "disabled" => PodNames::Disabled,
                     "insecure" => PodNames::Insecure,
                     "verified" => PodNames::Verified,
-                    other => return Err(option.error(format!("wrong value for pods: {other}, must be one of: disabled, verified, insecure"))),
+                    other => {
+                        return Err(option.error(format!("wrong value for pods: {other}, must be one of: disabled, verified, insecure")));
+                    }
                 }
             }
             "endpoint_pod_names" => config.endpoint_pod_names = true,

@@ -218,7 +218,8 @@ fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        let matches = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| !n.starts_with('.') && wildcard(name.as_bytes(), n.as_bytes()));
+        let matches =
+            path.file_name().and_then(|n| n.to_str()).is_some_and(|n| !n.starts_with('.') && wildcard(name.as_bytes(), n.as_bytes()));
         if matches && path.is_file() {
             files.push(path);
         }
@@ -266,10 +267,16 @@ impl Parser {
                 }
                 // A file of one server block may leave the braces out.
                 _ if blocks.is_empty() => self.lines(None)?,
-                _ => return Err(CorefileError { file: first.file, line: first.line, what: format!("'{{' expected after {:?}", first.text) }),
+                _ => {
+                    return Err(CorefileError { file: first.file, line: first.line, what: format!("'{{' expected after {:?}", first.text) });
+                }
             };
             if keys.is_empty() {
-                return Err(CorefileError { file: first.file, line: first.line, what: "a server block needs a zone, e.g. '.:53'".to_owned() });
+                return Err(CorefileError {
+                    file: first.file,
+                    line: first.line,
+                    what: "a server block needs a zone, e.g. '.:53'".to_owned(),
+                });
             }
             blocks.push(ServerBlock { keys, directives, line: first.line });
         }
@@ -297,7 +304,8 @@ impl Parser {
                 }
                 return Ok(directives);
             }
-            let mut directive = Directive { name: token.text.clone(), args: Vec::new(), body: Vec::new(), file: token.file.clone(), line: token.line };
+            let mut directive =
+                Directive { name: token.text.clone(), args: Vec::new(), body: Vec::new(), file: token.file.clone(), line: token.line };
             while let Some(next) = self.tokens.get(self.at).cloned() {
                 if next.line != token.line || next.file != token.file || (next.text == "}" && !next.quoted) {
                     break;
@@ -324,7 +332,9 @@ mod tests {
 
     #[test]
     fn blocks_have_keys_directives_and_bodies() {
-        let blocks = check(".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\nexample.org, example.com:54 {\n log\n}\n");
+        let blocks = check(
+            ".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\nexample.org, example.com:54 {\n log\n}\n",
+        );
         assert_eq!(blocks.len(), 2);
         assert_eq!(blocks[0].directives[1].args, ["cluster.local", "in-addr.arpa"]);
         assert_eq!(blocks[0].directives[1].body[0].args, ["insecure"]);

@@ -45,7 +45,14 @@ impl Forwarder {
     pub(crate) fn new(config: config::Forward, rng: &Rng, group: &Group) -> Arc<Forwarder> {
         let upstream = |addr: &SocketAddr| Arc::new(Upstream { addr: *addr, fails: AtomicU32::new(0), checking: AtomicBool::new(false) });
         let upstreams = config.to.iter().map(upstream).collect();
-        Arc::new(Forwarder { config, upstreams, turn: AtomicUsize::new(0), running: AtomicUsize::new(0), rng: rng.clone(), group: group.clone() })
+        Arc::new(Forwarder {
+            config,
+            upstreams,
+            turn: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            rng: rng.clone(),
+            group: group.clone(),
+        })
     }
 
     pub(crate) fn wants(&self, question: &Question) -> bool {

@@ -26,9 +26,9 @@ use crate::config::{self, Block, Place};
 use crate::corefile::{self, ServerBlock};
 use crate::forward::Forwarder;
 use crate::hosts::Hosts;
-use crate::pages::{self, Page};
 use crate::kube_plugin::Kubernetes;
 use crate::metrics::Metrics;
+use crate::pages::{self, Page};
 use crate::server::{self, LoopProbe, Server, Site};
 
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -51,7 +51,8 @@ impl Options {
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let (name, inline) = arg.split_once('=').map_or((arg.as_str(), None), |(name, value)| (name, Some(value.to_owned())));
-            let mut value = || inline.clone().or_else(|| args.next().cloned()).ok_or_else(|| DnsError::Usage(format!("{name} needs a value")));
+            let mut value =
+                || inline.clone().or_else(|| args.next().cloned()).ok_or_else(|| DnsError::Usage(format!("{name} needs a value")));
             match name.trim_start_matches('-') {
                 "conf" => run.corefile = value()?.into(),
                 "dns.port" | "p" => run.port = value()?.parse().map_err(|_| DnsError::Usage(format!("{name} needs a port")))?,
@@ -122,7 +123,10 @@ fn load(path: &Path) -> Result<Vec<ServerBlock>, DnsError> {
     Ok(corefile::parse(path, &text, &env)?)
 }
 
-#[allow(clippy::disallowed_methods, reason = "a Corefile may name variables, and the pod's API server is given in two; cli.rs is not on this road")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a Corefile may name variables, and the pod's API server is given in two; cli.rs is not on this road"
+)]
 fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -178,7 +182,10 @@ impl Running {
             }
             if let Some(addr) = site.block.prometheus {
                 let (sites, metrics) = (self.sites.clone(), Arc::clone(&process.metrics));
-                pages.entry(addr).or_default().push(Arc::new(move |path| (path == "/metrics").then(|| ("200 OK", metrics.render(&gauges(&sites))))));
+                pages
+                    .entry(addr)
+                    .or_default()
+                    .push(Arc::new(move |path| (path == "/metrics").then(|| ("200 OK", metrics.render(&gauges(&sites))))));
             }
         }
         for (addr, pages) in pages {
@@ -290,7 +297,9 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
     let (server, ca, identity) = match (&config.endpoint, &config.tls) {
         (Some(endpoint), Some([cert, key, ca])) => (endpoint.clone(), ca, Some((cert, key))),
         _ => {
-            let (Some(host), Some(port)) = (env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")) else { return Err(DnsError::NoApiServer) };
+            let (Some(host), Some(port)) = (env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")) else {
+                return Err(DnsError::NoApiServer);
+            };
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             (format!("https://{host}:{port}"), &pod_ca, None)
         }

@@ -46,7 +46,8 @@ impl Metrics {
 
     fn observe(&self, name: &'static str, labels: String, bounds: &'static [f64], value: f64) {
         let mut histograms = self.histograms.lock().unwrap_or_else(PoisonError::into_inner);
-        let histogram = histograms.entry((name, labels)).or_insert_with(|| Histogram { bounds, counts: vec![0; bounds.len()], sum: 0.0, n: 0 });
+        let histogram =
+            histograms.entry((name, labels)).or_insert_with(|| Histogram { bounds, counts: vec![0; bounds.len()], sum: 0.0, n: 0 });
         if let Some(at) = bounds.iter().position(|bound| value <= *bound) {
             histogram.counts[at] += 1;
         }
@@ -82,7 +83,8 @@ impl Metrics {
                 let _infallible = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
             }
             let Histogram { sum, n, .. } = histogram;
-            let _infallible = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {n}\n{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {n}");
+            let _infallible =
+                writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {n}\n{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {n}");
         }
         for (name, labels, value) in gauges {
             head(&mut out, &mut last, name, "gauge");

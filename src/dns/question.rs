@@ -57,7 +57,15 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn new(code: ResponseCode, plugin: &'static str) -> Answer {
-        Answer { code, authoritative: false, truncated: false, answers: Vec::new(), authorities: Vec::new(), additionals: Vec::new(), plugin }
+        Answer {
+            code,
+            authoritative: false,
+            truncated: false,
+            answers: Vec::new(),
+            authorities: Vec::new(),
+            additionals: Vec::new(),
+            plugin,
+        }
     }
 
     pub(crate) fn add(&mut self, name: &Name, ttl_secs: u32, data: RData) {

@@ -95,7 +95,17 @@ impl Server {
         let reply = encode(&request, answer.clone(), transport)?;
         let kind = request.queries.first().map_or(RecordType::ZERO, |query| query.query_type);
         let zone = zone.map_or_else(|| "dropped".to_owned(), |zone| zone.to_ascii());
-        self.note(&Noted { request: &request, answer: &answer, zone: &zone, site, kind, peer, transport, sizes: (bytes.len(), reply.len()), took: stopwatch.elapsed() });
+        self.note(&Noted {
+            request: &request,
+            answer: &answer,
+            zone: &zone,
+            site,
+            kind,
+            peer,
+            transport,
+            sizes: (bytes.len(), reply.len()),
+            took: stopwatch.elapsed(),
+        });
         Some(reply)
     }
 
@@ -122,7 +132,10 @@ impl Server {
         let cache = site.cache.as_ref().filter(|cache| cache.wants(question));
         let labels = || format!("server=\"{}\",zones=\".\",view=\"\"", self.label);
         if let Some(mut answer) = cache.and_then(|cache| cache.get(question)) {
-            self.metrics.count("coredns_cache_hits_total", format!("{},type=\"{}\"", labels(), if answer.answers.is_empty() { "denial" } else { "success" }));
+            self.metrics.count(
+                "coredns_cache_hits_total",
+                format!("{},type=\"{}\"", labels(), if answer.answers.is_empty() { "denial" } else { "success" }),
+            );
             self.metrics.count("coredns_cache_requests_total", labels());
             self.balance(site, &mut answer);
             return answer;
@@ -148,7 +161,10 @@ impl Server {
             && probe.seen.fetch_add(1, Ordering::Relaxed) + 1 > LOOP_SEEN_MAX
         {
             let zone = site.block.zones.first().map(|zone| zone.name.to_ascii()).unwrap_or_default();
-            let text = format!("Loop ({}) detected for zone {zone:?}: a resolver of `forward` sends questions back here; give it other resolvers", self.label);
+            let text = format!(
+                "Loop ({}) detected for zone {zone:?}: a resolver of `forward` sends questions back here; give it other resolvers",
+                self.label
+            );
             // One report ends the process; a second has nothing to add.
             let _ending_already = self.fatal.try_send(text);
             return Answer::new(ResponseCode::ServFail, "loop");
@@ -187,7 +203,8 @@ impl Server {
             return;
         }
         let is_address = |data: &RData| matches!(data, RData::A(_) | RData::AAAA(_));
-        let (mut addresses, others): (Vec<_>, Vec<_>) = std::mem::take(&mut answer.answers).into_iter().partition(|record| is_address(&record.data));
+        let (mut addresses, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut answer.answers).into_iter().partition(|record| is_address(&record.data));
         for at in (1..addresses.len()).rev() {
             let other = usize::try_from(self.rng.below(at as u64 + 1)).unwrap_or(0);
             addresses.swap(at, other);
@@ -199,9 +216,15 @@ impl Server {
     fn note(&self, noted: &Noted<'_>) {
         let rcode = format!("{:?}", noted.answer.code).to_ascii_uppercase();
         let kind = match noted.kind {
-            RecordType::A | RecordType::AAAA | RecordType::SRV | RecordType::PTR | RecordType::TXT | RecordType::MX | RecordType::NS | RecordType::SOA | RecordType::CNAME => {
-                noted.kind.to_string()
-            }
+            RecordType::A
+            | RecordType::AAAA
+            | RecordType::SRV
+            | RecordType::PTR
+            | RecordType::TXT
+            | RecordType::MX
+            | RecordType::NS
+            | RecordType::SOA
+            | RecordType::CNAME => noted.kind.to_string(),
             _ => "other".to_owned(),
         };
         let Some(site) = &noted.site else { return };

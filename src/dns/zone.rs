@@ -216,7 +216,9 @@ impl Entry {
     fn all(&self, base: &str) -> Option<Found> {
         match &self.kind {
             Kind::External(target) => Some(Found { cname: Some(target.clone()), ..Found::default() }),
-            Kind::Cluster { ips, ports } => Some(Found { addresses: ips.clone(), srv: cluster_srv(base, ports.iter(), ips), ..Found::default() }),
+            Kind::Cluster { ips, ports } => {
+                Some(Found { addresses: ips.clone(), srv: cluster_srv(base, ports.iter(), ips), ..Found::default() })
+            }
             // Without a ready endpoint a headless Service has no name.
             Kind::Headless => some_endpoints(base, self.endpoints.iter(), |_| true),
         }

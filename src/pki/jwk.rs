@@ -27,7 +27,8 @@ pub fn verify(token: &str, jwks: &Value, allowed: &[String]) -> Result<Value, Jw
 }
 
 fn signed_by(key: &Value, algorithm: &str, body: &[u8], signature: &[u8]) -> bool {
-    let part = |field: &str| key[field].as_str().and_then(|text| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()).unwrap_or_default();
+    let part =
+        |field: &str| key[field].as_str().and_then(|text| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()).unwrap_or_default();
     let rsa = |parameters: &'static RsaParameters| {
         key["kty"] == "RSA" && RsaPublicKeyComponents { n: part("n"), e: part("e") }.verify(parameters, body, signature).is_ok()
     };
@@ -58,7 +59,8 @@ mod tests {
         let token = signer.sign(&json!({ "sub": "bob" })).unwrap();
         assert_eq!(verify(&token, &jwks, &["ES256".into()]).unwrap()["sub"], "bob");
         assert_eq!(verify(&token, &jwks, &["RS256".into()]), Err(JwtError::Algorithm("ES256".into())));
-        let other = jwt::Verifier::from_pem(&rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap().serialize_pem()).unwrap();
+        let other =
+            jwt::Verifier::from_pem(&rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap().serialize_pem()).unwrap();
         assert_eq!(verify(&token, &other.jwks(), &["ES256".into()]), Err(JwtError::Signature));
     }
 }

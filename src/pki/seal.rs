@@ -5,9 +5,9 @@
 use aes::cipher::block_padding::Pkcs7;
 use aes::cipher::{BlockDecryptMut as _, BlockEncryptMut as _, KeyIvInit as _};
 use aes::{Aes128, Aes192, Aes256};
+use aes_gcm::AesGcm;
 use aes_gcm::aead::consts::U12;
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
-use aes_gcm::AesGcm;
 use base::rng::Rng;
 use base::secret::Secret;
 use crypto_secretbox::XSalsa20Poly1305;

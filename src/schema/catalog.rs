@@ -51,7 +51,9 @@ impl Catalog {
         for row in &base.resources {
             catalog.add(Arc::clone(row));
         }
-        custom.sort_by(|a, b| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| crate::custom::version_order(&a.version, &b.version)));
+        custom.sort_by(|a, b| {
+            (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| crate::custom::version_order(&a.version, &b.version))
+        });
         for row in custom {
             catalog.add(row);
         }

@@ -4,8 +4,8 @@
 
 pub mod apply;
 pub mod catalog;
-pub mod convert;
 pub mod cel;
+pub mod convert;
 pub mod custom;
 pub mod decode;
 pub mod defaults;

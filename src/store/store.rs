@@ -333,8 +333,12 @@ async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<R
 
 /// Says whether this member is the only one; then it leads when this returns.
 async fn lead_if_alone(node: &Node) -> Result<bool, Error> {
+    if node.raft.is_initialized().await.map_err(Error::io("cannot start raft"))? {
+        let known = |metrics: &openraft::RaftMetrics<_, _>| metrics.membership_config.membership().nodes().next().is_some();
+        node.raft.wait(None).metrics(known, "the membership is known").await.map_err(Error::io("cannot start raft"))?;
+    }
     let only = {
-        let metrics = node.raft.server_metrics();
+        let metrics = node.raft.metrics();
         let metrics = metrics.borrow();
         let membership = metrics.membership_config.membership();
         membership.nodes().count() == 1 && membership.get_node(&node.id).is_some()

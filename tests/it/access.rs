@@ -18,6 +18,7 @@ fn an_account_may_do_what_its_role_says() {
     server.ok(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]);
     server.ok(&["create", "rolebinding", "robot-reads", "--role=reader", "--serviceaccount=default:robot"]);
     server.until(&["auth", "can-i", "list", "configmaps", "--as=system:serviceaccount:default:robot"], SETTLE_LIMIT, |out| out == "yes\n");
+    server.until(&["get", "configmaps", "-o", "name"], SETTLE_LIMIT, |out| out == "configmap/kube-root-ca.crt\n");
     assert_eq!(as_robot(&["get", "configmaps", "-o", "name"]).out, "configmap/kube-root-ca.crt\n");
     assert!(as_robot(&["delete", "configmap", "kube-root-ca.crt"]).err.contains("cannot delete resource \"configmaps\""));
     assert!(as_robot(&["auth", "whoami"]).out.contains("system:serviceaccount:default:robot"));

@@ -121,7 +121,9 @@ fn a_webhook_that_is_not_there_fails_as_its_policy_says() {
     closed.port = crate::harness::free_port();
     let mut server = Server::start();
     server.announce("failing open");
-    let map = |name: &str| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": "yes" } } }).to_string();
+    let map = |name: &str| {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": "yes" } } }).to_string()
+    };
     server.ok_with(&["create", "-f-"], &configuration("ValidatingWebhookConfiguration", "x", &closed, ""));
     let refused = server.refused_with(&["create", "-f-"], &map("a"));
     assert!(refused.contains(r#"failed calling webhook "w.example.com": failed to call webhook: Post "https://127.0.0.1:"#), "{refused}");
@@ -159,7 +161,9 @@ fn an_aggregated_api_is_part_of_the_whole() {
                   "service": { "namespace": "default", "name": "api", "port": outside.port } },
     });
     server.ok_with(&["create", "-f-"], &registration.to_string());
-    server.until(&["get", "apiservice", "v1.outside.example.com", "-o", "jsonpath={.status.conditions[0].reason}"], SETTLE_LIMIT, |out| out == "Passed");
+    server.until(&["get", "apiservice", "v1.outside.example.com", "-o", "jsonpath={.status.conditions[0].reason}"], SETTLE_LIMIT, |out| {
+        out == "Passed"
+    });
     assert!(server.ok(&["api-resources", "--api-group=outside.example.com"]).contains("things"));
     let who: Value = serde_json::from_str(&server.ok(&["get", "th", "who", "-o", "json"])).unwrap();
     assert_eq!((who["user"].as_str(), who["token"].as_str()), (Some("system:admin"), Some("")));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Place, Server};
+use crate::harness::{Place, SETTLE_LIMIT, Server};
 
 fn place_with(args: &[(&str, &str)], files: &[(&str, &str)]) -> Place {
     let mut place = Place::new(&["--disable=coredns"]);
@@ -39,6 +39,7 @@ fn static_tokens_and_abac_let_in_who_they_name() {
         let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token=bobs-token"];
         server.said(&[&base[..], args].concat())
     };
+    server.until(&["get", "configmaps", "-o", "name"], SETTLE_LIMIT, |out| out == "configmap/kube-root-ca.crt\n");
     assert_eq!(as_bob(&["get", "configmaps", "-o", "name"]).out, "configmap/kube-root-ca.crt\n");
     let refused = as_bob(&["create", "configmap", "x"]);
     assert!(refused.err.contains("cannot create resource \"configmaps\"") && refused.err.contains("No policy matched."), "{refused:?}");
@@ -48,7 +49,10 @@ fn static_tokens_and_abac_let_in_who_they_name() {
 #[test]
 fn the_audit_log_says_who_did_what() {
     let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, verbs: [create], resources: [{group: '', resources: [configmaps]}]}\n- {level: None}\n";
-    let server = Server::start_in(place_with(&[("audit-policy-file", "DIR/policy.yaml"), ("audit-log-path", "DIR/audit.log")], &[("policy.yaml", policy)]));
+    let server = Server::start_in(place_with(
+        &[("audit-policy-file", "DIR/policy.yaml"), ("audit-log-path", "DIR/audit.log")],
+        &[("policy.yaml", policy)],
+    ));
     server.ok(&["create", "configmap", "seen", "--from-literal=a=b"]);
     server.ok(&["get", "configmaps"]);
     let log = fs::read_to_string(server.place.path("audit.log")).unwrap();
@@ -67,7 +71,10 @@ fn the_audit_log_says_who_did_what() {
 /// Whether the database's files hold these bytes.
 fn on_disk(place: &Place, needle: &str) -> bool {
     let files = fs::read_dir(place.data_dir().join("server/db")).unwrap();
-    files.map(|f| f.unwrap().path()).filter(|p| p.is_file()).any(|p| fs::read(p).unwrap().windows(needle.len()).any(|w| w == needle.as_bytes()))
+    files
+        .map(|f| f.unwrap().path())
+        .filter(|p| p.is_file())
+        .any(|p| fs::read(p).unwrap().windows(needle.len()).any(|w| w == needle.as_bytes()))
 }
 
 #[test]
@@ -83,7 +90,11 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
     let encrypt = |what: &str| {
         let url = format!("https://127.0.0.1:{}", server.place.port);
         let data = server.place.data_dir();
-        let output = Command::new(env!("CARGO_BIN_EXE_kedge")).args(["secrets-encrypt", what, "--server", &url, "--data-dir"]).arg(data).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_kedge"))
+            .args(["secrets-encrypt", what, "--server", &url, "--data-dir"])
+            .arg(data)
+            .output()
+            .unwrap();
         let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{text}");
         text

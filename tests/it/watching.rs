@@ -78,7 +78,8 @@ fn a_watch_resumes_where_it_was_told_to() {
     let rv = server.ok(&["get", "cm", "a", "-o", "jsonpath={.metadata.resourceVersion}"]);
     server.ok(&["label", "cm", "a", "step=1"]);
     server.ok(&["delete", "cm", "a"]);
-    let path = format!("/api/v1/namespaces/default/configmaps?watch=true&resourceVersion={rv}&timeoutSeconds=1");
+    let path =
+        format!("/api/v1/namespaces/default/configmaps?watch=true&fieldSelector=metadata.name%3Da&resourceVersion={rv}&timeoutSeconds=1");
     let text = server.ok(&["get", "--raw", &path]);
     let kinds: Vec<String> =
         text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect();

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use schema::cel::Surroundings;
 use schema::cel::authz::{Authz, Host};
 use schema::cel::eval::Lazy;
 use schema::cel::value::Val;
-use schema::cel::Surroundings;
 
 use super::Review;
 use super::matching::Matched;
@@ -67,7 +67,13 @@ impl Facts {
 
     /// Names and values for one run.
     pub fn surroundings<'a>(&'a self, lazy: Option<&'a Lazy<'a>>, params: Val) -> Surroundings<'a> {
-        let named = [("object", &self.object), ("oldObject", &self.old), ("request", &self.request), ("namespaceObject", &self.namespace), ("params", &params)];
+        let named = [
+            ("object", &self.object),
+            ("oldObject", &self.old),
+            ("request", &self.request),
+            ("namespaceObject", &self.namespace),
+            ("params", &params),
+        ];
         let mut values: Vec<(String, Val)> = named.into_iter().map(|(n, v)| (n.to_owned(), v.clone())).collect();
         values.push(("authorizer".to_owned(), Val::Authz(Authz::default().into())));
         Surroundings { values, lazy, host: self.host.as_ref().map(|h| h as &dyn Host) }

@@ -83,7 +83,8 @@ impl Policy {
         let named = |c: &Value| (read::text(c, "name").to_owned(), compile(read::text(c, "expression")));
         let validation = |v: &Value| Validation {
             expression: read::text(v, "expression").trim().to_owned(),
-            program: compile(read::text(v, "expression")).and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }),
+            program: compile(read::text(v, "expression"))
+                .and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }),
             message: read::some_text(v, "message").map(|m| m.trim().to_owned()).filter(|m| !m.is_empty()),
             message_program: read::some_text(v, "messageExpression").filter(|m| !m.is_empty()).map(compile),
             reason: read::some_text(v, "reason").unwrap_or("Invalid").to_owned(),
@@ -95,7 +96,10 @@ impl Policy {
             conditions: Conditions::with(&spec["matchConditions"], &names()),
             variables: read::list(spec, "variables").iter().map(named).collect(),
             validations: read::list(spec, "validations").iter().map(validation).collect(),
-            annotations: read::list(spec, "auditAnnotations").iter().map(|a| (read::text(a, "key").to_owned(), compile(read::text(a, "valueExpression")))).collect(),
+            annotations: read::list(spec, "auditAnnotations")
+                .iter()
+                .map(|a| (read::text(a, "key").to_owned(), compile(read::text(a, "valueExpression"))))
+                .collect(),
             param_kind: kind.map(|k| (read::text(k, "apiVersion").to_owned(), read::text(k, "kind").to_owned())),
             ignores_failure: read::text(spec, "failurePolicy") == "Ignore",
         })
@@ -178,7 +182,9 @@ fn judge_with(policy: &Policy, review: &Review<'_>, facts: &Facts, params: &Val)
         };
         match held {
             Ok(true) => {}
-            Ok(false) => complaints.push(Complaint { message: message(validation, &surroundings, &budget), reason: validation.reason.clone() }),
+            Ok(false) => {
+                complaints.push(Complaint { message: message(validation, &surroundings, &budget), reason: validation.reason.clone() })
+            }
             Err(why) => complaints.extend(failed(format!("expression '{}' resulted in error: {why}", validation.expression))),
         }
     }
@@ -186,7 +192,14 @@ fn judge_with(policy: &Policy, review: &Review<'_>, facts: &Facts, params: &Val)
 }
 
 /// `variables.NAME`: made once, when it is first asked for; it sees those before it.
-fn variable(policy: &Policy, facts: &Facts, params: &Val, made: &RefCell<BTreeMap<String, Outcome>>, budget: &Cell<i64>, name: &str) -> Option<Outcome> {
+fn variable(
+    policy: &Policy,
+    facts: &Facts,
+    params: &Val,
+    made: &RefCell<BTreeMap<String, Outcome>>,
+    budget: &Cell<i64>,
+    name: &str,
+) -> Option<Outcome> {
     if let Some(known) = made.borrow().get(name) {
         return Some(known.clone());
     }
@@ -229,10 +242,13 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
     let namespace = match (row.namespaced, read::some_text(param_ref, "namespace")) {
         (false, _) => "",
         (true, Some(namespace)) => namespace,
-        (true, None) if review.attributes.namespace.is_empty() => return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()),
+        (true, None) if review.attributes.namespace.is_empty() => {
+            return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned());
+        }
         (true, None) => &review.attributes.namespace,
     };
-    let shown = |object: &Value| crate::kinds::convert(object.clone(), stored, row).map(|o| Val::from_json(&o)).map_err(|s| s.message.clone());
+    let shown =
+        |object: &Value| crate::kinds::convert(object.clone(), stored, row).map(|o| Val::from_json(&o)).map_err(|s| s.message.clone());
     let found: Vec<Arc<Value>> = match read::some_text(param_ref, "name").filter(|n| !n.is_empty()) {
         Some(name) => review.lookup.get(&stored.group, &stored.plural, namespace, name).into_iter().collect(),
         None => {
@@ -288,7 +304,10 @@ fn carry_out(policy: &Policy, binding: &Binding, review: &Review<'_>, complaints
     let mut denied = None;
     for complaint in complaints {
         if does("Warn") {
-            let text = format!("Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}", policy.name, binding.name, complaint.message);
+            let text = format!(
+                "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
+                policy.name, binding.name, complaint.message
+            );
             review.attributes.trail.warn([text]);
         }
         if does("Deny") && denied.is_none() {

@@ -46,7 +46,12 @@ impl Finding {
 pub fn keep(server: &Arc<ApiServer>, group: &Group) {
     let server = Arc::clone(server);
     group.spawn("apiservice-availability", async move {
-        let watched = [(GROUP, RESOURCE), ("", "services"), ("discovery.k8s.io", "endpointslices"), ("apiextensions.k8s.io", "customresourcedefinitions")];
+        let watched = [
+            (GROUP, RESOURCE),
+            ("", "services"),
+            ("discovery.k8s.io", "endpointslices"),
+            ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ];
         let mut changes = Vec::new();
         for (group, resource) in watched {
             server.cache.load(group, resource).await;

@@ -184,7 +184,13 @@ mod tests {
     #[test]
     fn a_list_of_resources_becomes_the_aggregated_form() {
         let service = ApiService {
-            name: "v1.g".into(), group: "g".into(), version: "v1".into(), service: None, insecure: false, priority: (1, 1), available: true,
+            name: "v1.g".into(),
+            group: "g".into(),
+            version: "v1".into(),
+            service: None,
+            insecure: false,
+            priority: (1, 1),
+            available: true,
         };
         let list = json!({ "resources": [
             { "name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"] },

@@ -43,11 +43,20 @@ impl Plan {
         let Some(path) = &settings.policy_file else { return Ok(None) };
         let text = std::fs::read_to_string(path).map_err(|err| format!("audit-policy-file: cannot read {}: {err}", path.display()))?;
         let policy = Policy::parse(&text).map_err(|why| format!("audit-policy-file: {}: {why}", path.display()))?;
-        let keeping =
-            Keeping { max_bytes: settings.max_size_mb * 1024 * 1024, max_backups: settings.max_backups, max_age_days: settings.max_age_days };
-        let open = |path: &std::path::PathBuf| Log::open(path, keeping).map_err(|err| format!("audit-log-path: cannot open {}: {err}", path.display()));
+        let keeping = Keeping {
+            max_bytes: settings.max_size_mb * 1024 * 1024,
+            max_backups: settings.max_backups,
+            max_age_days: settings.max_age_days,
+        };
+        let open = |path: &std::path::PathBuf| {
+            Log::open(path, keeping).map_err(|err| format!("audit-log-path: cannot open {}: {err}", path.display()))
+        };
         let log = settings.log_path.as_ref().map(open).transpose()?;
-        let webhook = settings.webhook.as_ref().map(|path| Remote::read(path).map_err(|why| format!("audit-webhook-config-file: {why}"))).transpose()?;
+        let webhook = settings
+            .webhook
+            .as_ref()
+            .map(|path| Remote::read(path).map_err(|why| format!("audit-webhook-config-file: {why}")))
+            .transpose()?;
         Ok(Some(Plan { policy, log, webhook, batch: settings.webhook_batch }))
     }
 }
@@ -85,13 +94,21 @@ impl Auditor {
     }
 
     /// Begins a record, once the user is known; `None` when the policy wants nothing of it.
-    pub fn begin(&self, a: &Attributes, parts: &http::request::Parts, conn: &wire::ConnInfo, audit_id: &str, received: Timestamp) -> Option<Record> {
+    pub fn begin(
+        &self,
+        a: &Attributes,
+        parts: &http::request::Parts,
+        conn: &wire::ConnInfo,
+        audit_id: &str,
+        received: Timestamp,
+    ) -> Option<Record> {
         let verdict = self.policy.judge(a);
         if verdict.level == Level::None {
             return None;
         }
         let header = |name: &str| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-        let mut ips: Vec<String> = header("x-forwarded-for").split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
+        let mut ips: Vec<String> =
+            header("x-forwarded-for").split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
         ips.push(conn.peer.ip().to_string());
         let head = json!({
             "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id, "requestURI": parts.uri.to_string(),
@@ -133,15 +150,21 @@ impl Auditor {
 
     fn add_contents(&self, event: &mut Value, record: &Record, a: &Attributes, code: Option<u16>, answer: Option<Value>) {
         let slim = |mut object: Value| {
-            if record.verdict.omit_managed_fields && let Some(metadata) = object["metadata"].as_object_mut() {
+            if record.verdict.omit_managed_fields
+                && let Some(metadata) = object["metadata"].as_object_mut()
+            {
                 metadata.remove("managedFields");
             }
             object
         };
-        if record.verdict.level >= Level::Request && let Some(sent) = a.trail.sent() {
+        if record.verdict.level >= Level::Request
+            && let Some(sent) = a.trail.sent()
+        {
             event["requestObject"] = slim(sent);
         }
-        if record.verdict.level >= Level::RequestResponse && let Some(answer) = &answer {
+        if record.verdict.level >= Level::RequestResponse
+            && let Some(answer) = &answer
+        {
             event["responseObject"] = slim(answer.clone());
         }
         if let Some(code) = code {
@@ -177,7 +200,11 @@ impl Record {
 fn object_ref(a: &Attributes) -> Value {
     let mut out = json!({});
     let parts = [
-        ("resource", &a.resource), ("namespace", &a.namespace), ("name", &a.name), ("apiGroup", &a.group), ("apiVersion", &a.version),
+        ("resource", &a.resource),
+        ("namespace", &a.namespace),
+        ("name", &a.name),
+        ("apiGroup", &a.group),
+        ("apiVersion", &a.version),
         ("subresource", &a.subresource),
     ];
     for (key, text) in parts {

@@ -120,7 +120,9 @@ impl Policy {
                 users: texts(&rule["users"]),
                 groups: texts(&rule["userGroups"]),
                 verbs: texts(&rule["verbs"]),
-                resources: resources.map(|r| (r["group"].as_str().unwrap_or_default().to_owned(), texts(&r["resources"]), texts(&r["resourceNames"]))).collect(),
+                resources: resources
+                    .map(|r| (r["group"].as_str().unwrap_or_default().to_owned(), texts(&r["resources"]), texts(&r["resourceNames"])))
+                    .collect(),
                 namespaces: texts(&rule["namespaces"]),
                 paths: texts(&rule["nonResourceURLs"]),
                 omit_stages: texts(&rule["omitStages"]),
@@ -194,8 +196,13 @@ mod tests {
 
     fn ask(verb: &str, resource: &str, sub: &str, namespace: &str) -> Attributes {
         Attributes {
-            user: UserInfo::new("bob", &[]).into(), verb: verb.into(), resource: resource.into(), subresource: sub.into(), namespace: namespace.into(),
-            is_resource: true, ..Attributes::default()
+            user: UserInfo::new("bob", &[]).into(),
+            verb: verb.into(),
+            resource: resource.into(),
+            subresource: sub.into(),
+            namespace: namespace.into(),
+            is_resource: true,
+            ..Attributes::default()
         }
     }
 

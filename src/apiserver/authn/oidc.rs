@@ -57,7 +57,10 @@ impl Oidc {
         let issuer = &self.settings.issuer_url;
         let discovery = self.get(&format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'))).await?;
         if discovery["issuer"] != issuer.as_str() {
-            return Err(format!("oidc: issuer did not match the issuer returned by provider, expected {issuer:?} got {}", discovery["issuer"]));
+            return Err(format!(
+                "oidc: issuer did not match the issuer returned by provider, expected {issuer:?} got {}",
+                discovery["issuer"]
+            ));
         }
         self.get(discovery["jwks_uri"].as_str().unwrap_or_default()).await
     }
@@ -99,7 +102,10 @@ impl Oidc {
             return Err("oidc: verify token: oidc: current time is before the nbf (not before) time".to_owned());
         }
         let claim = &settings.username_claim;
-        let name = claims[claim].as_str().filter(|n| !n.is_empty()).ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
+        let name = claims[claim]
+            .as_str()
+            .filter(|n| !n.is_empty())
+            .ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
         if claim == "email" && claims["email_verified"] == false {
             return Err("oidc: email not verified".to_owned());
         }
@@ -145,7 +151,11 @@ mod tests {
         let lookup = Arc::new(crate::authz::fixture::Objects::default());
         let webhooks = Arc::new(Webhooks::new(lookup, Arc::new(crate::connect::Unreachable), &group));
         let settings = Settings {
-            issuer_url: "https://i".into(), client_id: "c".into(), username_claim: "sub".into(), groups_claim: "groups".into(), groups_prefix: "oidc:".into(),
+            issuer_url: "https://i".into(),
+            client_id: "c".into(),
+            username_claim: "sub".into(),
+            groups_claim: "groups".into(),
+            groups_prefix: "oidc:".into(),
             ..Settings::default()
         };
         let clock = Clock::fixed("2026-11-21T04:00:00Z".parse().unwrap());

@@ -32,7 +32,8 @@ impl TokenFile {
             if token.is_empty() {
                 continue;
             }
-            let groups = rest.first().map(|g| g.split(',').map(|g| g.trim().to_owned()).filter(|g| !g.is_empty()).collect()).unwrap_or_default();
+            let groups =
+                rest.first().map(|g| g.split(',').map(|g| g.trim().to_owned()).filter(|g| !g.is_empty()).collect()).unwrap_or_default();
             users.push((Secret::new(token.clone()), UserInfo { name: name.clone(), uid: uid.clone(), groups, ..UserInfo::default() }));
         }
         Ok(TokenFile(users))

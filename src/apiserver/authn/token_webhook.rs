@@ -44,7 +44,11 @@ impl TokenWebhook {
             "spec": { "token": token, "audiences": audiences },
         });
         let body = Bytes::from(review.to_string());
-        let said = self.webhooks.post(&self.remote.endpoint, &self.remote.identity, body, ANSWER).await.map_err(|err| AuthnError(err.to_string()))?;
+        let said = self
+            .webhooks
+            .post(&self.remote.endpoint, &self.remote.identity, body, ANSWER)
+            .await
+            .map_err(|err| AuthnError(err.to_string()))?;
         let review: Value = serde_json::from_slice(&said).map_err(|err| AuthnError(err.to_string()))?;
         let status = &review["status"];
         if status["authenticated"] != true {
@@ -54,7 +58,8 @@ impl TokenWebhook {
             };
         }
         let user = serde_json::from_value(status["user"].clone()).map_err(|err| AuthnError(err.to_string()))?;
-        let good_for: Vec<String> = status["audiences"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)).collect();
+        let good_for: Vec<String> =
+            status["audiences"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)).collect();
         // One that says nothing about audiences speaks for those of this server.
         if !good_for.is_empty() && !good_for.iter().any(|a| audiences.contains(a)) {
             return Ok(None);

@@ -90,7 +90,10 @@ impl Policy {
 
     fn subject(&self, a: &Attributes) -> bool {
         let named = if self.user.is_empty() { !self.group.is_empty() } else { self.user == a.user.name };
-        named && (self.group.is_empty() || a.user.in_group(&self.group) || (self.group == GROUP_UNAUTHENTICATED && a.user.in_group(GROUP_UNAUTHENTICATED)))
+        named
+            && (self.group.is_empty()
+                || a.user.in_group(&self.group)
+                || (self.group == GROUP_UNAUTHENTICATED && a.user.in_group(GROUP_UNAUTHENTICATED)))
     }
 
     fn verb(&self, a: &Attributes) -> bool {
@@ -129,7 +132,12 @@ mod tests {
         let line = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"pods","apiGroup":"*","readonly":true}}"#;
         let abac = Abac::parse(&format!("# who may\n{line}\n")).unwrap();
         let ask = |user: &str, verb: &str| Attributes {
-            user: UserInfo::new(user, &[]).into(), verb: verb.into(), resource: "pods".into(), namespace: "n".into(), is_resource: true, ..Attributes::default()
+            user: UserInfo::new(user, &[]).into(),
+            verb: verb.into(),
+            resource: "pods".into(),
+            namespace: "n".into(),
+            is_resource: true,
+            ..Attributes::default()
         };
         assert!(matches!(abac.authorize(&ask("bob", "list")).await, Decision::Allow { .. }));
         assert!(matches!(abac.authorize(&ask("bob", "create")).await, Decision::NoOpinion { .. }));

@@ -69,7 +69,8 @@ fn mode(name: &str, arguments: &Arguments) -> Result<Mode, String> {
             Mode::Abac(Abac::read(path).map_err(|why| format!("authorization-policy-file: {why}"))?)
         }
         "Webhook" => {
-            let path = arguments.authorization_webhook.as_deref().ok_or("authorization-mode Webhook needs authorization-webhook-config-file")?;
+            let path =
+                arguments.authorization_webhook.as_deref().ok_or("authorization-mode Webhook needs authorization-webhook-config-file")?;
             Mode::Webhook(webhook::Settings {
                 remote: Remote::read(path).map_err(|why| format!("authorization-webhook-config-file: {why}"))?,
                 timeout: Duration::from_secs(30),
@@ -88,7 +89,10 @@ fn configuration(text: &str, arguments: &Arguments) -> Result<Vec<Mode>, String>
     if value["kind"] != "AuthorizationConfiguration" {
         return Err(format!("kind: want AuthorizationConfiguration, got {}", value["kind"]));
     }
-    let list = value["authorizers"].as_array().filter(|a| !a.is_empty()).ok_or("authorizers: Required value: at least one authorization mode must be defined")?;
+    let list = value["authorizers"]
+        .as_array()
+        .filter(|a| !a.is_empty())
+        .ok_or("authorizers: Required value: at least one authorization mode must be defined")?;
     list.iter()
         .enumerate()
         .map(|(at, one)| {
@@ -151,7 +155,9 @@ mod tests {
 
     #[test]
     fn a_configuration_names_what_is_wrong_with_it() {
-        let read = |text: &str| configuration(&format!("kind: AuthorizationConfiguration\nauthorizers: {text}"), &Arguments::default()).map(|m| m.len());
+        let read = |text: &str| {
+            configuration(&format!("kind: AuthorizationConfiguration\nauthorizers: {text}"), &Arguments::default()).map(|m| m.len())
+        };
         assert_eq!(read("[{type: Node, name: node}, {type: RBAC, name: rbac}]"), Ok(2));
         assert!(read("[]").unwrap_err().contains("authorizers: Required value"));
         assert!(read("[{type: Oracle}]").unwrap_err().contains("authorizers[0].type: \"Oracle\""));

@@ -69,8 +69,13 @@ fn spec(a: &Attributes) -> Value {
     }
     let mut resource = json!({});
     let parts = [
-        ("namespace", &a.namespace), ("verb", &a.verb), ("group", &a.group), ("version", &a.version), ("resource", &a.resource),
-        ("subresource", &a.subresource), ("name", &a.name),
+        ("namespace", &a.namespace),
+        ("verb", &a.verb),
+        ("group", &a.group),
+        ("version", &a.version),
+        ("resource", &a.resource),
+        ("subresource", &a.subresource),
+        ("name", &a.name),
     ];
     for (key, text) in parts {
         if !text.is_empty() {
@@ -108,8 +113,10 @@ impl Authorizer for Webhook {
             return decision.clone();
         }
         let settings = &self.settings;
-        let said = self.webhooks.post(&settings.remote.endpoint, &settings.remote.identity, Bytes::from(question.clone()), settings.timeout).await;
-        let review = said.map_err(|err| err.to_string()).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).map_err(|err| err.to_string()));
+        let said =
+            self.webhooks.post(&settings.remote.endpoint, &settings.remote.identity, Bytes::from(question.clone()), settings.timeout).await;
+        let review =
+            said.map_err(|err| err.to_string()).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).map_err(|err| err.to_string()));
         match review {
             Ok(review) => {
                 let decision = decision(&review);

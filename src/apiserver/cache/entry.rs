@@ -126,7 +126,8 @@ fn texts(json: &[u8], paths: &[Name]) -> Result<Box<[Box<str>]>, serde_json::Err
         .map(|path| if matches!(path.as_ref(), "spec.unschedulable" | "spec.hostNetwork") { "false".into() } else { "".into() })
         .collect();
     if paths.iter().any(|path| !matches!(path.as_ref(), "metadata.name" | "metadata.namespace")) {
-        let wanted: Vec<(usize, &str)> = paths.iter().map(|path| if path == SOURCE { "source.component" } else { path.as_ref() }).enumerate().collect();
+        let wanted: Vec<(usize, &str)> =
+            paths.iter().map(|path| if path == SOURCE { "source.component" } else { path.as_ref() }).enumerate().collect();
         let mut reader = serde_json::Deserializer::from_slice(json);
         Fields { wanted, out: &mut out }.deserialize(&mut reader)?;
     }

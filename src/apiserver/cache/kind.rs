@@ -64,13 +64,7 @@ pub struct Snapshot {
 
 impl Kind {
     pub(super) fn new(prefix: String, form: Form) -> Kind {
-        Kind {
-            prefix,
-            form,
-            state: Mutex::default(),
-            filling: tokio::sync::Mutex::default(),
-            changed: watch::Sender::new(0),
-        }
+        Kind { prefix, form, state: Mutex::default(), filling: tokio::sync::Mutex::default(), changed: watch::Sender::new(0) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -59,7 +59,8 @@ impl Config {
         let provider = |p: &Provider| match p {
             Provider::Identity => json!({ "identity": {} }),
             Provider::Sealed(cipher, keys) => {
-                let keys: Vec<Value> = keys.iter().map(|k| json!({ "name": k.name, "secret": STANDARD.encode(k.secret.expose()) })).collect();
+                let keys: Vec<Value> =
+                    keys.iter().map(|k| json!({ "name": k.name, "secret": STANDARD.encode(k.secret.expose()) })).collect();
                 json!({ cipher.name(): { "keys": keys } })
             }
         };
@@ -110,7 +111,9 @@ fn rule_of(rule: &Value) -> Result<Rule, String> {
 }
 
 fn provider_of(provider: &Value) -> Result<Provider, String> {
-    let map = provider.as_object().filter(|m| m.len() == 1).ok_or(": Invalid value: more or less than one provider specified in a single element, should split into different list elements")?;
+    let map = provider.as_object().filter(|m| m.len() == 1).ok_or(
+        ": Invalid value: more or less than one provider specified in a single element, should split into different list elements",
+    )?;
     let (name, settings) = map.iter().next().ok_or(": Required value")?;
     let cipher = match name.as_str() {
         "identity" => return Ok(Provider::Identity),
@@ -123,10 +126,18 @@ fn provider_of(provider: &Value) -> Result<Provider, String> {
     let keys = settings["keys"].as_array().filter(|k| !k.is_empty()).ok_or_else(|| format!(".{name}.keys: Required value"))?;
     let key = |(at, key): (usize, &Value)| {
         let place = format!(".{name}.keys[{at}]");
-        let label = key["name"].as_str().filter(|n| !n.is_empty() && !n.contains(':')).ok_or_else(|| format!("{place}.name: Required value"))?;
-        let secret = key["secret"].as_str().and_then(|s| STANDARD.decode(s.trim()).ok()).ok_or_else(|| format!("{place}.secret: must be base64 encoded"))?;
+        let label =
+            key["name"].as_str().filter(|n| !n.is_empty() && !n.contains(':')).ok_or_else(|| format!("{place}.name: Required value"))?;
+        let secret = key["secret"]
+            .as_str()
+            .and_then(|s| STANDARD.decode(s.trim()).ok())
+            .ok_or_else(|| format!("{place}.secret: must be base64 encoded"))?;
         if !cipher.takes_key_of(secret.len()) {
-            return Err(format!("{place}.secret: secret is not of the expected length, got {}, expected one of {}", secret.len(), if cipher == Cipher::Secretbox { "[32]" } else { "[16 24 32]" }));
+            return Err(format!(
+                "{place}.secret: secret is not of the expected length, got {}, expected one of {}",
+                secret.len(),
+                if cipher == Cipher::Secretbox { "[32]" } else { "[16 24 32]" }
+            ));
         }
         Ok(Key { name: label.to_owned(), secret: Secret::new(secret) })
     };

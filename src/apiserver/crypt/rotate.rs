@@ -107,7 +107,8 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> (Config, Confi
     let map = |of: &dyn Fn(&Rule) -> Vec<Provider>| Config {
         rules: now.rules.iter().map(|rule| Rule { resources: rule.resources.clone(), providers: of(rule) }).collect(),
     };
-    let sealing = |rule: &Rule| rule.providers.iter().find_map(|p| if let Provider::Sealed(c, k) = p { Some((*c, k.clone())) } else { None });
+    let sealing =
+        |rule: &Rule| rule.providers.iter().find_map(|p| if let Provider::Sealed(c, k) = p { Some((*c, k.clone())) } else { None });
     match change {
         Change::Enable => {
             let enabled = map(&|rule| match sealing(rule) {

@@ -178,7 +178,14 @@ mod tests {
         let plain = Bytes::from_static(b"{\"metadata\":{}}");
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
-            KeyValue { value: seals.seal(&key, plain.clone()), key, create_revision: Revision(1), mod_revision: Revision(1), version: 1, lease: 0 }
+            KeyValue {
+                value: seals.seal(&key, plain.clone()),
+                key,
+                create_revision: Revision(1),
+                mod_revision: Revision(1),
+                version: 1,
+                lease: 0,
+            }
         };
         let mut secret = kv("/registry/core/secrets/default/a");
         assert!(secret.value.starts_with(b"k8s:enc:secretbox:v1:secretboxkey:"));

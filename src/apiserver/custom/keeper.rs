@@ -96,11 +96,14 @@ async fn replace(server: &ApiServer, row: &Resource, old: &Value, mut new: Value
 
 /// Deletes the objects of a dying definition; when none is left the definition loses its finalizer. False: not yet.
 async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str) -> Result<bool, Status> {
-    let condition = |object: &mut Value, status: &str, reason: &str, message: &str| set_condition(object, "Terminating", (status, reason, message), now);
+    let condition = |object: &mut Value, status: &str, reason: &str, message: &str| {
+        set_condition(object, "Terminating", (status, reason, message), now)
+    };
     let mut new = definition.clone();
     let (group, plural) = (read::text(definition, "spec.group"), read::text(definition, "spec.names.plural"));
     let catalog = server.catalogs.now();
-    let custom = catalog.resources().iter().find(|r| r.custom && r.group == group && r.plural == plural).map(|r| Arc::clone(catalog.storage_of(r)));
+    let custom =
+        catalog.resources().iter().find(|r| r.custom && r.group == group && r.plural == plural).map(|r| Arc::clone(catalog.storage_of(r)));
     match custom {
         None => condition(&mut new, "False", "NeverEstablished", "resource was never established"),
         Some(custom) => {

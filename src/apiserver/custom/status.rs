@@ -79,7 +79,13 @@ fn approval(definition: &Value) -> Option<(&'static str, &'static str, String)> 
     let annotation = "api-approved.kubernetes.io";
     let said = meta::annotation(definition, annotation).unwrap_or_default();
     Some(match said {
-        "" => ("False", "MissingAnnotation", format!("protected groups must have approval annotation {annotation:?}, see https://github.com/kubernetes/enhancements/pull/1111")),
+        "" => (
+            "False",
+            "MissingAnnotation",
+            format!(
+                "protected groups must have approval annotation {annotation:?}, see https://github.com/kubernetes/enhancements/pull/1111"
+            ),
+        ),
         said if said.starts_with("unapproved") => ("False", "UnapprovedAnnotation", format!("not approved: {said:?}")),
         said => ("True", "ApprovedAnnotation", format!("approved in {said}")),
     })

@@ -147,7 +147,8 @@ impl ResourceRule {
 }
 
 fn path_matches((verbs, urls): &(Vec<String>, Vec<String>), a: &Attributes) -> bool {
-    let fits = |url: &String| url == "*" || *url == a.path || url.strip_suffix('*').is_some_and(|p| p.ends_with('/') && a.path.starts_with(p));
+    let fits =
+        |url: &String| url == "*" || *url == a.path || url.strip_suffix('*').is_some_and(|p| p.ends_with('/') && a.path.starts_with(p));
     has(verbs, &a.verb) && urls.iter().any(fits)
 }
 
@@ -165,8 +166,14 @@ mod tests {
             let is_resource = !resource.is_empty();
             let namespace = if resource == "nodes" { "" } else { "kube-system" };
             let a = Attributes {
-                user: user.into(), verb: verb.into(), group: group.into(), resource: resource.into(), path: path.into(), is_resource,
-                namespace: namespace.into(), ..Attributes::default()
+                user: user.into(),
+                verb: verb.into(),
+                group: group.into(),
+                resource: resource.into(),
+                path: path.into(),
+                is_resource,
+                namespace: namespace.into(),
+                ..Attributes::default()
             };
             schemas.iter().find(|s| s.matches(&a)).map(|s| s.name.clone()).unwrap_or_default()
         };
@@ -174,7 +181,10 @@ mod tests {
         assert_eq!(find(UserInfo::anonymous(), "get", "", "", "/healthz"), "probes");
         assert_eq!(find(UserInfo::new("system:node:a", &["system:nodes"]), "patch", "", "nodes", ""), "system-node-high");
         assert_eq!(find(UserInfo::new("system:node:a", &["system:nodes"]), "list", "", "pods", ""), "system-nodes");
-        assert_eq!(find(UserInfo::new("system:kube-scheduler", &[]), "update", "coordination.k8s.io", "leases", ""), "system-leader-election");
+        assert_eq!(
+            find(UserInfo::new("system:kube-scheduler", &[]), "update", "coordination.k8s.io", "leases", ""),
+            "system-leader-election"
+        );
         assert_eq!(find(UserInfo::new("bob", &[]), "list", "", "pods", ""), "global-default");
     }
 }

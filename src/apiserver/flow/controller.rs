@@ -141,7 +141,13 @@ mod tests {
             objects.put(GROUP, resource, object);
         }
         let flow = Flow::new(Arc::new(objects), 1);
-        let ask = |user: UserInfo| Attributes { user: user.into(), verb: "list".into(), resource: "pods".into(), is_resource: true, ..Attributes::default() };
+        let ask = |user: UserInfo| Attributes {
+            user: user.into(),
+            verb: "list".into(),
+            resource: "pods".into(),
+            is_resource: true,
+            ..Attributes::default()
+        };
         let bob = ask(UserInfo::new("bob", &[]));
         let held = flow.admit(&bob).await.ok().flatten();
         assert!(held.is_some());

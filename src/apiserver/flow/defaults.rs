@@ -102,9 +102,24 @@ fn schemas() -> Vec<Value> {
     vec![
         schema("exempt", ("exempt", 1, ""), &[group("system:masters")], everything()),
         schema("probes", ("exempt", 2, ""), &everybody, (json!([]), health)),
-        schema("system-leader-election", ("leader-election", 100, "ByUser"), &leaders, only(resources(&leases, &["coordination.k8s.io"], &["leases"], &["*"], false))),
-        schema("endpoint-controller", ("workload-high", 150, "ByUser"), &endpointers, only(resources(&leases, &[""], &["endpoints"], &["*"], false))),
-        schema("workload-leader-election", ("leader-election", 200, "ByUser"), &[account("kube-system", "*")], only(resources(&leases, &["coordination.k8s.io"], &["leases"], &["*"], false))),
+        schema(
+            "system-leader-election",
+            ("leader-election", 100, "ByUser"),
+            &leaders,
+            only(resources(&leases, &["coordination.k8s.io"], &["leases"], &["*"], false)),
+        ),
+        schema(
+            "endpoint-controller",
+            ("workload-high", 150, "ByUser"),
+            &endpointers,
+            only(resources(&leases, &[""], &["endpoints"], &["*"], false)),
+        ),
+        schema(
+            "workload-leader-election",
+            ("leader-election", 200, "ByUser"),
+            &[account("kube-system", "*")],
+            only(resources(&leases, &["coordination.k8s.io"], &["leases"], &["*"], false)),
+        ),
         schema("system-node-high", ("node-high", 400, "ByUser"), &[group("system:nodes")], (node_high, json!([]))),
         schema("system-nodes", ("system", 500, "ByUser"), &[group("system:nodes")], everything()),
         schema("kube-controller-manager", ("workload-high", 800, "ByNamespace"), &[user("system:kube-controller-manager")], everything()),

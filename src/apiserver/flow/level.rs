@@ -33,8 +33,11 @@ impl Kind {
         }
         let limited = &spec["limited"];
         let queuing = &limited["limitResponse"]["queuing"];
-        let number = |field: &str, otherwise: usize| queuing[field].as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(otherwise);
-        let queues = (limited["limitResponse"]["type"] == "Queue").then(|| (number("queues", 64), number("handSize", 8), number("queueLengthLimit", 50)));
+        let number = |field: &str, otherwise: usize| {
+            queuing[field].as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(otherwise)
+        };
+        let queues = (limited["limitResponse"]["type"] == "Queue")
+            .then(|| (number("queues", 64), number("handSize", 8), number("queueLengthLimit", 50)));
         Kind::Limited { shares: limited["nominalConcurrencyShares"].as_u64().unwrap_or(30), queues }
     }
 
@@ -99,7 +102,10 @@ impl Drop for Seat {
 impl Level {
     /// With `seats` places, for which a request waits at most `wait_max`.
     pub fn new(kind: Kind, seats: u64, wait_max: Duration) -> Arc<Level> {
-        let level = Level { wait_max, state: Mutex::new(State { kind: Kind::Exempt, seats: 0, taken: 0, queues: Vec::new(), waiting: 0, turn: 0 }) };
+        let level = Level {
+            wait_max,
+            state: Mutex::new(State { kind: Kind::Exempt, seats: 0, taken: 0, queues: Vec::new(), waiting: 0, turn: 0 }),
+        };
         level.set(kind, seats);
         Arc::new(level)
     }

@@ -20,7 +20,12 @@ const CHUNK_BYTES: usize = 32 * 1024;
 /// Passes a port-forward request to the node: tunnelled SPDY is unwrapped, everything else goes raw.
 ///
 /// Errors: the node cannot be reached. What the node answers is given back.
-pub async fn connect(mut req: http::Request<Body>, target: &Target, path_and_query: &str, group: &Group) -> Result<http::Response<Body>, DialError> {
+pub async fn connect(
+    mut req: http::Request<Body>,
+    target: &Target,
+    path_and_query: &str,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
     let is_websocket = upgrade::requested(req.headers()).as_deref() == Some("websocket");
     if !is_websocket || !websocket::offered(req.headers()).iter().any(|protocol| protocol == TUNNEL) {
         return proxy::forward(req, target, path_and_query, group).await;

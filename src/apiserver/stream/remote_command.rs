@@ -72,7 +72,12 @@ fn choose(offered: &[String]) -> Option<Dialect> {
 /// Passes an exec or attach request to the node: raw for SPDY, translated for WebSocket.
 ///
 /// Errors: the node cannot be reached. What the node answers is given back.
-pub async fn connect(mut req: http::Request<Body>, target: &Target, path_and_query: &str, group: &Group) -> Result<http::Response<Body>, DialError> {
+pub async fn connect(
+    mut req: http::Request<Body>,
+    target: &Target,
+    path_and_query: &str,
+    group: &Group,
+) -> Result<http::Response<Body>, DialError> {
     let is_websocket = upgrade::requested(req.headers()).as_deref() == Some("websocket");
     let Some(dialect) = is_websocket.then(|| choose(&websocket::offered(req.headers()))).flatten() else {
         return proxy::forward(req, target, path_and_query, group).await;

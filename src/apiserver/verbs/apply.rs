@@ -8,18 +8,22 @@ use schema::decode::FieldValidation;
 use serde_json::Value;
 use wire::Body;
 
+use super::Call;
 use super::update::{answer, check_address};
 use super::write::{self, Part};
-use super::Call;
+use crate::kinds;
 use crate::negotiate::Format;
 use crate::status::{Cause, Status};
-use crate::kinds;
 
 /// Answers with the merged object; 201 if it is new.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
     let manager = call.x.query.text("fieldManager").to_owned();
     if manager.is_empty() {
-        let cause = Cause { reason: "FieldValueRequired".into(), message: "Required value: is required for apply patch".into(), field: "fieldManager".into() };
+        let cause = Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value: is required for apply patch".into(),
+            field: "fieldManager".into(),
+        };
         return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
     }
     let force = call.x.query.flag("force");
@@ -69,7 +73,11 @@ fn refused(err: ApplyError) -> Status {
     let text = err.to_string();
     match err {
         ApplyError::Conflicts(conflicts) => {
-            let cause = |c: schema::apply::Conflict| Cause { reason: "FieldManagerConflict".into(), message: format!("conflict with {}", c.manager), field: c.path };
+            let cause = |c: schema::apply::Conflict| Cause {
+                reason: "FieldManagerConflict".into(),
+                message: format!("conflict with {}", c.manager),
+                field: c.path,
+            };
             Status::apply_conflict(text, conflicts.into_iter().map(cause).collect())
         }
         ApplyError::BadRequest(_) => Status::bad_request(text),

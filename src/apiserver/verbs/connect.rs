@@ -10,10 +10,10 @@ use wire::Body;
 use super::{Call, get, write};
 use crate::admission::{Operation, Review};
 use crate::connect::Target;
+use crate::info;
 use crate::lookup::Lookup as _;
 use crate::status::Status;
 use crate::stream::rewrite::{self, Way};
-use crate::info;
 
 /// Passes the request on.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
@@ -34,7 +34,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     if let Target::Proxy { prefix, host, port, path_and_query, .. } = &target {
         // No path at all behind `/proxy`.
         let uri = &call.x.parts.uri;
-        if uri.path() == prefix && let Some(answer) = rewrite::to_root(&call.x.parts.method, uri.path(), uri.query()) {
+        if uri.path() == prefix
+            && let Some(answer) = rewrite::to_root(&call.x.parts.method, uri.path(), uri.query())
+        {
             return Ok(answer);
         }
         way = Some(Way::mark(prefix, host, *port, path_and_query, &mut call.x.parts.headers));
@@ -122,7 +124,11 @@ fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status>
     let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
     if !asked.is_empty() {
         let known = main.iter().chain(&init).chain(&ephemeral).any(|c| c == asked);
-        return if known { Ok(asked.to_owned()) } else { Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))) };
+        return if known {
+            Ok(asked.to_owned())
+        } else {
+            Err(Status::bad_request(format!("container {asked} is not valid for pod {name}")))
+        };
     }
     if let Some(default) = meta::annotation(pod, "kubectl.kubernetes.io/default-container").filter(|d| main.iter().any(|c| c == d)) {
         return Ok(default.to_owned());
@@ -157,7 +163,8 @@ async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };
     let passed = ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
-    let pairs: Vec<String> = query.pairs().iter().filter(|(k, _)| passed.contains(&k.as_str())).map(|(k, v)| format!("{k}={}", escape(v))).collect();
+    let pairs: Vec<String> =
+        query.pairs().iter().filter(|(k, _)| passed.contains(&k.as_str())).map(|(k, v)| format!("{k}={}", escape(v))).collect();
     let path = format!("/containerLogs/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
     Ok(Target::Kubelet { node, path_and_query: path })
 }

@@ -38,7 +38,16 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         return present::object(call, StatusCode::CREATED, answer);
     }
     // The definition may have changed since the request came in.
-    if call.stored.custom && call.x.server.catalogs.now().resource(&call.stored.group, &call.resource.version, &call.stored.plural).and_then(|r| r.definition.clone()).is_some_and(|d| d.terminating) {
+    if call.stored.custom
+        && call
+            .x
+            .server
+            .catalogs
+            .now()
+            .resource(&call.stored.group, &call.resource.version, &call.stored.plural)
+            .and_then(|r| r.definition.clone())
+            .is_some_and(|d| d.terminating)
+    {
         let mut status = Status::method_not_allowed();
         status.message = format!("create not allowed while custom resource definition is terminating");
         return Err(status);
@@ -72,7 +81,11 @@ pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>
     let prefix = meta::generate_name(&object).to_owned();
     let generated = meta::name(&object).is_empty() && !prefix.is_empty();
     if meta::name(&object).is_empty() && !generated {
-        let cause = Cause { reason: "FieldValueRequired".into(), message: "Required value: name or generateName is required".into(), field: "metadata.name".into() };
+        let cause = Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value: name or generateName is required".into(),
+            field: "metadata.name".into(),
+        };
         return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());

@@ -54,7 +54,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     call.x.warnings.extend(warnings);
     let row = hooks::of(&call.stored.group, &call.stored.plural);
     let body = match outcome {
-        Outcome::Gone(object) if !row.returns_deleted => Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object)),
+        Outcome::Gone(object) if !row.returns_deleted => {
+            Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object))
+        }
         Outcome::Gone(object) | Outcome::Pending(object) => kinds::convert(object, &call.stored, &call.resource)?,
     };
     Ok(respond::value(StatusCode::OK, &body, call.output, &call.x.parts.headers))
@@ -133,7 +135,13 @@ pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Option
 /// Deletes one object.
 ///
 /// Errors: 404; 409 when a precondition fails; whatever admission says.
-pub async fn delete(call: &Call<'_, '_>, namespace: &str, name: &str, options: &Options, warnings: &mut Vec<String>) -> Result<Outcome, Status> {
+pub async fn delete(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<Outcome, Status> {
     let server = call.x.server;
     let row = hooks::of(&call.stored.group, &call.stored.plural);
     for attempt in 0..TRIES {
@@ -184,7 +192,14 @@ fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Res
     Ok(())
 }
 
-async fn admit(call: &Call<'_, '_>, namespace: &str, name: &str, old: &Value, options: &Options, warnings: &mut Vec<String>) -> Result<(), Status> {
+async fn admit(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    old: &Value,
+    options: &Options,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
     let mut attributes = write::attributes_for(&call.x.attributes, name, namespace);
     "delete".clone_into(&mut attributes.verb);
     attributes.options = std::sync::Arc::new(options.to_value());

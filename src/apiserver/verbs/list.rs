@@ -10,9 +10,9 @@ use schema::validate::error::FieldError;
 use store::Revision;
 use wire::Body;
 
+use super::Call;
 use super::page::Token;
 use super::present::{self, ListMeta};
-use super::Call;
 use crate::cache::Kind;
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
@@ -47,7 +47,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 ///
 /// Errors: 400 in Go's words.
 pub fn numbers(query: &Query) -> Result<(), Status> {
-    let bad = ["limit", "timeoutSeconds"].into_iter().find(|key| query.get(key).is_some_and(|v| !v.is_empty()) && query.number(key).is_none());
+    let bad =
+        ["limit", "timeoutSeconds"].into_iter().find(|key| query.get(key).is_some_and(|v| !v.is_empty()) && query.number(key).is_none());
     match bad {
         Some(key) => Err(Status::bad_request(format!("strconv.ParseInt: parsing {:?}: invalid syntax", query.text(key)))),
         None => Ok(()),
@@ -58,8 +59,7 @@ pub fn numbers(query: &Query) -> Result<(), Status> {
 ///
 /// Errors: 400 for text that is no selector, or a field that cannot be selected by.
 pub fn filter(resource: &Resource, kind: &Kind, namespace: &str, query: &Query) -> Result<Filter, Status> {
-    let labels = Selector::parse(query.text("labelSelector"))
-        .map_err(|err| Status::bad_request(err.to_string()))?;
+    let labels = Selector::parse(query.text("labelSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
     let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
     let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field);
     if let Some(term) = fields.terms().iter().find(|t| !known(&t.field)) {
@@ -97,7 +97,10 @@ impl Moment {
         let (rv, how, token) = (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
         if !matches!(how, "" | "Exact" | "NotOlderThan") {
             let supported = ["Exact", "NotOlderThan", ""];
-            return Err(Status::options("ListOptions", FieldError::not_supported("resourceVersionMatch", serde_json::Value::from(how), &supported)));
+            return Err(Status::options(
+                "ListOptions",
+                FieldError::not_supported("resourceVersionMatch", serde_json::Value::from(how), &supported),
+            ));
         }
         if !how.is_empty() && rv.is_empty() {
             return Err(forbidden_match("resourceVersionMatch is forbidden unless resourceVersion is provided"));
@@ -134,7 +137,9 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax")))
+    text.parse().map(Some).map_err(|_| {
+        Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
+    })
 }
 
 /// 410 with a token for those who rather have the rest than a consistent list.

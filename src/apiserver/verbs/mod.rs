@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http_body_util::BodyExt as _;
 use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
 use schema::table::{Resource, Subresource};
 use wire::Body;
 
@@ -97,7 +97,10 @@ pub fn dry_run<'v>(values: impl Iterator<Item = &'v str>) -> Result<bool, Status
     let mut dry = false;
     for value in values.filter(|v| !v.is_empty()) {
         if value != "All" {
-            return Err(Status::options("CreateOptions", schema::validate::error::FieldError::not_supported("dryRun", serde_json::json!([value]), &["All"])));
+            return Err(Status::options(
+                "CreateOptions",
+                schema::validate::error::FieldError::not_supported("dryRun", serde_json::json!([value]), &["All"]),
+            ));
         }
         dry = true;
     }
@@ -135,7 +138,9 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     if resource.namespaced && a.namespace.is_empty() && a.name.is_empty() && !collection {
         return Err(Status::method_not_allowed());
     }
-    if (resource.namespaced && a.namespace.is_empty() && !collection) || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces") {
+    if (resource.namespaced && a.namespace.is_empty() && !collection)
+        || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces")
+    {
         return Err(Status::no_such_resource());
     }
     // Custom kinds have no tags.

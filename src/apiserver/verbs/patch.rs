@@ -16,7 +16,8 @@ use crate::status::Status;
 use crate::{kinds, negotiate};
 
 /// The kinds of patch by media type.
-const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED: &str =
+    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -84,9 +85,15 @@ fn patched(of: &schema::table::TypeDef, way: Way, old: &Value, bytes: &Bytes) ->
     let patch = schema::patch::read(bytes).map_err(refused)?;
     if !patch.is_object() {
         let what = schema::decode::go_kind(&patch);
-        return Err(Status::bad_request(format!("error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")));
+        return Err(Status::bad_request(format!(
+            "error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+        )));
     }
-    if way == Way::Merge { schema::patch::merge(old, &patch).map_err(refused) } else { schema::patch::strategic(of, old, &patch).map_err(refused) }
+    if way == Way::Merge {
+        schema::patch::merge(old, &patch).map_err(refused)
+    } else {
+        schema::patch::strategic(of, old, &patch).map_err(refused)
+    }
 }
 
 /// The status of a patch that was refused.

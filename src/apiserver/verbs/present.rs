@@ -83,7 +83,8 @@ pub fn list<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, met
 }
 
 fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Response<Body> {
-    let head = json!({ "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": list_metadata(meta) }).to_string();
+    let head =
+        json!({ "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": list_metadata(meta) }).to_string();
     let mut pieces: Vec<Bytes> = Vec::new();
     let mut piece = Vec::with_capacity(PIECE_BYTES * 5 / 4);
     piece.extend_from_slice(&head.as_bytes()[..head.len() - 1]);

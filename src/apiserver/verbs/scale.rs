@@ -33,11 +33,15 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         let mut object = old.cloned().unwrap_or_default();
         let scale = wish.apply(&of(definition.as_deref(), &object))?;
         if meta::name(&scale) != name || meta::namespace(&scale) != namespace {
-            return Err(Status::bad_request(format!("the name of the object ({}) does not match the name on the URL ({name})", meta::name(&scale))));
+            return Err(Status::bad_request(format!(
+                "the name of the object ({}) does not match the name on the URL ({name})",
+                meta::name(&scale)
+            )));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            let error = schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
+            let error =
+                schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
             return Err(kinds::invalid(group, kind, &name, vec![error]));
         }
         match definition.as_ref().and_then(|d| d.scale.as_ref()) {
@@ -78,7 +82,9 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
             "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
                 serde_json::from_slice(&bytes).map(Wish::Merge).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))
             }
-            _ => Err(Status::unsupported_media_type("application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json")),
+            _ => Err(Status::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json",
+            )),
         };
     }
     let format = negotiate::input(&call.x.parts.headers)?;

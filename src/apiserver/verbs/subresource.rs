@@ -98,7 +98,9 @@ async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let catalog = Arc::clone(&call.x.catalog);
-    let of = catalog.type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind).ok_or_else(|| Status::internal("the table lacks this kind"))?;
+    let of = catalog
+        .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
+        .ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();

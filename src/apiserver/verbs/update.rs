@@ -20,7 +20,9 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let name = call.x.attributes.name.clone();
     check_address(call, &mut sent, &name)?;
     let manager = write::manager(call)?;
-    let create = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).create_on_update && meta::resource_version(&sent).is_empty();
+    let create = part == Part::Main
+        && hooks::of(&call.stored.group, &call.stored.plural).create_on_update
+        && meta::resource_version(&sent).is_empty();
     let mut make = |_old: Option<&Value>| Ok(sent.clone());
     let written = write::update(call, &name, part, create, Some(&manager), &mut make).await?;
     answer(call, written)

@@ -23,7 +23,6 @@ use crate::cache::stream::{Options, error_frame, frames};
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 
-
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = match call.output.format {
@@ -34,7 +33,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
-        filter.fields = schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+        filter.fields =
+            schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
     }
     let filter = Arc::new(filter);
     let query = &call.x.query;
@@ -64,7 +64,12 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         let rv = rv.unwrap_or_default();
         match resume(call, &kind, rv, &filter).await? {
             Ok((past, live)) => (Vec::new(), past, live),
-            Err(status) => return Ok(stream_of(framing, futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status, framing))]))),
+            Err(status) => {
+                return Ok(stream_of(
+                    framing,
+                    futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status, framing))]),
+                ));
+            }
         }
     };
     // Bookmarks have the kind of the other events' objects.
@@ -73,15 +78,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
         Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
     };
-    let options = Options {
-        api_version,
-        kind,
-        bookmarks,
-        initial_end,
-        deadline: deadline(call),
-        encode: present::watch_encoder(call),
-        framing,
-    };
+    let options =
+        Options { api_version, kind, bookmarks, initial_end, deadline: deadline(call), encode: present::watch_encoder(call), framing };
     let gauge = call.x.server.metrics.watch();
     let stream = frames(cache, initial, past, live, options).inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;
@@ -134,9 +132,13 @@ where
 fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Result<(), Status> {
     let forbidden = |field: &str, text: &str| Err(Status::options("ListOptions", FieldError::forbidden(field, text)));
     match initial_list {
-        Some(_) if how != "NotOlderThan" => forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+        Some(_) if how != "NotOlderThan" => {
+            forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        }
         Some(true) if !bookmarks => forbidden("sendInitialEvents", "sendInitialEvents requires setting allowWatchBookmarks to true"),
-        None if !how.is_empty() => forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
+        None if !how.is_empty() => {
+            forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        }
         _ => Ok(()),
     }
 }
@@ -168,12 +170,8 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
         return Ok(Ok(resumed));
     }
     let prefix = kind.prefix.as_bytes();
-    let request = WatchRequest {
-        key: Bytes::copy_from_slice(prefix),
-        range_end: store::prefix_end(prefix),
-        start: Revision(rv + 1),
-        prev_kv: true,
-    };
+    let request =
+        WatchRequest { key: Bytes::copy_from_slice(prefix), range_end: store::prefix_end(prefix), start: Revision(rv + 1), prev_kv: true };
     let mut history = match call.x.server.cache.storage().watch(request).await {
         Ok(history) => history,
         Err(store::error::Error::Compacted { floor, .. }) => return Ok(Err(Status::too_old(rv, floor.0))),

@@ -115,7 +115,14 @@ pub fn resets(call: &Call<'_, '_>) -> &'static [&'static [&'static str]] {
 }
 
 /// Changes the object `name` by `make` and stores it. `tracked` is the manager to record, `None` if `make` did that.
-pub async fn update(call: &mut Call<'_, '_>, name: &str, part: Part, create: bool, tracked: Option<&str>, make: &mut Make<'_>) -> Result<Written, Status> {
+pub async fn update(
+    call: &mut Call<'_, '_>,
+    name: &str,
+    part: Part,
+    create: bool,
+    tracked: Option<&str>,
+    make: &mut Make<'_>,
+) -> Result<Written, Status> {
     let dry_run = call.dry_run()?;
     for _ in 0..TRIES {
         let old = get::read(call.x.server, &call.stored, call.namespace(), name).await?;
@@ -194,7 +201,9 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
     }
     let errors = match part {
         // What a running pod may not change otherwise, these may.
-        Part::Special if attributes.subresource == "ephemeralcontainers" => schema::validate::update_ephemeral_containers(review.object, old),
+        Part::Special if attributes.subresource == "ephemeralcontainers" => {
+            schema::validate::update_ephemeral_containers(review.object, old)
+        }
         Part::Special if attributes.subresource == "resize" => schema::validate::create(&call.stored, review.object),
         Part::Status => schema::validate::update_status(&call.stored, review.object, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
@@ -280,7 +289,14 @@ pub fn unchanged_since(key: &Bytes, rv: u64) -> Compare {
 }
 
 /// Stores the object if its key still is at `rv` (0: is not there). `None`: somebody was faster.
-pub async fn put(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, object: &mut Value, rv: u64) -> Result<Option<u64>, Status> {
+pub async fn put(
+    server: &ApiServer,
+    stored: &Resource,
+    namespace: &str,
+    name: &str,
+    object: &mut Value,
+    rv: u64,
+) -> Result<Option<u64>, Status> {
     put_in_turn(server, stored, namespace, name, object, rv, None).await
 }
 
@@ -308,7 +324,8 @@ pub async fn put_in_turn(
 /// Writes a stored value anew, unchanged, if nobody has changed it since it was read.
 pub async fn put_as_it_is(server: &ApiServer, kv: store::KeyValue) -> Result<bool, Status> {
     let put = Op::Put { key: kv.key.clone(), value: kv.value, lease: kv.lease, prev_kv: false };
-    let done = run(server, Txn { compare: vec![unchanged_since(&kv.key, kv.mod_revision.0)], success: vec![put], failure: Vec::new() }).await?;
+    let done =
+        run(server, Txn { compare: vec![unchanged_since(&kv.key, kv.mod_revision.0)], success: vec![put], failure: Vec::new() }).await?;
     Ok(done.is_some())
 }
 

@@ -104,14 +104,27 @@ impl Webhooks {
     }
 
     /// Asks without a body and with further headers; reads the whole answer, whatever its code.
-    pub async fn send_with(&self, method: Method, to: &Endpoint, as_who: &Identity, more: HeaderMap, timeout: Duration) -> Result<Response<Bytes>, CallError> {
+    pub async fn send_with(
+        &self,
+        method: Method,
+        to: &Endpoint,
+        as_who: &Identity,
+        more: HeaderMap,
+        timeout: Duration,
+    ) -> Result<Response<Bytes>, CallError> {
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = method;
         *request.headers_mut() = more;
         self.send(request, to, as_who, timeout).await
     }
 
-    async fn send(&self, mut request: Request<Bytes>, to: &Endpoint, as_who: &Identity, timeout: Duration) -> Result<Response<Bytes>, CallError> {
+    async fn send(
+        &self,
+        mut request: Request<Bytes>,
+        to: &Endpoint,
+        as_who: &Identity,
+        timeout: Duration,
+    ) -> Result<Response<Bytes>, CallError> {
         let url = to.url();
         let unreached = |why: String| CallError::Unreached { url: url.clone(), why };
         *request.uri_mut() = to.path.parse().map_err(|err: http::uri::InvalidUri| unreached(err.to_string()))?;
@@ -158,7 +171,8 @@ impl Webhooks {
         if matches!(to.place, Place::Host { tls: false, .. }) {
             return Ok(stream);
         }
-        let setup = self.setup(&to.ca_pem, as_who).map_err(|err| DialError::Connect { to: to.authority(), source: std::io::Error::other(err) })?;
+        let setup =
+            self.setup(&to.ca_pem, as_who).map_err(|err| DialError::Connect { to: to.authority(), source: std::io::Error::other(err) })?;
         wire::dial::tls(stream, &to.server_name(), setup.config()).await
     }
 

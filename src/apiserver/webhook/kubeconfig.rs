@@ -46,7 +46,9 @@ impl Remote {
         let mut endpoint = Endpoint::from_url(server)?;
         endpoint.ca_pem = data_or_file(&cluster, "certificate-authority", folder)?.unwrap_or_default();
         let certificate = match (data_or_file(&user, "client-certificate", folder)?, data_or_file(&user, "client-key", folder)?) {
-            (Some(cert), Some(key)) => Some(CertStore::new(Pair::from_pem(&cert, &key).map_err(|err| base::chain::Chain(&err).to_string())?)),
+            (Some(cert), Some(key)) => {
+                Some(CertStore::new(Pair::from_pem(&cert, &key).map_err(|err| base::chain::Chain(&err).to_string())?))
+            }
             (None, None) => None,
             _ => return Err("client-certificate and client-key go together".to_owned()),
         };

@@ -146,13 +146,23 @@ impl Controller {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, target);
         if let Err(err) = api.replace_scale(&hpa.spec.scale_target_ref.name, &PostParams::default(), &scale).await {
             let text = said(&err);
-            report.set("AbleToScale", "False", "FailedUpdateScale", format!("the HPA controller was unable to update the target scale: {text}"));
+            report.set(
+                "AbleToScale",
+                "False",
+                "FailedUpdateScale",
+                format!("the HPA controller was unable to update the target scale: {text}"),
+            );
             report.status.desired_replicas = current;
             return Err(("FailedRescale", format!("New size: {wanted}; reason: {why}; error: {text}")));
         }
         let now = self.clock.now();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().changed(wanted - current, now);
-        report.set("AbleToScale", "True", "SucceededRescale", format!("the HPA controller was able to update the target scale to {wanted}"));
+        report.set(
+            "AbleToScale",
+            "True",
+            "SucceededRescale",
+            format!("the HPA controller was able to update the target scale to {wanted}"),
+        );
         report.scaled(now);
         self.recorder.report(hpa, Severity::Normal, "SuccessfulRescale", format!("New size: {wanted}; reason: {why}"));
         Ok(())
@@ -217,14 +227,20 @@ impl Controller {
     async fn ask(&self, metric: &MetricSpec, key: &Key, selector: &str, current: i32) -> Result<(Count, String), Trouble> {
         let (reason, resource, container, target) = match (&metric.resource, &metric.container_resource) {
             (Some(source), _) => ("FailedGetResourceMetric", source.name.clone(), None, &source.target),
-            (None, Some(source)) => ("FailedGetContainerResourceMetric", source.name.clone(), Some(source.container.clone()), &source.target),
+            (None, Some(source)) => {
+                ("FailedGetContainerResourceMetric", source.name.clone(), Some(source.container.clone()), &source.target)
+            }
             (None, None) => {
-                let why = format!("metrics of type {} need an adapter for custom or external metrics, which this controller does not ask", metric.type_);
+                let why = format!(
+                    "metrics of type {} need an adapter for custom or external metrics, which this controller does not ask",
+                    metric.type_
+                );
                 return Err(("InvalidMetricSourceType", why));
             }
         };
         let trouble = |why: String| (reason, format!("failed to get {resource} resource metric value: {why}"));
-        let wanted = target_of(target).ok_or_else(|| trouble("invalid resource metric source: neither a utilization target nor a value target was set".to_owned()))?;
+        let wanted = target_of(target)
+            .ok_or_else(|| trouble("invalid resource metric source: neither a utilization target nor a value target was set".to_owned()))?;
         let readings = self.readings(&key.namespace, selector, &resource, container.as_deref()).await.map_err(trouble)?;
         let covered = self.covered(&key.namespace, selector).await.map_err(trouble)?;
         let question = Question {
@@ -239,7 +255,9 @@ impl Controller {
         let count = replicas::count(&question).map_err(trouble)?;
         let name = match (wanted, &container) {
             (Target::Utilization(_), None) => format!("{resource} resource utilization (percentage of request)"),
-            (Target::Utilization(_), Some(container)) => format!("{resource} container resource utilization (percentage of request) of {container}"),
+            (Target::Utilization(_), Some(container)) => {
+                format!("{resource} container resource utilization (percentage of request) of {container}")
+            }
             (Target::Average(_), None) => format!("{resource} resource"),
             (Target::Average(_), Some(container)) => format!("{resource} container resource of {container}"),
         };
@@ -252,10 +270,19 @@ impl Controller {
         Ok(listed.iter().filter_map(|pod| self.pods.get(namespace, &pod.name_any())).collect())
     }
 
-    async fn readings(&self, namespace: &str, selector: &str, resource: &str, container: Option<&str>) -> Result<BTreeMap<String, Reading>, String> {
+    async fn readings(
+        &self,
+        namespace: &str,
+        selector: &str,
+        resource: &str,
+        container: Option<&str>,
+    ) -> Result<BTreeMap<String, Reading>, String> {
         let kind = GroupVersionKind::gvk("metrics.k8s.io", "v1beta1", "PodMetrics");
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &ApiResource::from_gvk_with_plural(&kind, "pods"));
-        let unable = |err: kube::Error| format!("unable to get metrics for resource {resource}: unable to fetch metrics from resource metrics API: {}", said(&err));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &ApiResource::from_gvk_with_plural(&kind, "pods"));
+        let unable = |err: kube::Error| {
+            format!("unable to get metrics for resource {resource}: unable to fetch metrics from resource metrics API: {}", said(&err))
+        };
         let all = api.list(&ListParams::default().labels(selector)).await.map_err(unable)?;
         if all.items.is_empty() {
             return Err(format!("unable to get metrics for resource {resource}: no metrics returned from resource metrics API"));

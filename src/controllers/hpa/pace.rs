@@ -56,23 +56,35 @@ impl Memory {
             let limit = self.up_limit(up, current, now);
             let bound = max.min(limit);
             if steady > bound {
-                return limited(bound, limit < max, (
-                    ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"),
-                    ("TooManyReplicas", "the desired replica count is more than the maximum replica count"),
-                ));
+                return limited(
+                    bound,
+                    limit < max,
+                    (
+                        ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"),
+                        ("TooManyReplicas", "the desired replica count is more than the maximum replica count"),
+                    ),
+                );
             }
         } else if steady < current {
             let limit = self.down_limit(down, current, now);
             let bound = min.max(limit);
             if steady < bound {
-                return limited(bound, limit > min, (
-                    ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate"),
-                    ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
-                ));
+                return limited(
+                    bound,
+                    limit > min,
+                    (
+                        ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate"),
+                        ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
+                    ),
+                );
             }
         }
         if steady > max {
-            return limited(max, false, (("", ""), ("TooManyReplicas", "the desired replica count is more than the maximum replica count")));
+            return limited(
+                max,
+                false,
+                (("", ""), ("TooManyReplicas", "the desired replica count is more than the maximum replica count")),
+            );
         }
         if steady < min {
             return limited(min, false, (("", ""), ("TooFewReplicas", "the desired replica count is less than the minimum replica count")));
@@ -162,7 +174,13 @@ mod tests {
     #[test]
     fn up_at_once_by_four_or_double_down_after_five_minutes() {
         let (hpa, mut memory) = (hpa(json!(null)), Memory::default());
-        assert_eq!(memory.allow(&hpa, 2, 20, at(0)), Allowed { replicas: 6, limited: Some(("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate")) });
+        assert_eq!(
+            memory.allow(&hpa, 2, 20, at(0)),
+            Allowed {
+                replicas: 6,
+                limited: Some(("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"))
+            }
+        );
         assert_eq!(memory.allow(&hpa, 10, 99, at(1)).replicas, 20);
         assert_eq!(memory.allow(&hpa, 10, 3, at(200)).replicas, 10);
         assert_eq!(memory.allow(&hpa, 10, 3, at(600)).replicas, 3);

@@ -61,7 +61,8 @@ pub(super) fn shown(metric: &MetricSpec, count: &Count) -> MetricStatus {
     if let Some(source) = &metric.resource {
         status.resource = Some(ResourceMetricStatus { name: source.name.clone(), current });
     } else if let Some(source) = &metric.container_resource {
-        status.container_resource = Some(ContainerResourceMetricStatus { name: source.name.clone(), container: source.container.clone(), current });
+        status.container_resource =
+            Some(ContainerResourceMetricStatus { name: source.name.clone(), container: source.container.clone(), current });
     }
     status
 }

@@ -67,7 +67,9 @@ impl Checker<'_> {
             return Ok(ty.clone());
         }
         match name {
-            "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" | "optional_type" => Ok(Ty::Named("type")),
+            "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" | "optional_type" => {
+                Ok(Ty::Named("type"))
+            }
             _ => Err(Issue { at, text: format!("undeclared reference to '{name}' (in container '')") }),
         }
     }
@@ -79,7 +81,9 @@ impl Checker<'_> {
             other => (other, how == Access::Optional),
         };
         let ty = match &inner {
-            Ty::Object(object) => object.fields.get(field).cloned().ok_or_else(|| Issue { at, text: format!("undefined field '{field}'") })?,
+            Ty::Object(object) => {
+                object.fields.get(field).cloned().ok_or_else(|| Issue { at, text: format!("undefined field '{field}'") })?
+            }
             Ty::Map(_, value) => (**value).clone(),
             Ty::Dyn => Ty::Dyn,
             other => return Err(Issue { at, text: format!("type '{other}' does not support field selection") }),
@@ -126,12 +130,19 @@ impl Checker<'_> {
             _ if m.name == "bind" => (range.clone(), Ty::Dyn),
             Ty::Optional(inner) if m.name.starts_with("opt") => ((**inner).clone(), Ty::Dyn),
             Ty::Dyn => (Ty::Dyn, Ty::Dyn),
-            _ if m.name.starts_with("opt") => return Err(Issue { at, text: format!("found no matching overload for 'hasValue' applied to '{range}.()'") }),
+            _ if m.name.starts_with("opt") => {
+                return Err(Issue { at, text: format!("found no matching overload for 'hasValue' applied to '{range}.()'") });
+            }
             Ty::List(item) if m.vars.len() == 2 => (INT, (**item).clone()),
             Ty::List(item) => ((**item).clone(), Ty::Dyn),
             Ty::Map(key, value) => ((**key).clone(), (**value).clone()),
             Ty::Object(_) => (TEXT, Ty::Dyn),
-            other => return Err(Issue { at: m.range.at, text: format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)") }),
+            other => {
+                return Err(Issue {
+                    at: m.range.at,
+                    text: format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"),
+                });
+            }
         };
         for (var, ty) in m.vars.iter().zip([first.clone(), second.clone()]) {
             self.scope.push((var.clone(), ty));
@@ -139,7 +150,13 @@ impl Checker<'_> {
         let bodies = m.body.iter().map(|b| self.of(b)).collect::<Result<Vec<_>, _>>();
         self.scope.truncate(depth);
         let bodies = bodies?;
-        let predicate = |ty: &Ty, body: &Expr| if *ty == BOOL || *ty == Ty::Dyn { Ok(()) } else { Err(Issue { at: body.at, text: format!("expected type 'bool' but found '{ty}'") }) };
+        let predicate = |ty: &Ty, body: &Expr| {
+            if *ty == BOOL || *ty == Ty::Dyn {
+                Ok(())
+            } else {
+                Err(Issue { at: body.at, text: format!("expected type 'bool' but found '{ty}'") })
+            }
+        };
         let last = bodies.last().cloned().unwrap_or(Ty::Dyn);
         Ok(match m.name {
             "all" | "exists" | "exists_one" | "existsOne" => {

@@ -61,7 +61,8 @@ impl Run<'_> {
                 match self.scope.iter().rev().find(|(n, _)| n == name) {
                     Some((_, value)) => Ok(value.clone()),
                     None => match name.as_str() {
-                        "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" | "optional_type" => Ok(Val::Type(name.as_str().into())),
+                        "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type"
+                        | "optional_type" => Ok(Val::Type(name.as_str().into())),
                         _ => error(format!("no such attribute(s): {name}")),
                     },
                 }

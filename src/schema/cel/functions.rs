@@ -30,13 +30,17 @@ pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
             Err(_) => error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
         },
         ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
-        ("ip", [Val::Text(text)]) => network::read_ip(text).map(Val::Ip).ok_or_else(|| Fault::Error(format!("IP Address {text:?} parse error during conversion from string"))),
+        ("ip", [Val::Text(text)]) => network::read_ip(text)
+            .map(Val::Ip)
+            .ok_or_else(|| Fault::Error(format!("IP Address {text:?} parse error during conversion from string"))),
         ("isIP", [Val::Text(text)]) => Ok(Val::Bool(network::read_ip(text).is_some())),
         ("ip.isCanonical", [Val::Text(text)]) => match network::read_ip(text) {
             Some(ip) => Ok(Val::Bool(ip.to_string() == text.as_ref())),
             None => error(format!("IP Address {text:?} parse error during conversion from string")),
         },
-        ("cidr", [Val::Text(text)]) => network::read_cidr(text).map(Val::Cidr).ok_or_else(|| Fault::Error(format!("network address parse error during conversion from string: {text:?}"))),
+        ("cidr", [Val::Text(text)]) => network::read_cidr(text)
+            .map(Val::Cidr)
+            .ok_or_else(|| Fault::Error(format!("network address parse error during conversion from string: {text:?}"))),
         ("isCIDR", [Val::Text(text)]) => Ok(Val::Bool(network::read_cidr(text).is_some())),
         ("url", [Val::Text(text)]) => match Url::read(text) {
             Some(url) => Ok(Val::Url(url.into())),
@@ -55,7 +59,9 @@ pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("optional.none", []) => Ok(Val::Optional(None)),
         ("optional.ofNonZeroValue", [of]) => Ok(Val::Optional((!is_zero(of)).then(|| Arc::new(of.clone())))),
         ("base64.encode", [Val::Bytes(bytes)]) => Ok(Val::text(&STANDARD.encode(bytes))),
-        ("base64.decode", [Val::Text(text)]) => STANDARD.decode(text.as_bytes()).map(|b| Val::Bytes(b.into())).map_err(|e| Fault::Error(e.to_string())),
+        ("base64.decode", [Val::Text(text)]) => {
+            STANDARD.decode(text.as_bytes()).map(|b| Val::Bytes(b.into())).map_err(|e| Fault::Error(e.to_string()))
+        }
         ("jsonpatch.escapeKey", [Val::Text(text)]) => Ok(Val::text(&text.replace('~', "~0").replace('/', "~1"))),
         ("strings.quote", [Val::Text(text)]) => Ok(Val::text(&format!("{text:?}"))),
         ("lists.range", [Val::Int(n)]) => {
@@ -63,7 +69,9 @@ pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
             run.pay(n)?;
             Ok(Val::list((0..n as i64).map(Val::Int).collect()))
         }
-        ("format.named", [Val::Text(name)]) => Ok(Val::Optional(strings::known_format(name).then(|| Arc::new(Val::Format(Arc::clone(name)))))),
+        ("format.named", [Val::Text(name)]) => {
+            Ok(Val::Optional(strings::known_format(name).then(|| Arc::new(Val::Format(Arc::clone(name))))))
+        }
         (name, []) if name.starts_with("format.") => Ok(Val::Format(name.trim_start_matches("format.").into())),
         (name, args) if name.starts_with("sets.") => lists::sets(run, name, args),
         (name, args) if name.starts_with("math.") => lists::math(name, args),
@@ -79,7 +87,9 @@ pub fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> Outcome 
         (Val::Text(text), _, _) => strings::method(run, text, name, args),
         (Val::List(list), _, _) => lists::method(run, list, name, args),
         (Val::Optional(inner), "hasValue", []) => Ok(Val::Bool(inner.is_some())),
-        (Val::Optional(inner), "value", []) => inner.as_ref().map(|v| (**v).clone()).ok_or_else(|| Fault::Error("optional.none() dereference".into())),
+        (Val::Optional(inner), "value", []) => {
+            inner.as_ref().map(|v| (**v).clone()).ok_or_else(|| Fault::Error("optional.none() dereference".into()))
+        }
         (Val::Time(at), _, []) => moment(*at, "", name),
         (Val::Time(at), _, [Val::Text(zone)]) => moment(*at, zone, name),
         (Val::Duration(nanos), _, []) => match name {
@@ -99,7 +109,11 @@ pub fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> Outcome 
                 "getHostname" => url.hostname(),
                 "getPort" => url.port(),
                 "getEscapedPath" => &url.path,
-                "getQuery" => return Ok(Val::object(url.queries().into_iter().map(|(k, v)| (k, Val::list(v.iter().map(|t| Val::text(t)).collect()))))),
+                "getQuery" => {
+                    return Ok(Val::object(
+                        url.queries().into_iter().map(|(k, v)| (k, Val::list(v.iter().map(|t| Val::text(t)).collect()))),
+                    ));
+                }
                 _ => return error("no such overload"),
             };
             Ok(Val::text(text))
@@ -153,17 +167,35 @@ fn is_zero(of: &Val) -> bool {
 fn convert(to: &str, of: &Val) -> Outcome {
     let range = || error("range error converting value");
     match (to, of) {
-        ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) | ("string", Val::Text(_)) | ("bytes", Val::Bytes(_)) => Ok(of.clone()),
+        ("int", Val::Int(_))
+        | ("uint", Val::Uint(_))
+        | ("double", Val::Double(_))
+        | ("string", Val::Text(_))
+        | ("bytes", Val::Bytes(_)) => Ok(of.clone()),
         ("bool", Val::Bool(_)) | ("timestamp", Val::Time(_)) | ("duration", Val::Duration(_)) => Ok(of.clone()),
         ("int", Val::Uint(n)) => i64::try_from(*n).map(Val::Int).or_else(|_| range()),
-        ("int", Val::Double(n)) => if n.abs() < 9.2e18 { Ok(Val::Int(*n as i64)) } else { range() },
+        ("int", Val::Double(n)) => {
+            if n.abs() < 9.2e18 {
+                Ok(Val::Int(*n as i64))
+            } else {
+                range()
+            }
+        }
         ("int", Val::Text(s)) => s.parse().map(Val::Int).or_else(|_| error(format!("strconv.ParseInt: parsing {s:?}: invalid syntax"))),
         ("int", Val::Time(t)) => Ok(Val::Int(t.as_second())),
         ("int", Val::Duration(nanos)) => Ok(Val::Int(*nanos)),
         ("uint", Val::Int(n)) => u64::try_from(*n).map(Val::Uint).or_else(|_| range()),
-        ("uint", Val::Double(n)) => if (0.0..1.8e19).contains(n) { Ok(Val::Uint(*n as u64)) } else { range() },
+        ("uint", Val::Double(n)) => {
+            if (0.0..1.8e19).contains(n) {
+                Ok(Val::Uint(*n as u64))
+            } else {
+                range()
+            }
+        }
         ("uint", Val::Text(s)) => s.parse().map(Val::Uint).or_else(|_| error(format!("strconv.ParseUint: parsing {s:?}: invalid syntax"))),
-        ("double", Val::Text(s)) => s.parse().map(Val::Double).or_else(|_| error(format!("strconv.ParseFloat: parsing {s:?}: invalid syntax"))),
+        ("double", Val::Text(s)) => {
+            s.parse().map(Val::Double).or_else(|_| error(format!("strconv.ParseFloat: parsing {s:?}: invalid syntax")))
+        }
         ("double", n) => n.double().map(Val::Double).ok_or_else(|| Fault::Error("no such overload".into())),
         ("string", of) => strings::show(of).map(|t| Val::text(&t)).ok_or_else(|| Fault::Error("no such overload".into())),
         ("bytes", Val::Text(s)) => Ok(Val::Bytes(s.as_bytes().into())),
@@ -172,9 +204,14 @@ fn convert(to: &str, of: &Val) -> Outcome {
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
             other => error(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
         },
-        ("timestamp", Val::Text(s)) => s.parse().map(Val::Time).or_else(|_| error(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\""))),
+        ("timestamp", Val::Text(s)) => s
+            .parse()
+            .map(Val::Time)
+            .or_else(|_| error(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\""))),
         ("timestamp", Val::Int(n)) => Timestamp::from_second(*n).map(Val::Time).or_else(|_| range()),
-        ("duration", Val::Text(s)) => time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(format!("time: invalid duration {s:?}"))),
+        ("duration", Val::Text(s)) => {
+            time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(format!("time: invalid duration {s:?}")))
+        }
         ("duration", Val::Int(n)) => Ok(Val::Duration(*n)),
         _ => error("no such overload"),
     }

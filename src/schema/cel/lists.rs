@@ -16,7 +16,9 @@ pub fn method(run: &Run<'_>, list: &Arc<Vec<Val>>, name: &str, args: &[Val]) -> 
         ("isSorted", []) => Ok(Val::Bool(list.windows(2).all(|w| order(&w[0], &w[1]) != Ordering::Greater))),
         ("sum", []) => {
             let Some(first) = list.first() else { return Ok(Val::Int(0)) };
-            list[1..].iter().try_fold(first.clone(), |sum, x| operators::apply(run, "_+_", &[sum, x.clone()]).unwrap_or_else(|| error("no such overload")))
+            list[1..].iter().try_fold(first.clone(), |sum, x| {
+                operators::apply(run, "_+_", &[sum, x.clone()]).unwrap_or_else(|| error("no such overload"))
+            })
         }
         ("min", []) => list.iter().min_by(|a, b| order(a, b)).cloned().ok_or_else(|| Fault::Error("min called on empty list".into())),
         ("max", []) => list.iter().max_by(|a, b| order(a, b)).cloned().ok_or_else(|| Fault::Error("max called on empty list".into())),
@@ -43,7 +45,9 @@ pub fn method(run: &Run<'_>, list: &Arc<Vec<Val>>, name: &str, args: &[Val]) -> 
         ("last", []) => Ok(Val::Optional(list.last().cloned().map(Arc::new))),
         ("slice", [Val::Int(from), Val::Int(to)]) => {
             let found = usize::try_from(*from).ok().zip(usize::try_from(*to).ok()).and_then(|(from, to)| list.get(from..to));
-            found.map(|s| Val::list(s.to_vec())).ok_or_else(|| Fault::Error(format!("cannot slice({from}, {to}), list is length {}", list.len())))
+            found
+                .map(|s| Val::list(s.to_vec()))
+                .ok_or_else(|| Fault::Error(format!("cannot slice({from}, {to}), list is length {}", list.len())))
         }
         ("flatten", []) => flatten(run, list, 1).map(Val::list),
         ("flatten", [Val::Int(depth)]) if *depth >= 0 => flatten(run, list, *depth).map(Val::list),
@@ -84,8 +88,12 @@ pub fn math(name: &str, args: &[Val]) -> Outcome {
     };
     let order = |a: &&Val, b: &&Val| a.order(b).unwrap_or(Ordering::Equal);
     match (name, args) {
-        ("math.greatest", _) => all.iter().max_by(order).cloned().ok_or_else(|| Fault::Error("math.@max(list) argument must not be empty".into())),
-        ("math.least", _) => all.iter().min_by(order).cloned().ok_or_else(|| Fault::Error("math.@min(list) argument must not be empty".into())),
+        ("math.greatest", _) => {
+            all.iter().max_by(order).cloned().ok_or_else(|| Fault::Error("math.@max(list) argument must not be empty".into()))
+        }
+        ("math.least", _) => {
+            all.iter().min_by(order).cloned().ok_or_else(|| Fault::Error("math.@min(list) argument must not be empty".into()))
+        }
         ("math.abs", [Val::Int(n)]) => n.checked_abs().map(Val::Int).ok_or_else(|| Fault::Error("integer overflow".into())),
         ("math.abs" | "math.sign", [Val::Uint(n)]) => Ok(Val::Uint(if name == "math.abs" { *n } else { u64::from(*n > 0) })),
         ("math.sign", [Val::Int(n)]) => Ok(Val::Int(n.signum())),
@@ -117,7 +125,9 @@ fn bits(name: &str, a: u64, b: i64) -> Result<u64, Fault> {
         ("math.bitAnd", _) => Ok(a & b as u64),
         ("math.bitOr", _) => Ok(a | b as u64),
         ("math.bitXor", _) => Ok(a ^ b as u64),
-        ("math.bitShiftLeft" | "math.bitShiftRight", None) => error(format!("math.{}() negative offset: {b}", name.trim_start_matches("math."))),
+        ("math.bitShiftLeft" | "math.bitShiftRight", None) => {
+            error(format!("math.{}() negative offset: {b}", name.trim_start_matches("math.")))
+        }
         ("math.bitShiftLeft", Some(n)) => Ok(a.checked_shl(n).unwrap_or(0)),
         ("math.bitShiftRight", Some(n)) => Ok(a.checked_shr(n).unwrap_or(0)),
         _ => error("no such overload"),

@@ -13,12 +13,12 @@ pub mod semver;
 pub mod signatures;
 mod strings;
 pub mod syntax;
+#[cfg(test)]
+mod tests;
 pub mod time;
 pub mod types;
 pub mod url;
 pub mod value;
-#[cfg(test)]
-mod tests;
 
 use std::cell::Cell;
 

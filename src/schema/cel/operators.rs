@@ -63,7 +63,9 @@ fn natural(n: Option<u64>) -> Outcome {
 fn compare(a: &Val, b: &Val, fits: fn(Ordering) -> bool) -> Outcome {
     match a.order(b) {
         Some(order) => Ok(Val::Bool(fits(order))),
-        None if matches!((a, b), (Val::Double(_), _) | (_, Val::Double(_))) && a.double().is_some() && b.double().is_some() => Ok(Val::Bool(false)),
+        None if matches!((a, b), (Val::Double(_), _) | (_, Val::Double(_))) && a.double().is_some() && b.double().is_some() => {
+            Ok(Val::Bool(false))
+        }
         None => error("no such overload"),
     }
 }
@@ -77,7 +79,9 @@ fn add(run: &Run<'_>, a: &Val, b: &Val) -> Outcome {
         (Val::Bytes(x), Val::Bytes(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::Bytes([&x[..], &y[..]].concat().into())),
         (Val::List(x), Val::List(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::list(x.iter().chain(y.iter()).cloned().collect())),
         (Val::Time(t), Val::Duration(d)) | (Val::Duration(d), Val::Time(t)) => shift(*t, *d),
-        (Val::Duration(a), Val::Duration(b)) => a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into())),
+        (Val::Duration(a), Val::Duration(b)) => {
+            a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into()))
+        }
         _ => error("no such overload"),
     }
 }
@@ -92,7 +96,9 @@ fn subtract(a: &Val, b: &Val) -> Outcome {
             let nanos = i64::try_from(a.as_nanosecond() - b.as_nanosecond());
             nanos.map(Val::Duration).map_err(|_| Fault::Error("duration overflow".into()))
         }
-        (Val::Duration(a), Val::Duration(b)) => a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into())),
+        (Val::Duration(a), Val::Duration(b)) => {
+            a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into()))
+        }
         _ => error("no such overload"),
     }
 }

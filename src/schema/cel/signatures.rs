@@ -172,8 +172,19 @@ jsonpatch.escapeKey: (string)->string
 
 /// The formats of `format.NAME()`.
 pub const FORMATS: [&str; 13] = [
-    "dns1123Label", "dns1123Subdomain", "dns1035Label", "qualifiedName", "dns1123LabelPrefix", "dns1123SubdomainPrefix", "dns1035LabelPrefix", "labelValue", "uri",
-    "uuid", "byte", "date", "datetime",
+    "dns1123Label",
+    "dns1123Subdomain",
+    "dns1035Label",
+    "qualifiedName",
+    "dns1123LabelPrefix",
+    "dns1123SubdomainPrefix",
+    "dns1035LabelPrefix",
+    "labelValue",
+    "uri",
+    "uuid",
+    "byte",
+    "date",
+    "datetime",
 ];
 
 fn table() -> &'static BTreeMap<String, Vec<Signature>> {
@@ -186,7 +197,8 @@ fn table() -> &'static BTreeMap<String, Vec<Signature>> {
         }
         let numbers = ["int", "uint", "double"];
         for op in ["_<_", "_<=_", "_>_", "_>=_"] {
-            let mut overloads: Vec<Signature> = ["bool", "string", "bytes", "time", "duration"].iter().filter_map(|t| read(&format!("({t},{t})->bool"))).collect();
+            let mut overloads: Vec<Signature> =
+                ["bool", "string", "bytes", "time", "duration"].iter().filter_map(|t| read(&format!("({t},{t})->bool"))).collect();
             overloads.extend(numbers.iter().flat_map(|a| numbers.iter().filter_map(move |b| read(&format!("({a},{b})->bool")))));
             all.insert(op.to_owned(), overloads);
         }

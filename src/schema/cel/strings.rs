@@ -22,7 +22,9 @@ pub fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outco
             Some(at) => Ok(Val::text(&text.chars().nth(at).map(String::from).unwrap_or_default())),
             None => error(format!("index out of range: {at}")),
         },
-        ("indexOf" | "lastIndexOf", [Val::Text(x), rest @ ..]) => place(&chars(), &x.chars().collect::<Vec<_>>(), name == "lastIndexOf", rest),
+        ("indexOf" | "lastIndexOf", [Val::Text(x), rest @ ..]) => {
+            place(&chars(), &x.chars().collect::<Vec<_>>(), name == "lastIndexOf", rest)
+        }
         ("lowerAscii", []) => Ok(Val::text(&text.to_ascii_lowercase())),
         ("upperAscii", []) => Ok(Val::text(&text.to_ascii_uppercase())),
         ("trim", []) => Ok(Val::text(text.trim())),
@@ -41,7 +43,9 @@ pub fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outco
             let all = chars();
             let to = if let [Val::Int(to)] = rest { *to } else { all.len() as i64 };
             let found = usize::try_from(*from).ok().zip(usize::try_from(to).ok()).and_then(|(from, to)| all.get(from..to));
-            found.map(|c| Val::text(&c.iter().collect::<String>())).ok_or_else(|| Fault::Error(format!("invalid substring range. start: {from}, end: {to}")))
+            found
+                .map(|c| Val::text(&c.iter().collect::<String>()))
+                .ok_or_else(|| Fault::Error(format!("invalid substring range. start: {from}, end: {to}")))
         }
         ("find", [Val::Text(pattern)]) => Ok(Val::text(compile(pattern)?.find(text).map_or("", |m| m.as_str()))),
         ("findAll", [Val::Text(pattern), rest @ ..]) => {
@@ -67,7 +71,9 @@ pub fn matches(text: &str, pattern: &str) -> Outcome {
 
 fn place(text: &[char], wanted: &[char], last: bool, rest: &[Val]) -> Outcome {
     let from = match rest {
-        [Val::Int(from)] => Some(usize::try_from(*from).ok().filter(|f| *f <= text.len()).ok_or_else(|| Fault::Error(format!("index out of range: {from}")))?),
+        [Val::Int(from)] => Some(
+            usize::try_from(*from).ok().filter(|f| *f <= text.len()).ok_or_else(|| Fault::Error(format!("index out of range: {from}")))?,
+        ),
         _ => None,
     };
     let fits = |at: &usize| text.get(*at..*at + wanted.len()) == Some(wanted);

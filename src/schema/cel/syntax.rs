@@ -68,10 +68,43 @@ pub struct Issue {
 }
 
 const DEPTH_MAX: usize = 250;
-const RESERVED: [&str; 16] = ["as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package", "namespace", "return", "var", "void"];
+const RESERVED: [&str; 16] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+];
 const MACROS: [(&str, usize, usize); 18] = [
-    ("all", 1, 1), ("exists", 1, 1), ("exists_one", 1, 1), ("existsOne", 1, 1), ("map", 1, 1), ("map", 1, 2), ("filter", 1, 1), ("all", 2, 1), ("exists", 2, 1), ("exists_one", 2, 1),
-    ("existsOne", 2, 1), ("transformList", 2, 1), ("transformList", 2, 2), ("transformMap", 2, 1), ("transformMap", 2, 2), ("transformMapEntry", 2, 1), ("transformMapEntry", 2, 2), ("sortBy", 1, 1),
+    ("all", 1, 1),
+    ("exists", 1, 1),
+    ("exists_one", 1, 1),
+    ("existsOne", 1, 1),
+    ("map", 1, 1),
+    ("map", 1, 2),
+    ("filter", 1, 1),
+    ("all", 2, 1),
+    ("exists", 2, 1),
+    ("exists_one", 2, 1),
+    ("existsOne", 2, 1),
+    ("transformList", 2, 1),
+    ("transformList", 2, 2),
+    ("transformMap", 2, 1),
+    ("transformMap", 2, 2),
+    ("transformMapEntry", 2, 1),
+    ("transformMapEntry", 2, 2),
+    ("sortBy", 1, 1),
 ];
 
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +126,8 @@ enum LiteralToken {
 }
 
 const OPS: [&str; 29] = [
-    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-", "*", "/", "%", "!", "<", ">", "=", "@",
+    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-", "*", "/", "%", "!",
+    "<", ">", "=", "@",
 ];
 
 fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
@@ -151,7 +185,8 @@ fn number(chars: &[char], from: usize) -> Result<(Token, usize), Issue> {
     let mut is_double = false;
     while let Some(c) = chars.get(end) {
         let next_is_digit = chars.get(end + 1).is_some_and(char::is_ascii_digit);
-        let exponent = matches!(c, 'e' | 'E') && (next_is_digit || (matches!(chars.get(end + 1), Some('+' | '-')) && chars.get(end + 2).is_some_and(char::is_ascii_digit)));
+        let exponent = matches!(c, 'e' | 'E')
+            && (next_is_digit || (matches!(chars.get(end + 1), Some('+' | '-')) && chars.get(end + 2).is_some_and(char::is_ascii_digit)));
         if c.is_ascii_digit() {
             end += 1;
         } else if *c == '.' && next_is_digit && !is_double {
@@ -194,7 +229,9 @@ fn text_literal(chars: &[char], from: usize) -> Result<Option<(Token, usize)>, I
     at += width;
     let mut out: Vec<u8> = Vec::new();
     loop {
-        let Some(c) = chars.get(at).copied().filter(|c| triple || *c != '\n') else { return Err(bad_token(from, &chars[from..at.min(chars.len())].iter().collect::<String>())) };
+        let Some(c) = chars.get(at).copied().filter(|c| triple || *c != '\n') else {
+            return Err(bad_token(from, &chars[from..at.min(chars.len())].iter().collect::<String>()));
+        };
         if c == quote && (!triple || (chars.get(at + 1) == Some(&quote) && chars.get(at + 2) == Some(&quote))) {
             at += width;
             break;
@@ -334,7 +371,9 @@ impl Parser {
         }
         let mut left = self.binary(level + 1)?;
         loop {
-            let op = LEVELS[level].iter().find(|op| if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) });
+            let op = LEVELS[level]
+                .iter()
+                .find(|op| if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) });
             let Some(op) = op else { return Ok(left) };
             let at = self.at();
             self.next += 1;
@@ -353,7 +392,9 @@ impl Parser {
                     return Err(Issue { at, text: format!("expression recursion limit exceeded: {DEPTH_MAX}") });
                 }
                 // The smallest integer has no positive twin.
-                if op == "-" && let Token::Literal(LiteralToken::Int(text)) = self.peek().clone() {
+                if op == "-"
+                    && let Token::Literal(LiteralToken::Int(text)) = self.peek().clone()
+                {
                     self.next += 1;
                     let value = format!("-{text}").parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?;
                     self.depth -= 1;
@@ -393,7 +434,9 @@ impl Parser {
                 let index = self.expr()?;
                 self.expect("]")?;
                 expr = call(at, "_[_]", vec![expr, index]);
-            } else if (self.is("{") || self.is("{?")) && let Some(name) = dotted(&expr) {
+            } else if (self.is("{") || self.is("{?"))
+                && let Some(name) = dotted(&expr)
+            {
                 expr = self.structure(expr.at, name)?;
             } else {
                 return Ok(expr);
@@ -469,7 +512,9 @@ impl Parser {
             }
             _ => {
                 self.next -= 1;
-                return Err(self.unexpected("{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}"));
+                return Err(self.unexpected(
+                    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+                ));
             }
         };
         Ok(Expr { at, kind })
@@ -518,7 +563,9 @@ impl Parser {
                 if name == "has" && args.len() == 1 {
                     let arg = args.remove(0);
                     return match arg.kind {
-                        Kind::Select { of, field, how: Access::Plain } => Ok(Expr { at, kind: Kind::Select { of, field, how: Access::Test } }),
+                        Kind::Select { of, field, how: Access::Plain } => {
+                            Ok(Expr { at, kind: Kind::Select { of, field, how: Access::Test } })
+                        }
                         _ => Err(Issue { at: arg.at, text: "invalid argument to has() macro".into() }),
                     };
                 }
@@ -534,23 +581,30 @@ impl Parser {
         let ident = |e: &Expr| if let Kind::Ident(name) = &e.kind { Some(name.clone()) } else { None };
         if let Some(library) = ident(&target) {
             if library == "cel" && name == "bind" && args.len() == 3 {
-                let Some(var) = ident(&args[0]) else { return Err(Issue { at: args[0].at, text: "cel.bind() variable names must be simple identifiers".into() }) };
+                let Some(var) = ident(&args[0]) else {
+                    return Err(Issue { at: args[0].at, text: "cel.bind() variable names must be simple identifiers".into() });
+                };
                 let body = args.split_off(2);
                 let range = args.remove(1);
                 return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: "bind", range, vars: vec![var], body })) });
             }
-            let namespaced = ["optional", "math", "sets", "strings", "semver", "ip", "cidr", "url", "base64", "format", "lists", "jsonpatch"];
+            let namespaced =
+                ["optional", "math", "sets", "strings", "semver", "ip", "cidr", "url", "base64", "format", "lists", "jsonpatch"];
             if namespaced.contains(&library.as_str()) && super::signatures::is_function(&format!("{library}.{name}")) {
                 return Ok(Expr { at, kind: Kind::Call { name: format!("{library}.{name}"), target: None, args } });
             }
         }
         if matches!(name.as_str(), "optMap" | "optFlatMap") && args.len() == 2 {
-            let Some(var) = ident(&args[0]) else { return Err(Issue { at: args[0].at, text: format!("{name}() variable name must be a simple identifier") }) };
+            let Some(var) = ident(&args[0]) else {
+                return Err(Issue { at: args[0].at, text: format!("{name}() variable name must be a simple identifier") });
+            };
             let body = args.split_off(1);
             let name = if name == "optMap" { "optMap" } else { "optFlatMap" };
             return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name, range: target, vars: vec![var], body })) });
         }
-        let found = MACROS.iter().find(|(m, vars, bodies)| *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some()));
+        let found = MACROS
+            .iter()
+            .find(|(m, vars, bodies)| *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some()));
         if let Some((macro_name, vars, _)) = found {
             let body = args.split_off(*vars);
             let vars: Vec<String> = args.iter().filter_map(ident).collect();

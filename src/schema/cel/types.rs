@@ -116,7 +116,10 @@ impl Ty {
 }
 
 fn nullable(a: &Ty, b: &Ty) -> bool {
-    let may = |t: &Ty| matches!(t, Ty::Object(_) | Ty::Optional(_) | Ty::Null) || matches!(t, Ty::Named(n) if !matches!(*n, "bool" | "int" | "uint" | "double" | "string" | "bytes"));
+    let may = |t: &Ty| {
+        matches!(t, Ty::Object(_) | Ty::Optional(_) | Ty::Null)
+            || matches!(t, Ty::Named(n) if !matches!(*n, "bool" | "int" | "uint" | "double" | "string" | "bytes"))
+    };
     (*a == Ty::Null && may(b)) || (*b == Ty::Null && may(a))
 }
 

@@ -24,7 +24,12 @@ impl Url {
         let text = text.split('#').next().unwrap_or_default();
         let (before, query) = text.split_once('?').unwrap_or((text, ""));
         let (scheme, rest) = match before.split_once(':') {
-            Some((scheme, rest)) if scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) => (scheme.to_lowercase(), rest),
+            Some((scheme, rest))
+                if scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                    && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) =>
+            {
+                (scheme.to_lowercase(), rest)
+            }
             _ if before.starts_with('/') => (String::new(), before),
             _ => return None,
         };
@@ -37,9 +42,14 @@ impl Url {
             None => return None,
         };
         let port = host.rsplit_once(':').filter(|(h, _)| !h.contains(':') || h.ends_with(']')).map_or("", |(_, p)| p);
-        let escapes_are_whole = path.match_indices('%').all(|(i, _)| path.get(i + 1..i + 3).is_some_and(|h| h.bytes().all(|b| b.is_ascii_hexdigit())));
-        (port.bytes().all(|b| b.is_ascii_digit()) && escapes_are_whole && (!host.starts_with('[') || host.contains(']')))
-            .then(|| Url { scheme, host: host.to_owned(), path: path.to_owned(), query: query.to_owned() })
+        let escapes_are_whole =
+            path.match_indices('%').all(|(i, _)| path.get(i + 1..i + 3).is_some_and(|h| h.bytes().all(|b| b.is_ascii_hexdigit())));
+        (port.bytes().all(|b| b.is_ascii_digit()) && escapes_are_whole && (!host.starts_with('[') || host.contains(']'))).then(|| Url {
+            scheme,
+            host: host.to_owned(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+        })
     }
 
     /// The host without its port and brackets.

@@ -58,7 +58,8 @@ fn matches(which: usize, text: &str) -> bool {
 
 /// RFC 3339, as go-openapi reads it: a zone may be missing.
 fn is_date_time(text: &str) -> bool {
-    text.as_bytes().get(10).is_some_and(|c| matches!(c, b'T' | b't' | b' ')) && (text.parse::<jiff::Timestamp>().is_ok() || text.parse::<jiff::civil::DateTime>().is_ok())
+    text.as_bytes().get(10).is_some_and(|c| matches!(c, b'T' | b't' | b' '))
+        && (text.parse::<jiff::Timestamp>().is_ok() || text.parse::<jiff::civil::DateTime>().is_ok())
 }
 
 /// Go's durations, and `3 days` as go-openapi allows.
@@ -79,11 +80,14 @@ fn is_credit_card(text: &str) -> bool {
 }
 
 fn is_isbn10(text: &str) -> bool {
-    let all: Vec<u32> = text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) }).collect();
+    let all: Vec<u32> =
+        text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) }).collect();
     all.len() == 10 && all[..9].iter().all(|d| *d < 10) && all[9] <= 10 && all.iter().zip(1u32..).map(|(d, i)| d * i).sum::<u32>() % 11 == 0
 }
 
 fn is_isbn13(text: &str) -> bool {
     let all = digits(text);
-    all.len() == 13 && all.iter().all(|d| *d < 10) && all.iter().enumerate().map(|(i, d)| if i % 2 == 1 { d * 3 } else { *d }).sum::<u32>() % 10 == 0
+    all.len() == 13
+        && all.iter().all(|d| *d < 10)
+        && all.iter().enumerate().map(|(i, d)| if i % 2 == 1 { d * 3 } else { *d }).sum::<u32>() % 10 == 0
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::catalog::Catalog;
-use crate::decode::{Decoded, DecodeError, FieldValidation, go_kind};
+use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::meta;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
 

@@ -18,8 +18,26 @@ use crate::validate::error::{FieldError, Kind};
 const OUT_OF_BUDGET: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
 const MESSAGE_BYTES_MAX: usize = 5120;
 const KEYWORDS: [&str; 20] = [
-    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package", "namespace", "return",
-    "var", "void",
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
 ];
 
 /// One rule.
@@ -70,13 +88,17 @@ pub fn type_of(node: &Node, root: bool, name: &str) -> Ty {
             Additional::Each(each) => Ty::Map(Box::new(types::TEXT), Box::new(type_of(each, false, &format!("{name}.@elem")))),
             _ if node.properties.is_empty() && node.preserve && !root => Ty::Dyn,
             _ => {
-                let mut fields: BTreeMap<String, Ty> =
-                    node.properties.iter().filter_map(|(key, n)| Some((escaped(key)?, type_of(n, false, &format!("{name}.{key}"))))).collect();
+                let mut fields: BTreeMap<String, Ty> = node
+                    .properties
+                    .iter()
+                    .filter_map(|(key, n)| Some((escaped(key)?, type_of(n, false, &format!("{name}.{key}")))))
+                    .collect();
                 if root || node.embedded {
                     fields.insert("apiVersion".into(), types::TEXT);
                     fields.insert("kind".into(), types::TEXT);
                     let names = [("name".to_owned(), types::TEXT), ("generateName".to_owned(), types::TEXT)];
-                    fields.insert("metadata".into(), Ty::Object(Arc::new(Object { name: format!("{name}.metadata"), fields: names.into() })));
+                    fields
+                        .insert("metadata".into(), Ty::Object(Arc::new(Object { name: format!("{name}.metadata"), fields: names.into() })));
                 }
                 Ty::Object(Arc::new(Object { name: name.to_owned(), fields }))
             }
@@ -148,7 +170,8 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
     let message_program = match read::text(rule, "messageExpression").trim() {
         "" => None,
         text => {
-            let program = Program::compile(text, &names).map_err(|why| bad("messageExpression", format!("messageExpression compilation failed: {why}")))?;
+            let program = Program::compile(text, &names)
+                .map_err(|why| bad("messageExpression", format!("messageExpression compilation failed: {why}")))?;
             if program.result != types::TEXT && program.result != Ty::Dyn {
                 return Err(bad("messageExpression", "messageExpression must evaluate to a string".to_owned()));
             }
@@ -160,7 +183,13 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
         "FieldValueRequired" => Kind::Required,
         "FieldValueForbidden" => Kind::Forbidden,
         "FieldValueDuplicate" => Kind::Duplicate,
-        other => return Err(FieldError::not_supported("reason", other, &["FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"])),
+        other => {
+            return Err(FieldError::not_supported(
+                "reason",
+                other,
+                &["FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired", "FieldValueDuplicate"],
+            ));
+        }
     };
     let message = read::some_text(rule, "message");
     if let Some(text) = message
@@ -172,9 +201,8 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
     if message.is_none() && text.contains('\n') && message_program.is_none() {
         return Err(FieldError::required("message", "message must be specified if rule contains line breaks"));
     }
-    let field = field_of(node, read::text(rule, "fieldPath")).ok_or_else(|| {
-        FieldError::invalid("fieldPath", read::text(rule, "fieldPath"), "fieldPath must be a valid path")
-    })?;
+    let field = field_of(node, read::text(rule, "fieldPath"))
+        .ok_or_else(|| FieldError::invalid("fieldPath", read::text(rule, "fieldPath"), "fieldPath must be a valid path"))?;
     Ok(Rule { program, message: message.map(|m| m.trim().to_owned()), message_program, reason, field, optional_old, transition })
 }
 
@@ -272,7 +300,13 @@ fn check_at(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &
         Value::Object(map) => {
             for (key, value) in map {
                 let Some(child) = node.child(key).filter(|n| n.has_rules()) else { continue };
-                let at = if path.is_empty() { key.clone() } else if node.properties.contains_key(key) { format!("{path}.{key}") } else { format!("{path}[{key}]") };
+                let at = if path.is_empty() {
+                    key.clone()
+                } else if node.properties.contains_key(key) {
+                    format!("{path}.{key}")
+                } else {
+                    format!("{path}[{key}]")
+                };
                 check_at(child, value, old.and_then(|o| o.get(key)), &at, budget, errors);
             }
         }
@@ -304,7 +338,8 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
             (Some(before), false) => before.clone(),
             (None, false) => Val::Null,
         };
-        let surroundings = Surroundings { values: vec![("self".into(), this.clone()), ("oldSelf".into(), old_value)], ..Surroundings::default() };
+        let surroundings =
+            Surroundings { values: vec![("self".into(), this.clone()), ("oldSelf".into(), old_value)], ..Surroundings::default() };
         let text = || rule.message.clone().unwrap_or_else(|| format!("failed rule: {}", rule.program.text));
         match rule.program.holds(&surroundings, budget) {
             Ok(true) => {}
@@ -314,7 +349,12 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
                 let field = format!("{}{}", if root { "" } else { path }, rule.field);
                 let field = field.trim_start_matches('.');
                 let bad_value = matches!(rule.reason, Kind::Invalid | Kind::Duplicate).then(|| word.into());
-                errors.push(FieldError { kind: rule.reason, field: if field.is_empty() { place.to_owned() } else { field.to_owned() }, bad_value, detail });
+                errors.push(FieldError {
+                    kind: rule.reason,
+                    field: if field.is_empty() { place.to_owned() } else { field.to_owned() },
+                    bad_value,
+                    detail,
+                });
             }
             Err(Fault::Budget) if budget.get() <= 0 => {
                 errors.push(FieldError::invalid(place, word, OUT_OF_BUDGET));
@@ -331,7 +371,9 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
 /// What a messageExpression says, if it says something that can be shown.
 fn said(program: &Program, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Option<String> {
     match program.run(surroundings, budget) {
-        Ok(Val::Text(text)) if !text.trim().is_empty() && !text.contains('\n') && text.len() <= MESSAGE_BYTES_MAX => Some(text.trim().to_owned()),
+        Ok(Val::Text(text)) if !text.trim().is_empty() && !text.contains('\n') && text.len() <= MESSAGE_BYTES_MAX => {
+            Some(text.trim().to_owned())
+        }
         _ => None,
     }
 }
@@ -356,8 +398,14 @@ mod tests {
                 {"rule": "self.min <= self.max", "messageExpression": "'min ' + string(self.min) + ' is above max'", "fieldPath": ".min"},
                 {"rule": "self.min == oldSelf.min", "message": "min is fixed", "reason": "FieldValueForbidden"}],
             "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}}}});
-        assert_eq!(verdict(schema.clone(), json!({"spec": {"min": 3, "max": 2}}), None), ["spec.min: Invalid value: \"object\": min 3 is above max"]);
-        assert_eq!(verdict(schema.clone(), json!({"spec": {"min": 1, "max": 2}}), Some(json!({"spec": {"min": 0, "max": 2}}))), ["spec: Forbidden: min is fixed"]);
+        assert_eq!(
+            verdict(schema.clone(), json!({"spec": {"min": 3, "max": 2}}), None),
+            ["spec.min: Invalid value: \"object\": min 3 is above max"]
+        );
+        assert_eq!(
+            verdict(schema.clone(), json!({"spec": {"min": 1, "max": 2}}), Some(json!({"spec": {"min": 0, "max": 2}}))),
+            ["spec: Forbidden: min is fixed"]
+        );
         assert!(verdict(schema, json!({"spec": {"min": 3, "max": 2}}), Some(json!({"spec": {"min": 3, "max": 2}}))).is_empty());
     }
 
@@ -365,7 +413,10 @@ mod tests {
     fn rules_that_do_not_fit_the_schema_are_refused_when_they_are_written() {
         let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.nope > 1"}, {"rule": "self.n"}], "properties": {"n": {"type": "integer"}}});
         let texts: Vec<String> = problems(&schema, "s").iter().map(ToString::to_string).collect();
-        assert!(texts[0].contains("s.x-kubernetes-validations[0].rule: Invalid value") && texts[0].contains("undefined field 'nope'"), "{texts:?}");
+        assert!(
+            texts[0].contains("s.x-kubernetes-validations[0].rule: Invalid value") && texts[0].contains("undefined field 'nope'"),
+            "{texts:?}"
+        );
         assert!(texts[1].contains("must evaluate to a bool"), "{texts:?}");
     }
 }

@@ -106,18 +106,29 @@ pub fn metadata(root: &Node, object: &mut Value, unknown: &mut Vec<String>) -> R
     metadata_in(of, root, object, true, "", unknown)
 }
 
-fn metadata_in(of: &TypeDef, node: &Node, value: &mut Value, is_resource: bool, path: &str, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
+fn metadata_in(
+    of: &TypeDef,
+    node: &Node,
+    value: &mut Value,
+    is_resource: bool,
+    path: &str,
+    unknown: &mut Vec<String>,
+) -> Result<(), DecodeError> {
     match value {
         Value::Object(map) => {
             if is_resource && let Some(metadata) = map.get_mut("metadata").filter(|m| !m.is_null()) {
                 let decoded = conform(metadata.take(), of, FieldValidation::Warn)?;
                 *metadata = decoded.value;
                 // An embedded object's absent creation time is not written.
-                if !path.is_empty() && let Some(map) = metadata.as_object_mut() {
+                if !path.is_empty()
+                    && let Some(map) = metadata.as_object_mut()
+                {
                     map.retain(|_, v| !v.is_null());
                 }
                 let named = |text: &String| text.replacen("unknown field \"", &format!("unknown field \"{}", join(path, "metadata.")), 1);
-                unknown.extend(decoded.warnings.iter().map(|w| named(w).trim_start_matches("unknown field \"").trim_end_matches('"').to_owned()));
+                unknown.extend(
+                    decoded.warnings.iter().map(|w| named(w).trim_start_matches("unknown field \"").trim_end_matches('"').to_owned()),
+                );
             }
             for (key, value) in map.iter_mut().filter(|(_, v)| v.is_object() || v.is_array()) {
                 if let Some(child) = node.child(key) {

@@ -17,7 +17,8 @@ enum Place {
     Nested,
 }
 
-const UNSUPPORTED: [&str; 9] = ["$ref", "definitions", "dependencies", "deprecated", "discriminator", "id", "patternProperties", "readOnly", "xml"];
+const UNSUPPORTED: [&str; 9] =
+    ["$ref", "definitions", "dependencies", "deprecated", "discriminator", "id", "patternProperties", "readOnly", "xml"];
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
 /// Everything wrong with a schema; `path` is where it stands, such as `spec.validation.openAPIV3Schema`.
@@ -33,14 +34,25 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
         errors.push(FieldError::forbidden(format!("{path}.{key}"), format!("{key} is not supported")));
     }
     if map.get("uniqueItems") == Some(&Value::Bool(true)) {
-        errors.push(FieldError::forbidden(format!("{path}.uniqueItems"), "uniqueItems cannot be set to true since the runtime complexity becomes quadratic"));
+        errors.push(FieldError::forbidden(
+            format!("{path}.uniqueItems"),
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
+        ));
     }
-    if place == Place::Nested { nested(map, path, errors) } else { types(map, path, place, errors) }
+    if place == Place::Nested {
+        nested(map, path, errors)
+    } else {
+        types(map, path, place, errors)
+    }
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
         && let Err(why) = Regex::new(pattern)
     {
         let why = why.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        errors.push(FieldError::invalid(format!("{path}.pattern"), pattern, format!("must be a valid regular expression, but isn't: error parsing regexp: {why}")));
+        errors.push(FieldError::invalid(
+            format!("{path}.pattern"),
+            pattern,
+            format!("must be a valid regular expression, but isn't: error parsing regexp: {why}"),
+        ));
     }
     if place != Place::Nested {
         extensions(map, path, place, errors);
@@ -57,8 +69,10 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
     for junctor in ["allOf", "anyOf", "oneOf"] {
         for (idx, inner) in map.get(junctor).and_then(Value::as_array).into_iter().flatten().enumerate() {
             // An int-or-string may say so in the old way too.
-            let spelt_out = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) && inner.as_object().is_some_and(|o| o.len() == 1 && o.contains_key("type"));
-            let all_of_any = junctor == "allOf" && map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) && inner.get("anyOf").is_some();
+            let spelt_out = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true))
+                && inner.as_object().is_some_and(|o| o.len() == 1 && o.contains_key("type"));
+            let all_of_any =
+                junctor == "allOf" && map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) && inner.get("anyOf").is_some();
             if !spelt_out && !all_of_any {
                 level(inner, &format!("{path}.{junctor}[{idx}]"), Place::Nested, errors);
             }
@@ -115,8 +129,12 @@ fn nested(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     }
     let undefined = ["additionalProperties", "default", "description", "title", "example", "nullable"];
     let extensions = [
-        "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
-        "x-kubernetes-list-map-keys", "x-kubernetes-map-type",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-int-or-string",
+        "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-map-type",
     ];
     for key in undefined.into_iter().filter(|k| map.get(*k).is_some_and(|v| !is_empty(v))) {
         errors.push(FieldError::forbidden(format!("{path}.{key}"), "must be undefined to be structural"));
@@ -144,7 +162,9 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
         && let Some(metadata) = map.get("properties").and_then(|p| p.get("metadata")).and_then(Value::as_object)
     {
         let other = |p: &Map<String, Value>| p.keys().any(|k| !matches!(k.as_str(), "name" | "generateName"));
-        if metadata.keys().any(|k| !matches!(k.as_str(), "type" | "properties" | "description")) || metadata.get("properties").and_then(Value::as_object).is_some_and(other) {
+        if metadata.keys().any(|k| !matches!(k.as_str(), "type" | "properties" | "description"))
+            || metadata.get("properties").and_then(Value::as_object).is_some_and(other)
+        {
             let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
             errors.push(FieldError::forbidden(format!("{path}.properties[metadata]"), why));
         }
@@ -155,20 +175,29 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
             errors.push(FieldError::not_supported(format!("{path}.x-kubernetes-map-type"), said, &["atomic", "granular"]));
         }
         if kind != "object" {
-            let why = if kind.is_empty() { FieldError::required(format!("{path}.type"), "must be object if x-kubernetes-map-type is specified") } else { FieldError::invalid(format!("{path}.type"), kind, "must be object if x-kubernetes-map-type is specified") };
+            let why = if kind.is_empty() {
+                FieldError::required(format!("{path}.type"), "must be object if x-kubernetes-map-type is specified")
+            } else {
+                FieldError::invalid(format!("{path}.type"), kind, "must be object if x-kubernetes-map-type is specified")
+            };
             errors.push(why);
         }
     }
 }
 
 fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<FieldError>) {
-    let keys: Vec<&str> = map.get("x-kubernetes-list-map-keys").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys: Vec<&str> =
+        map.get("x-kubernetes-list-map-keys").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
     let at = format!("{path}.x-kubernetes-list-map-keys");
     let said = map.get("x-kubernetes-list-type").and_then(Value::as_str);
     if let Some(said) = said {
         if kind != "array" {
             let why = "must be array if x-kubernetes-list-type is specified";
-            errors.push(if kind.is_empty() { FieldError::required(format!("{path}.type"), why) } else { FieldError::invalid(format!("{path}.type"), kind, why) });
+            errors.push(if kind.is_empty() {
+                FieldError::required(format!("{path}.type"), why)
+            } else {
+                FieldError::invalid(format!("{path}.type"), kind, why)
+            });
         }
         if !matches!(said, "set" | "map" | "atomic") {
             errors.push(FieldError::not_supported(format!("{path}.x-kubernetes-list-type"), said, &["atomic", "map", "set"]));
@@ -189,7 +218,11 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
     }
     let items = map.get("items").unwrap_or(&Value::Null);
     if items["type"] != "object" {
-        errors.push(FieldError::invalid(format!("{path}.items.type"), items["type"].as_str().unwrap_or_default(), "must be object if parent array's x-kubernetes-list-type is map"));
+        errors.push(FieldError::invalid(
+            format!("{path}.items.type"),
+            items["type"].as_str().unwrap_or_default(),
+            "must be object if parent array's x-kubernetes-list-type is map",
+        ));
     }
     for (idx, key) in keys.iter().enumerate() {
         if keys[..idx].contains(key) {
@@ -200,7 +233,11 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
             continue;
         };
         if matches!(field["type"].as_str(), Some("array" | "object")) {
-            errors.push(FieldError::invalid(format!("{path}.items.properties[{key}].type"), field["type"].clone(), "must be a scalar type if parent array's x-kubernetes-list-type is map"));
+            errors.push(FieldError::invalid(
+                format!("{path}.items.properties[{key}].type"),
+                field["type"].clone(),
+                "must be a scalar type if parent array's x-kubernetes-list-type is map",
+            ));
         }
         let required = items["required"].as_array().is_some_and(|r| r.iter().any(|n| n == key));
         if !required && field.get("default").is_none() {
@@ -213,23 +250,31 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
 fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<FieldError>) {
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
     for (key, child) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let implicit = matches!(key.as_str(), "apiVersion" | "kind" | "metadata") && (place == Place::Root || is(map, "x-kubernetes-embedded-resource"));
+        let implicit = matches!(key.as_str(), "apiVersion" | "kind" | "metadata")
+            && (place == Place::Root || is(map, "x-kubernetes-embedded-resource"));
         if !implicit || child.get("type").is_some() {
             level(child, &format!("{path}.properties[{key}]"), Place::Field, errors);
         }
     }
     match map.get("additionalProperties") {
-        Some(Value::Bool(false)) => errors.push(FieldError::forbidden(format!("{path}.additionalProperties"), "additionalProperties cannot be set to false")),
+        Some(Value::Bool(false)) => {
+            errors.push(FieldError::forbidden(format!("{path}.additionalProperties"), "additionalProperties cannot be set to false"))
+        }
         Some(said) if !said.is_null() => {
             if map.get("properties").is_some_and(|p| !is_empty(p)) {
-                errors.push(FieldError::forbidden(format!("{path}.additionalProperties"), "additionalProperties and properties are mutual exclusive"));
+                errors.push(FieldError::forbidden(
+                    format!("{path}.additionalProperties"),
+                    "additionalProperties and properties are mutual exclusive",
+                ));
             }
             level(said, &format!("{path}.additionalProperties"), Place::Field, errors);
         }
         _ => {}
     }
     match map.get("items") {
-        Some(Value::Array(_)) => errors.push(FieldError::forbidden(format!("{path}.items"), "items must be a schema object and not an array")),
+        Some(Value::Array(_)) => {
+            errors.push(FieldError::forbidden(format!("{path}.items"), "items must be a schema object and not an array"))
+        }
         Some(items) if !items.is_null() => level(items, &format!("{path}.items"), Place::Item, errors),
         _ if kind == "array" => errors.push(FieldError::required(format!("{path}.items"), "must be specified")),
         _ => {}
@@ -253,9 +298,9 @@ fn default_fits(schema: &Value, given: &Value, path: &str, errors: &mut Vec<Fiel
 /// What anyOf and its like narrow must be declared beside them.
 fn junctors_are_declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     let outer = Value::Object(map.clone());
-    let inner = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|j| {
-        map.get(j).and_then(Value::as_array).into_iter().flatten().enumerate().map(move |(i, v)| (format!("{j}[{i}]"), v))
-    });
+    let inner = ["allOf", "anyOf", "oneOf"]
+        .into_iter()
+        .flat_map(|j| map.get(j).and_then(Value::as_array).into_iter().flatten().enumerate().map(move |(i, v)| (format!("{j}[{i}]"), v)));
     for (name, nested) in inner.chain(map.get("not").map(|v| ("not".to_owned(), v))) {
         declared(nested, &outer, &format!("{path}.{name}"), path, errors);
     }
@@ -288,14 +333,17 @@ mod tests {
         let schema = json!({"properties": {"a": {}, "l": {"type": "array"}, "o": {"type": "object", "properties": {"x": {"type": "string"}}, "additionalProperties": {"type": "string"}},
             "d": {"type": "integer", "default": "x"}}, "anyOf": [{"properties": {"z": {"type": "string"}}}]});
         let texts: Vec<String> = check(&schema, "s").iter().map(ToString::to_string).collect();
-        assert_eq!(texts, [
-            "s.type: Required value: must not be empty at the root",
-            "s.properties[a].type: Required value: must not be empty for specified object fields",
-            "s.properties[d].default: Invalid value: \"string\": s.properties[d].default in body must be of type integer: \"string\"",
-            "s.properties[l].items: Required value: must be specified",
-            "s.properties[o].additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive",
-            "s.properties[z]: Required value: because it is defined in s.anyOf[0].properties[z]",
-            "s.anyOf[0].properties[z].type: Forbidden: must be empty to be structural",
-        ]);
+        assert_eq!(
+            texts,
+            [
+                "s.type: Required value: must not be empty at the root",
+                "s.properties[a].type: Required value: must not be empty for specified object fields",
+                "s.properties[d].default: Invalid value: \"string\": s.properties[d].default in body must be of type integer: \"string\"",
+                "s.properties[l].items: Required value: must be specified",
+                "s.properties[o].additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive",
+                "s.properties[z]: Required value: because it is defined in s.anyOf[0].properties[z]",
+                "s.anyOf[0].properties[z].type: Forbidden: must be empty to be structural",
+            ]
+        );
     }
 }

@@ -80,7 +80,12 @@ fn repeated_items(node: &Node, items: &[Value], path: &str, errors: &mut Vec<Fie
         List::Set => Some(item.clone()),
         List::Map(keys) => {
             let default = |k: &String| node.items.as_ref().and_then(|n| n.properties.get(k)).and_then(|n| n.default.clone());
-            Some(keys.iter().filter_map(|k| Some((k.clone(), item.get(k).cloned().or_else(|| default(k))?))).collect::<serde_json::Map<_, _>>().into())
+            Some(
+                keys.iter()
+                    .filter_map(|k| Some((k.clone(), item.get(k).cloned().or_else(|| default(k))?)))
+                    .collect::<serde_json::Map<_, _>>()
+                    .into(),
+            )
         }
     };
     let mut seen: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
@@ -289,20 +294,24 @@ mod tests {
             "l": {"type": "array", "maxItems": 1, "items": {"type": "string"}}, "p": {"x-kubernetes-int-or-string": true},
             "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}}}});
         let value = json!({"spec": {"n": 9, "s": "bbbb", "e": "C", "d": "x", "l": ["a", 1], "p": true, "set": ["q", "q"]}});
-        assert_eq!(texts(schema, value), [
-            "spec.need: Required value",
-            "spec.d: Invalid value: \"x\": spec.d in body must be of type date-time: \"x\"",
-            "spec.e: Unsupported value: \"C\": supported values: \"A\", \"B\"",
-            "spec.l: Too many: 2: must have at most 1 item",
-            "spec.l[1]: Invalid value: \"integer\": spec.l[1] in body must be of type string: \"integer\"",
-            "spec.n: Invalid value: 9: spec.n in body should be less than or equal to 5",
-            "spec.p: Invalid value: \"boolean\": spec.p in body must be of type integer,string: \"boolean\"",
-            "spec.s: Too long: may not be more than 3 bytes",
-            "spec.s: Invalid value: \"bbbb\": spec.s in body should match '^a'",
-            "spec.set[1]: Duplicate value: \"q\"",
-        ]);
-        assert_eq!(texts(json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"a": 1, "b": 2})), [
-            "<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
-        ]);
+        assert_eq!(
+            texts(schema, value),
+            [
+                "spec.need: Required value",
+                "spec.d: Invalid value: \"x\": spec.d in body must be of type date-time: \"x\"",
+                "spec.e: Unsupported value: \"C\": supported values: \"A\", \"B\"",
+                "spec.l: Too many: 2: must have at most 1 item",
+                "spec.l[1]: Invalid value: \"integer\": spec.l[1] in body must be of type string: \"integer\"",
+                "spec.n: Invalid value: 9: spec.n in body should be less than or equal to 5",
+                "spec.p: Invalid value: \"boolean\": spec.p in body must be of type integer,string: \"boolean\"",
+                "spec.s: Too long: may not be more than 3 bytes",
+                "spec.s: Invalid value: \"bbbb\": spec.s in body should match '^a'",
+                "spec.set[1]: Duplicate value: \"q\"",
+            ]
+        );
+        assert_eq!(
+            texts(json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"a": 1, "b": 2})),
+            ["<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid alternatives"]
+        );
     }
 }

@@ -46,7 +46,11 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
     for group in catalog.groups() {
         for version in &group.versions {
             let path = path_of(&group.name, version);
-            let stamps: Vec<&str> = catalog.of_version(&group.name, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str())).collect();
+            let stamps: Vec<&str> = catalog
+                .of_version(&group.name, version)
+                .filter(served)
+                .filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()))
+                .collect();
             let url = format!("/openapi/v3/{path}?hash={}", hash(&[&[build, &path][..], &stamps].concat()));
             paths.insert(path, json!({"serverRelativeURL": url}));
         }

@@ -34,8 +34,16 @@ pub fn selectable(group: &str, plural: &str) -> &'static [&'static str] {
             "status.nominatedNodeName",
         ],
         ("events.k8s.io", "events") => &[
-            "regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid", "regarding.apiVersion",
-            "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingController",
+            "type",
         ],
         ("", "events") => &[
             "involvedObject.kind",

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::meta;
 use crate::custom::structural;
+use crate::meta;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
@@ -96,10 +96,14 @@ fn approved(object: &Value, group: &str, errors: &mut Errors) {
     let path = format!("metadata.annotations[{APPROVED}]");
     let see = "see https://github.com/kubernetes/enhancements/pull/1111";
     match meta::annotation(object, APPROVED) {
-        None | Some("") => errors.push(FieldError::required(path, format!("protected groups must have approval annotation {APPROVED:?}, {see}"))),
+        None | Some("") => {
+            errors.push(FieldError::required(path, format!("protected groups must have approval annotation {APPROVED:?}, {see}")))
+        }
         Some(said) if said.starts_with("unapproved") || said.contains("://") => {}
         Some(said) => {
-            let why = format!("protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \"unapproved\", {see}");
+            let why = format!(
+                "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \"unapproved\", {see}"
+            );
             errors.push(FieldError::invalid(path, said, why));
         }
     }
@@ -135,7 +139,11 @@ fn versions(object: &Value, errors: &mut Errors) {
         scale(version, &path, errors);
         selectable(version, &path, errors);
         if version.get("deprecationWarning").is_some() && !read::flag(version, "deprecated") {
-            errors.push(FieldError::invalid(format!("{path}.deprecationWarning"), read::text(version, "deprecationWarning"), "can only be set for deprecated versions"));
+            errors.push(FieldError::invalid(
+                format!("{path}.deprecationWarning"),
+                read::text(version, "deprecationWarning"),
+                "can only be set for deprecated versions",
+            ));
         }
     }
 }
@@ -157,14 +165,22 @@ fn columns(version: &Value, path: &str, errors: &mut Errors) {
 
 fn scale(version: &Value, path: &str, errors: &mut Errors) {
     let Some(scale) = read::at(version, "subresources.scale") else { return };
-    for (field, roots, required) in [("specReplicasPath", &[".spec."][..], true), ("statusReplicasPath", &[".status."], true), ("labelSelectorPath", &[".spec.", ".status."], false)] {
+    for (field, roots, required) in [
+        ("specReplicasPath", &[".spec."][..], true),
+        ("statusReplicasPath", &[".status."], true),
+        ("labelSelectorPath", &[".spec.", ".status."], false),
+    ] {
         let (at, text) = (format!("{path}.subresources.scale.{field}"), read::text(scale, field));
         if text.is_empty() {
             if required {
                 errors.push(FieldError::required(at, ""));
             }
         } else if !roots.iter().any(|r| text.starts_with(r)) {
-            let why = if roots.len() == 1 { format!("should be a json path under {}", roots[0].trim_end_matches('.')) } else { "should be a json path under either .spec or .status".to_owned() };
+            let why = if roots.len() == 1 {
+                format!("should be a json path under {}", roots[0].trim_end_matches('.'))
+            } else {
+                "should be a json path under either .spec or .status".to_owned()
+            };
             errors.push(FieldError::invalid(at, text, why));
         } else if text.contains('[') {
             errors.push(FieldError::invalid(at, text, "should be a simple json path without array notation"));
@@ -196,9 +212,15 @@ fn selectable(version: &Value, path: &str, errors: &mut Errors) {
         let schema = read::at(version, "schema.openAPIV3Schema").unwrap_or(&Value::Null);
         let leaf = steps.fold(schema, |at, step| at["properties"].get(step).unwrap_or(&Value::Null));
         match leaf["type"].as_str() {
-            _ if leaf.is_null() || !text.starts_with('.') => errors.push(FieldError::invalid(at, text, "is an invalid path: does not refer to a valid field")),
+            _ if leaf.is_null() || !text.starts_with('.') => {
+                errors.push(FieldError::invalid(at, text, "is an invalid path: does not refer to a valid field"))
+            }
             Some("string" | "boolean" | "integer") => {}
-            _ => errors.push(FieldError::invalid(at, text, "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.")),
+            _ => errors.push(FieldError::invalid(
+                at,
+                text,
+                "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+            )),
         }
     }
 }
@@ -250,7 +272,11 @@ fn conversion(object: &Value, errors: &mut Errors) {
                 errors.push(FieldError::required(format!("{path}.webhook.conversionReviewVersions"), ""));
             } else if !read::texts(webhook, "conversionReviewVersions").iter().any(|v| matches!(*v, "v1" | "v1beta1")) {
                 let why = "must include at least one of v1, v1beta1";
-                errors.push(FieldError::invalid(format!("{path}.webhook.conversionReviewVersions"), read::texts(webhook, "conversionReviewVersions"), why));
+                errors.push(FieldError::invalid(
+                    format!("{path}.webhook.conversionReviewVersions"),
+                    read::texts(webhook, "conversionReviewVersions"),
+                    why,
+                ));
             }
             let client = webhook.get("clientConfig").unwrap_or(&Value::Null);
             let (url, service) = (!read::text(client, "url").is_empty(), read::at(client, "service").is_some());

@@ -13,6 +13,14 @@ fn names() -> Vec<(String, Ty)> {
     dynamic.into_iter().chain([("authorizer".to_owned(), Ty::Named("kubernetes.authorization.Authorizer"))]).collect()
 }
 
+/// MutatingAdmissionPolicyBinding: refused, because a bound policy that changes nothing would be worse than none.
+pub(super) fn mutating_binding(_: &Value, errors: &mut Errors) {
+    errors.push(FieldError::forbidden(
+        "spec.policyName",
+        "mutating admission policies are not enforced by this version; use a mutating webhook",
+    ));
+}
+
 /// ValidatingAdmissionPolicy.
 pub(super) fn validating(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
@@ -44,8 +52,14 @@ pub(super) fn validating(object: &Value, errors: &mut Errors) {
         if read::some_text(validation, "messageExpression").is_some_and(|m| !m.is_empty()) {
             expression(validation, "messageExpression", &path, Some(&TEXT), errors);
         }
-        if let Some(reason) = read::some_text(validation, "reason").filter(|r| !matches!(*r, "" | "Unauthorized" | "Forbidden" | "Invalid" | "RequestEntityTooLarge")) {
-            errors.push(FieldError::not_supported(format!("{path}.reason"), reason, &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"]));
+        if let Some(reason) = read::some_text(validation, "reason")
+            .filter(|r| !matches!(*r, "" | "Unauthorized" | "Forbidden" | "Invalid" | "RequestEntityTooLarge"))
+        {
+            errors.push(FieldError::not_supported(
+                format!("{path}.reason"),
+                reason,
+                &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"],
+            ));
         }
     }
     for (idx, annotation) in annotations.iter().enumerate() {

@@ -74,6 +74,7 @@ static RULES: &[Rules] = &[
     rule(NET, "IPAddress", names::path_segment, cluster::ip_address, any_change),
     rule("apiextensions.k8s.io", "CustomResourceDefinition", names::subdomain, definition::create, definition::update),
     rule("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", names::subdomain, policy::validating, any_change),
+    rule("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", names::subdomain, policy::mutating_binding, any_change),
     rule(RBAC, "Role", names::path_segment, rbac::role, any_change),
     rule(RBAC, "ClusterRole", names::path_segment, rbac::cluster_role, any_change),
     rule(RBAC, "RoleBinding", names::path_segment, rbac::role_binding, rbac::binding_update),

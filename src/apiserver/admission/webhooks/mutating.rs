@@ -38,7 +38,8 @@ impl Mutating {
             return Ok(());
         }
         if review.object.is_null() {
-            let why = format!("admission webhook {:?} attempted to modify the object, which is not supported for this operation", hook.name);
+            let why =
+                format!("admission webhook {:?} attempted to modify the object, which is not supported for this operation", hook.name);
             return Err(Status::internal(why));
         }
         let patched = schema::patch::json(&shown, &answer.patch).map_err(Status::internal)?;
@@ -115,4 +116,3 @@ impl Plugin for Mutating {
         Ok(())
     }
 }
-

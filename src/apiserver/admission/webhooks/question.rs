@@ -6,8 +6,8 @@ use bytes::Bytes;
 use schema::table::Gvk;
 use serde_json::{Value, json};
 
-use super::hook::Hook;
 use super::Outside;
+use super::hook::Hook;
 use crate::admission::Review;
 use crate::admission::matching::{Matched, as_requested};
 use crate::audit::Trail;
@@ -73,7 +73,9 @@ pub fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value
         "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old, "dryRun": review.dry_run,
         "options": a.options.as_ref(),
     });
-    for (key, text) in [("name", &a.name), ("namespace", &a.namespace), ("subResource", &a.subresource), ("requestSubResource", &a.subresource)] {
+    for (key, text) in
+        [("name", &a.name), ("namespace", &a.namespace), ("subResource", &a.subresource), ("requestSubResource", &a.subresource)]
+    {
         if !text.is_empty() {
             out[key] = json!(text);
         }
@@ -84,7 +86,13 @@ pub fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value
 /// Asks one webhook about the object in the version it wants.
 ///
 /// Errors: `Ok(Err(_))` is the webhook's doing, `Err(_)` ours.
-pub async fn ask(outside: &Outside, hook: &Hook, review: &Review<'_>, matched: &Matched, object: &Value) -> Result<Result<(Answer, Value), Failure>, Status> {
+pub async fn ask(
+    outside: &Outside,
+    hook: &Hook,
+    review: &Review<'_>,
+    matched: &Matched,
+    object: &Value,
+) -> Result<Result<(Answer, Value), Failure>, Status> {
     let Some(version) = hook.version else {
         let why = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
         return Ok(Err(Failure::Call(why.to_owned())));
@@ -124,7 +132,9 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         let (kind, api_version) = (review["kind"].as_str().unwrap_or_default(), review["apiVersion"].as_str().unwrap_or_default());
         if (kind, api_version) != ("AdmissionReview", "admission.k8s.io/v1") {
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-            return Err(call(format!("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}")));
+            return Err(call(format!(
+                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
+            )));
         }
         let answered = response["uid"].as_str().unwrap_or_default();
         if answered != uid {
@@ -136,8 +146,12 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         None => Vec::new(),
     };
     match response["patchType"].as_str() {
-        Some(_) if patch.is_empty() && version == "v1" => return Err(call("webhook returned response.patchType but not response.patch".to_owned())),
-        None if !patch.is_empty() && version == "v1" => return Err(call("webhook returned response.patch but not response.patchType".to_owned())),
+        Some(_) if patch.is_empty() && version == "v1" => {
+            return Err(call("webhook returned response.patchType but not response.patch".to_owned()));
+        }
+        None if !patch.is_empty() && version == "v1" => {
+            return Err(call("webhook returned response.patch but not response.patchType".to_owned()));
+        }
         Some(kind) if !patch.is_empty() && kind != "JSONPatch" => {
             return Err(call(format!("webhook returned invalid response.patchType of {kind:?}")));
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
 
+use super::Outside;
 use super::hook::{Hook, Hooks};
 use super::question::{self, Failure};
-use super::Outside;
 use crate::admission::matching::{Matched, configures_admission};
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
@@ -34,7 +34,10 @@ impl Validating {
             }
             Err(failure) => {
                 if matches!(&failure, Failure::Call(_)) && hook.ignores_failure {
-                    review.attributes.trail.note(&format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{}", hook.position), &hook.name);
+                    review
+                        .attributes
+                        .trail
+                        .note(&format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{}", hook.position), &hook.name);
                 }
                 failure.status(hook).map_or(Ok(()), Err)
             }
