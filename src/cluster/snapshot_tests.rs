@@ -1,3 +1,5 @@
+//! Snapshots are taken beside a running store, listed, pruned, restored; wrong names and files are refused.
+
 use std::os::unix::fs::PermissionsExt as _;
 
 use base::task::Group;

@@ -268,7 +268,11 @@ impl Parser {
                 // A file of one server block may leave the braces out.
                 _ if blocks.is_empty() => self.lines(None)?,
                 _ => {
-                    return Err(CorefileError { file: first.file, line: first.line, what: format!("'{{' expected after {:?}", first.text) });
+                    return Err(CorefileError {
+                        file: first.file,
+                        line: first.line,
+                        what: format!("'{{' expected after {:?}", first.text),
+                    });
                 }
             };
             if keys.is_empty() {

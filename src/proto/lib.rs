@@ -3,3 +3,4 @@
 //! In: nothing. Out: prost structs and the paths of the calls. It never knows what Kubernetes is.
 
 pub mod etcd;
+mod etcd_cluster;

@@ -6,6 +6,7 @@ pub mod authz;
 pub mod check;
 pub mod eval;
 mod functions;
+mod lexer;
 mod lists;
 mod network;
 mod operators;
