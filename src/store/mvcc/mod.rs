@@ -7,6 +7,7 @@ pub mod apply;
 pub mod database;
 pub mod hub;
 pub mod index;
+pub mod job;
 pub mod past;
 pub mod read;
 pub mod writer;

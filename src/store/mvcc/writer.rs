@@ -10,7 +10,7 @@ use openraft::storage::{LogFlushed, LogState};
 use openraft::{Entry, EntryPayload, LogId, RaftLogId as _, SnapshotMeta, StoredMembership, Vote};
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, OptionalExtension as _, params};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
 use crate::error::Error;
@@ -19,6 +19,7 @@ use crate::mvcc::apply::{Lease, Leases, Pass, check};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
+pub use crate::mvcc::job::{Answer, AppliedState, Job};
 use crate::mvcc::past;
 use crate::raft::TypeConfig;
 use crate::raft::command::{Command, Origin, Outcome};
@@ -31,39 +32,6 @@ pub const JOBS: usize = 16;
 /// Keys that one slice of a compaction looks at; a slice runs when no job waits, or after this many jobs.
 const SLICE_KEYS: usize = 2048;
 const SLICE_EVERY_JOBS: usize = 16;
-
-type Answer<T> = oneshot::Sender<Result<T, Error>>;
-
-/// Last applied entry and the membership then.
-pub type AppliedState = (Option<LogId<u64>>, StoredMembership<u64, Peer>);
-
-/// Work for the thread.
-pub enum Job {
-    /// Makes entries durable, and applies them at once if this member is alone.
-    Append { entries: Vec<Entry<TypeConfig>>, callback: LogFlushed<TypeConfig> },
-    /// Applies committed entries; those applied already are passed over.
-    Apply { entries: Vec<Entry<TypeConfig>>, reply: Answer<()> },
-    /// Reads the entries `from..to` from the log, fewer if they have more than `bytes_max` bytes.
-    Entries { from: u64, to: u64, bytes_max: usize, reply: Answer<Vec<Entry<TypeConfig>>> },
-    /// Drops entries from `since` on.
-    Truncate { since: u64, reply: Answer<()> },
-    /// Drops entries up to `upto`.
-    Purge { upto: LogId<u64>, reply: Answer<()> },
-    /// What the log holds.
-    LogState { reply: Answer<LogState<TypeConfig>> },
-    /// What the state machine holds.
-    Applied { reply: Answer<AppliedState> },
-    /// Makes the vote durable.
-    SaveVote { vote: Vote<u64>, reply: Answer<()> },
-    /// The vote.
-    ReadVote { reply: Answer<Option<Vote<u64>>> },
-    /// Keeps log rows from now on although this member is alone, as others are about to come. Answers with what is applied.
-    KeepLog { reply: Answer<Option<LogId<u64>>> },
-    /// Puts a received database in the place of this one.
-    Install { meta: SnapshotMeta<u64, Peer>, file: tempfile::TempPath, reply: Answer<()> },
-    /// Ends the thread.
-    Stop,
-}
 
 /// What the thread shares with the rest of the store.
 #[derive(Clone, Debug)]

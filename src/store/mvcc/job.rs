@@ -1,0 +1,43 @@
+//! What the thread that writes is asked to do.
+
+use openraft::storage::{LogFlushed, LogState};
+use openraft::{Entry, LogId, SnapshotMeta, StoredMembership, Vote};
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::member::Peer;
+use crate::raft::TypeConfig;
+
+/// Where an answer goes.
+pub type Answer<T> = oneshot::Sender<Result<T, Error>>;
+
+/// Last applied entry and the membership then.
+pub type AppliedState = (Option<LogId<u64>>, StoredMembership<u64, Peer>);
+
+/// Work for the thread.
+pub enum Job {
+    /// Makes entries durable, and applies them at once if this member is alone.
+    Append { entries: Vec<Entry<TypeConfig>>, callback: LogFlushed<TypeConfig> },
+    /// Applies committed entries; those applied already are passed over.
+    Apply { entries: Vec<Entry<TypeConfig>>, reply: Answer<()> },
+    /// Reads the entries `from..to` from the log, fewer if they have more than `bytes_max` bytes.
+    Entries { from: u64, to: u64, bytes_max: usize, reply: Answer<Vec<Entry<TypeConfig>>> },
+    /// Drops entries from `since` on.
+    Truncate { since: u64, reply: Answer<()> },
+    /// Drops entries up to `upto`.
+    Purge { upto: LogId<u64>, reply: Answer<()> },
+    /// What the log holds.
+    LogState { reply: Answer<LogState<TypeConfig>> },
+    /// What the state machine holds.
+    Applied { reply: Answer<AppliedState> },
+    /// Makes the vote durable.
+    SaveVote { vote: Vote<u64>, reply: Answer<()> },
+    /// The vote.
+    ReadVote { reply: Answer<Option<Vote<u64>>> },
+    /// Keeps log rows from now on although this member is alone, as others are about to come. Answers with what is applied.
+    KeepLog { reply: Answer<Option<LogId<u64>>> },
+    /// Puts a received database in the place of this one.
+    Install { meta: SnapshotMeta<u64, Peer>, file: tempfile::TempPath, reply: Answer<()> },
+    /// Ends the thread.
+    Stop,
+}
