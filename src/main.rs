@@ -13,6 +13,7 @@ mod front;
 mod host;
 mod identity;
 mod images;
+mod life;
 mod local_path;
 mod logging;
 mod pause;

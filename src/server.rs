@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
@@ -11,7 +11,7 @@ use apiserver::guards::Parts;
 use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
-use base::task::{Fatal, Group};
+use base::task::Group;
 use base::time::Clock;
 use client::informer::Informers;
 use cluster::credentials::Passwords;
@@ -22,7 +22,6 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
 use crate::addons::{self, AddonError, Variables};
@@ -33,6 +32,7 @@ use crate::datastore::{self, DatastoreError};
 use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
+use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
 use crate::{cli, encryption, identity, snapshots};
@@ -69,10 +69,8 @@ pub(crate) enum ServerError {
     Join(#[from] FrontError),
     #[error(transparent)]
     Addon(#[from] AddonError),
-    #[error("cannot start the async runtime")]
-    Runtime(#[source] io::Error),
-    #[error("ended because a part of it did")]
-    Fatal(#[from] Fatal),
+    #[error(transparent)]
+    Life(#[from] LifeError),
 }
 
 /// Runs the server until SIGTERM or SIGINT. Pods keep running.
@@ -83,11 +81,7 @@ pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
         return Ok(());
     }
     let plan = Plan::of(args)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServerError::Runtime)?;
-    let done = runtime.block_on(run(plan));
-    // Blocking threads (a slow disk) must not hold up the exit.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    done
+    life::block_on(run(plan))
 }
 
 /// The flags after checking: addresses parsed, defaults derived.
@@ -156,33 +150,11 @@ impl Plan {
 }
 
 async fn run(plan: Plan) -> Result<(), ServerError> {
-    let (root, mut fatal) = Group::root("kedge");
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServerError::Runtime)?;
+    let (root, fatal) = Group::root("kedge");
     // Stopped in this order: nobody works for a store that is closed.
     let (workers, serving, storage) = (root.child("workers"), root.child("api"), root.child("store"));
-    let outcome = tokio::select! {
-        built = build(&plan, &workers, &serving, &storage) => match built {
-            Ok(()) => {
-                notify("READY=1");
-                info!(version = cli::VERSION, "kedge is up");
-                tokio::select! {
-                    _ = terminate.recv() => Ok(()),
-                    _ = interrupt.recv() => Ok(()),
-                    Some(fatal) = fatal.recv() => Err(fatal.into()),
-                }
-            }
-            Err(err) => Err(err),
-        },
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    };
-    notify("STOPPING=1");
-    info!("stopping; pods keep running");
-    for group in [workers, serving, storage, root] {
-        group.shutdown().await;
-    }
-    outcome
+    let groups = [workers.clone(), serving.clone(), storage.clone(), root];
+    life::live("kedge", build(&plan, &workers, &serving, &storage), groups, fatal).await
 }
 
 /// Builds every room in the order of the road, each on what was built before.
@@ -232,7 +204,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     write_kubeconfig(plan, &pki)?;
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
-    let images = images.await.map_err(ServerError::from)?;
+    let images = images.await.map_err(LifeError::from)?;
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| data_dir.join("storage"));
     let local_path = images.as_ref().ok().filter(|_| plan.deploys("local-storage"));
@@ -408,10 +380,4 @@ fn renew_certificates(pki: Arc<Pki>, group: &Group) {
             }
         }
     });
-}
-
-fn notify(state: &str) {
-    if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
-        warn!(err = %err, "cannot tell systemd about our state");
-    }
 }

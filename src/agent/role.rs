@@ -10,7 +10,7 @@ use base::backoff::Backoff;
 use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
-use base::task::{Fatal, Group};
+use base::task::Group;
 use base::time::Clock;
 use client::informer::{Informer, Informers};
 use client::transport::{self, Clients, Credential};
@@ -27,7 +27,6 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use pki::error::PkiError;
 use pki::node_key::NodeKey;
 use pki::token::JoinToken;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -36,6 +35,7 @@ use crate::cli::{self, AgentArgs};
 use crate::front::Given;
 use crate::host::{self, HostError};
 use crate::images::SystemImages;
+use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 
 /// Between looks at the certificates' remaining life.
@@ -70,10 +70,8 @@ pub(crate) enum RoleError {
     Listen { addr: SocketAddr, source: io::Error },
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("cannot start the async runtime")]
-    Runtime(#[source] io::Error),
-    #[error("ended because a part of it did")]
-    Fatal(#[from] Fatal),
+    #[error(transparent)]
+    Life(#[from] LifeError),
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or only asks whether it could.
@@ -82,11 +80,7 @@ pub(crate) fn main(args: AgentArgs) -> Result<(), RoleError> {
         return Err(RoleError::NotRoot);
     }
     logging::start(args.debug, args.log.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(RoleError::Runtime)?;
-    let done = runtime.block_on(run(args));
-    // Blocking threads (a slow disk) must not hold up the exit.
-    runtime.shutdown_timeout(Duration::from_secs(2));
-    done
+    life::block_on(run(args))
 }
 
 /// The flags after checking.
@@ -138,36 +132,14 @@ impl Plan {
 
 async fn run(args: AgentArgs) -> Result<(), RoleError> {
     let plan = Plan::of(args)?;
-    let (root, mut fatal) = Group::root("kedge");
+    let (root, fatal) = Group::root("kedge");
     if plan.args.check {
         return check(&plan, &root).await;
     }
-    let mut terminate = signal(SignalKind::terminate()).map_err(RoleError::Runtime)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RoleError::Runtime)?;
     // Stopped in this order: the node's parts use the balancer to the last.
     let (workers, paths) = (root.child("workers"), root.child("paths"));
-    let outcome = tokio::select! {
-        built = build(&plan, &workers, &paths) => match built {
-            Ok(()) => {
-                notify("READY=1");
-                info!(version = cli::VERSION, node = %plan.node_name, "kedge agent is up");
-                tokio::select! {
-                    _ = terminate.recv() => Ok(()),
-                    _ = interrupt.recv() => Ok(()),
-                    Some(fatal) = fatal.recv() => Err(fatal.into()),
-                }
-            }
-            Err(err) => Err(err),
-        },
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    };
-    notify("STOPPING=1");
-    info!("stopping; pods keep running");
-    for group in [workers, paths, root] {
-        group.shutdown().await;
-    }
-    outcome
+    let groups = [workers.clone(), paths.clone(), root];
+    life::live("kedge agent", build(&plan, &workers, &paths), groups, fatal).await
 }
 
 /// `--check`: the server's answer, in words.
@@ -195,7 +167,7 @@ async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Res
                 }
                 if told.as_ref() != Some(&refusal) {
                     warn!(why = %refusal, "cannot join yet, trying again");
-                    notify(&format!("STATUS=cannot join yet: {refusal}"));
+                    life::notify(&format!("STATUS=cannot join yet: {refusal}"));
                     told = Some(refusal);
                 }
                 tokio::time::sleep(backoff.next(&plan.rng)).await;
@@ -384,10 +356,4 @@ fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
             due = renewal.due();
         }
     });
-}
-
-fn notify(state: &str) {
-    if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
-        warn!(err = %err, "cannot tell systemd about our state");
-    }
 }

@@ -156,7 +156,7 @@ fn watch(path: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
     use inotify::{CreateFlags, WatchFlags};
     let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
     inotify::add_watch(&fd, path.parent()?, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO).ok()?;
-    AsyncFd::new(fd).ok()
+    base::sys::watched(fd).ok()
 }
 
 impl Reader {

@@ -96,7 +96,8 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
     let paths = |list: &[&str]| if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() };
     let apparmor = apparmor(making, &own, &pod);
     let capabilities = own.capabilities.clone().unwrap_or_default();
-    Ok(cri::LinuxContainerSecurityContext {
+    #[allow(deprecated, reason = "containerd before 1.7 reads only the old spelling of the AppArmor profile")]
+    let made = cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
             add_capabilities: capabilities.add.unwrap_or_default(),
             drop_capabilities: capabilities.drop.unwrap_or_default(),
@@ -119,8 +120,8 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
         readonly_paths: paths(&READONLY),
         seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()), privileged, making.seccomp_root)),
         ..Default::default()
-    }
-    .with_image_user(making, user))
+    };
+    Ok(made.with_image_user(making, user))
 }
 
 trait WithImageUser {

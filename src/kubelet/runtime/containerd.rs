@@ -13,7 +13,6 @@ use base::files::{FileError, create_private_dir, read_if_exists, write_atomic};
 use base::rng::Rng;
 use base::task::Group;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 use tracing::{info, warn};
 
@@ -243,7 +242,7 @@ impl Daemon {
 async fn wait_for_exit(pid: Pid) {
     let Ok(fd) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
     // A pidfd becomes readable when its process ends.
-    if let Ok(fd) = AsyncFd::new(fd) {
+    if let Ok(fd) = base::sys::watched(fd) {
         let _ended = fd.readable().await;
     }
 }

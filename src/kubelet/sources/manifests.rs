@@ -54,7 +54,7 @@ fn watch(dir: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         let wanted = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::DELETE;
         inotify::add_watch(&fd, dir, wanted)?;
-        AsyncFd::new(fd)
+        base::sys::watched(fd)
     });
     made.inspect_err(|err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every 20 s")).ok()
 }

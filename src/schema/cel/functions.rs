@@ -17,7 +17,7 @@ use super::{lists, network, strings, time};
 use crate::quantity::Quantity;
 
 /// `name(args)`.
-pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
+pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
     run.pay(args.iter().map(weight).sum())?;
     match (name, args) {
         ("size", [of]) => size(of),
@@ -80,7 +80,7 @@ pub fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
 }
 
 /// `target.name(args)`.
-pub fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> Outcome {
+pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> Outcome {
     run.pay(weight(target) + args.iter().map(weight).sum::<usize>())?;
     match (target, name, args) {
         (_, "size", []) => size(target),

@@ -9,7 +9,7 @@ use super::strings;
 use super::value::Val;
 
 /// A method of a list.
-pub fn method(run: &Run<'_>, list: &Arc<Vec<Val>>, name: &str, args: &[Val]) -> Outcome {
+pub(super) fn method(run: &Run<'_>, list: &Arc<Vec<Val>>, name: &str, args: &[Val]) -> Outcome {
     let place = |at: Option<usize>| Ok(Val::Int(at.map_or(-1, |i| i as i64)));
     let order = |a: &Val, b: &Val| a.order(b).unwrap_or(Ordering::Equal);
     match (name, args) {
@@ -68,7 +68,7 @@ fn flatten(run: &Run<'_>, list: &[Val], depth: i64) -> Result<Vec<Val>, Fault> {
 }
 
 /// `sets.contains` and its like.
-pub fn sets(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
+pub(super) fn sets(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
     let [Val::List(a), Val::List(b)] = args else { return error("no such overload") };
     run.pay(a.len().saturating_mul(b.len()))?;
     let has = |list: &[Val], item: &Val| list.iter().any(|x| x.same(item));
@@ -81,7 +81,7 @@ pub fn sets(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
 }
 
 /// `math.greatest` and its like.
-pub fn math(name: &str, args: &[Val]) -> Outcome {
+pub(super) fn math(name: &str, args: &[Val]) -> Outcome {
     let all: Vec<Val> = match args {
         [Val::List(list)] => list.to_vec(),
         other => other.to_vec(),

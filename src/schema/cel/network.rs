@@ -9,7 +9,7 @@ use super::functions::{address, net};
 use super::value::Val;
 
 /// An address; IPv4 inside IPv6 and zones are refused, as upstream refuses them.
-pub fn read_ip(text: &str) -> Option<IpAddr> {
+pub(super) fn read_ip(text: &str) -> Option<IpAddr> {
     let ip: IpAddr = text.parse().ok()?;
     match ip {
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => None,
@@ -18,13 +18,13 @@ pub fn read_ip(text: &str) -> Option<IpAddr> {
 }
 
 /// A network.
-pub fn read_cidr(text: &str) -> Option<IpNet> {
+pub(super) fn read_cidr(text: &str) -> Option<IpNet> {
     let net: IpNet = text.parse().ok()?;
     read_ip(text.split('/').next().unwrap_or_default()).map(|_| net)
 }
 
 /// A method of an address.
-pub fn ip(ip: IpAddr, name: &str) -> Outcome {
+pub(super) fn ip(ip: IpAddr, name: &str) -> Outcome {
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
@@ -46,7 +46,7 @@ pub fn ip(ip: IpAddr, name: &str) -> Outcome {
 }
 
 /// A method of a network.
-pub fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
+pub(super) fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
     match (name, args) {
         ("ip", []) => Ok(Val::Ip(of.addr())),
         ("masked", []) => Ok(Val::Cidr(of.trunc())),

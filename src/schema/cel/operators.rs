@@ -9,7 +9,7 @@ use super::eval::{Fault, Outcome, Run, error};
 use super::value::Val;
 
 /// An operator's result; `None` if `name` is no operator.
-pub fn apply(run: &Run<'_>, name: &str, args: &[Val]) -> Option<Outcome> {
+pub(super) fn apply(run: &Run<'_>, name: &str, args: &[Val]) -> Option<Outcome> {
     Some(match (name, args) {
         ("_==_", [a, b]) => run.pay(weight(a).min(weight(b))).map(|()| Val::Bool(a.same(b))),
         ("_!=_", [a, b]) => run.pay(weight(a).min(weight(b))).map(|()| Val::Bool(!a.same(b))),
@@ -42,7 +42,7 @@ pub fn apply(run: &Run<'_>, name: &str, args: &[Val]) -> Option<Outcome> {
 }
 
 /// How large a value is, for what walks it.
-pub fn weight(value: &Val) -> usize {
+pub(super) fn weight(value: &Val) -> usize {
     match value {
         Val::Text(s) => 1 + s.len() / 10,
         Val::Bytes(b) => 1 + b.len() / 10,

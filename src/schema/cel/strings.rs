@@ -11,7 +11,7 @@ use crate::custom::formats;
 use crate::validate::names::{self, NameUse};
 
 /// A method of a text.
-pub fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outcome {
+pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outcome {
     let chars = || text.chars().collect::<Vec<char>>();
     match (name, args) {
         ("contains", [Val::Text(x)]) => Ok(Val::Bool(text.contains(x.as_ref()))),
@@ -65,7 +65,7 @@ fn compile(pattern: &str) -> Result<Regex, Fault> {
 }
 
 /// Whether a text matches a pattern.
-pub fn matches(text: &str, pattern: &str) -> Outcome {
+pub(super) fn matches(text: &str, pattern: &str) -> Outcome {
     Ok(Val::Bool(compile(pattern)?.is_match(text)))
 }
 
@@ -101,14 +101,14 @@ fn split(text: &str, separator: &str, rest: &[Val]) -> Vec<String> {
 }
 
 /// `list.join()`.
-pub fn join(list: &[Val], rest: &[Val]) -> Outcome {
+pub(super) fn join(list: &[Val], rest: &[Val]) -> Outcome {
     let separator = if let [Val::Text(s)] = rest { s.as_ref() } else { "" };
     let texts: Option<Vec<&str>> = list.iter().map(|v| if let Val::Text(t) = v { Some(t.as_ref()) } else { None }).collect();
     texts.map(|t| Val::text(&t.join(separator))).ok_or_else(|| Fault::Error("no such overload".into()))
 }
 
 /// What `string()` makes of a value.
-pub fn show(of: &Val) -> Option<String> {
+pub(super) fn show(of: &Val) -> Option<String> {
     Some(match of {
         Val::Bool(b) => b.to_string(),
         Val::Int(n) => n.to_string(),
@@ -176,12 +176,12 @@ fn plain(value: &Val) -> String {
 }
 
 /// Whether `format.named()` knows it.
-pub fn known_format(name: &str) -> bool {
+pub(super) fn known_format(name: &str) -> bool {
     super::signatures::FORMATS.contains(&name)
 }
 
 /// What is wrong with a text of a named format.
-pub fn format_problems(format: &str, text: &str) -> Vec<String> {
+pub(super) fn format_problems(format: &str, text: &str) -> Vec<String> {
     match format {
         "dns1123Label" => names::dns_label_errors(text),
         "dns1123LabelPrefix" => names::dns_label_errors(text.trim_end_matches('-')),

@@ -1,0 +1,70 @@
+//! The life of a role (`kedge server`, `kedge agent`): built, ready, at work until it is told to stop or a part of it ends, stopped in order.
+
+use std::io;
+use std::time::Duration;
+
+use base::task::{Fatal, Group};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::cli;
+
+/// At the end of the process, for blocking threads: a slow disk must not hold up the exit.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Why a role did not begin, or ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LifeError {
+    #[error("cannot start the async runtime")]
+    Runtime(#[source] io::Error),
+    #[error("ended because a part of it did")]
+    Fatal(#[from] Fatal),
+}
+
+/// Runs a role to its end on a runtime of its own.
+pub(crate) fn block_on<E: From<LifeError>>(role: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(LifeError::Runtime)?;
+    let done = runtime.block_on(role);
+    runtime.shutdown_timeout(LAST_WORDS);
+    done
+}
+
+/// Waits for `built`, says that the role is up, and works until SIGTERM, SIGINT or a fatal end of a part. Then `stopped` end one after
+/// another, in their order, whatever happened. Pods keep running.
+pub(crate) async fn live<E: From<LifeError>>(
+    role: &str,
+    built: impl Future<Output = Result<(), E>>,
+    stopped: impl IntoIterator<Item = Group>,
+    mut fatal: mpsc::Receiver<Fatal>,
+) -> Result<(), E> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(LifeError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(LifeError::Runtime)?;
+    let work = async {
+        built.await?;
+        notify("READY=1");
+        info!(version = cli::VERSION, "{role} is up");
+        match fatal.recv().await {
+            Some(fatal) => Err(LifeError::Fatal(fatal).into()),
+            None => Ok(()),
+        }
+    };
+    let outcome = tokio::select! {
+        outcome = work => outcome,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    };
+    notify("STOPPING=1");
+    info!("stopping; pods keep running");
+    for group in stopped {
+        group.shutdown().await;
+    }
+    outcome
+}
+
+/// Tells systemd, if it started us.
+pub(crate) fn notify(state: &str) {
+    if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
+        warn!(err = %err, "cannot tell systemd about our state");
+    }
+}
