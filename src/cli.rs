@@ -390,9 +390,9 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
             let mut flags = flags_of(&mut command, "server");
             flags.extend(flags_of(&mut command, "agent"));
             let settings = Settings::read(Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
-            let dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
+            let mut dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
             let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
-            all.extend(dirs.last().or(env).map(OsString::from));
+            all.extend(dirs.next_back().or(env).map(OsString::from));
         }
     }
     let matches = command.try_get_matches_from(all).map_err(Refusal::Clap)?;

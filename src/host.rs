@@ -115,10 +115,11 @@ pub(crate) fn node_ip() -> Result<IpAddr, HostError> {
         socket.connect("192.0.2.1:9")?;
         socket.local_addr()
     });
-    if let Ok(addr) = by_route {
-        if !addr.ip().is_unspecified() && !addr.ip().is_loopback() {
-            return Ok(addr.ip());
-        }
+    if let Ok(addr) = by_route
+        && !addr.ip().is_unspecified()
+        && !addr.ip().is_loopback()
+    {
+        return Ok(addr.ip());
     }
     let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
     let ipv4 = addresses.filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));

@@ -154,7 +154,7 @@ async fn run(plan: Plan) -> Result<(), ServerError> {
     // Stopped in this order: nobody works for a store that is closed.
     let (workers, serving, storage) = (root.child("workers"), root.child("api"), root.child("store"));
     let groups = [workers.clone(), serving.clone(), storage.clone(), root];
-    life::live("kedge", build(&plan, &workers, &serving, &storage), groups, fatal).await
+    Box::pin(life::live("kedge", build(&plan, &workers, &serving, &storage), groups, fatal)).await
 }
 
 /// Builds every room in the order of the road, each on what was built before.

@@ -139,12 +139,12 @@ async fn run(args: AgentArgs) -> Result<(), RoleError> {
     // Stopped in this order: the node's parts use the balancer to the last.
     let (workers, paths) = (root.child("workers"), root.child("paths"));
     let groups = [workers.clone(), paths.clone(), root];
-    life::live("kedge agent", build(&plan, &workers, &paths), groups, fatal).await
+    Box::pin(life::live("kedge agent", build(&plan, &workers, &paths), groups, fatal)).await
 }
 
 /// `--check`: the server's answer, in words.
 async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
-    let welcome = plan.joiner(group)?.join(&[plan.given.clone()], true).await.map_err(RoleError::Refused)?;
+    let welcome = plan.joiner(group)?.join(std::slice::from_ref(&plan.given), true).await.map_err(RoleError::Refused)?;
     println!("this machine may join https://{} as node {}", plan.given, plan.node_name);
     println!("server version: {}", welcome.version);
     println!("servers: {}", welcome.servers.join(", "));

@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 const WORKERS: usize = 5;
 
 /// What a reconciler reports.
+#[allow(clippy::error_impl_error, reason = "one Error per room")]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The API refused or was not reached.

@@ -7,6 +7,7 @@ use base::files::FileError;
 use crate::runtime::cri::CriError;
 
 /// The room's error.
+#[allow(clippy::error_impl_error, reason = "one Error per room, always written kubelet::error::Error by others")]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A program that runs containers is not installed.

@@ -179,18 +179,12 @@ pub fn unspecified(pod: &Value, watched: &[&String]) -> Vec<String> {
 
 /// Whether a quota with scopes looks at an object. Scopes speak of pods, one of them of claims.
 pub fn in_scope(quota: &Value, resource: &str, object: &Value) -> bool {
-    let scopes = quota["spec"]["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let expressions = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
+    let mut scopes = quota["spec"]["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut expressions = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
     let claim = resource == "persistentvolumeclaims";
     let fits = |scope: &str| resource == "pods" || claim && scope == "VolumeAttributesClass";
-    let mut none = true;
-    let mut holds = |held: bool| {
-        none = false;
-        held
-    };
-    let all = scopes.fold(true, |all, scope| holds(fits(scope) && has(object, scope)) && all);
-    let all = expressions.fold(all, |all, e| holds(fits(e["scopeName"].as_str().unwrap_or_default()) && matches(object, e)) && all);
-    none || all
+    scopes.all(|scope| fits(scope) && has(object, scope))
+        && expressions.all(|e| fits(e["scopeName"].as_str().unwrap_or_default()) && matches(object, e))
 }
 
 fn has(object: &Value, scope: &str) -> bool {

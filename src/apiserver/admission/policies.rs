@@ -329,10 +329,10 @@ fn refusal(policy: &Policy, binding: &Binding, review: &Review<'_>, complaint: &
     let why = format!("ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {}", policy.name, binding.name, complaint.message);
     let mut status = review.forbidden(&why);
     (status.code, status.reason) = match complaint.reason.as_str() {
-        "Forbidden" => (403, "Forbidden".into()),
-        "Unauthorized" => (401, "Unauthorized".into()),
-        "RequestEntityTooLarge" => (413, "RequestEntityTooLarge".into()),
-        _ => (422, "Invalid".into()),
+        "Forbidden" => (403, "Forbidden"),
+        "Unauthorized" => (401, "Unauthorized"),
+        "RequestEntityTooLarge" => (413, "RequestEntityTooLarge"),
+        _ => (422, "Invalid"),
     };
     status.causes.push(Cause { reason: String::new(), message: complaint.message.clone(), field: String::new() });
     status

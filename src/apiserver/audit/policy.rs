@@ -169,7 +169,7 @@ impl Rule {
     }
 
     fn resource(&self, a: &Attributes) -> bool {
-        if !self.namespaces.is_empty() && !self.namespaces.iter().any(|n| *n == a.namespace) {
+        if !self.namespaces.is_empty() && !self.namespaces.contains(&a.namespace) {
             return false;
         }
         if self.resources.is_empty() {

@@ -226,7 +226,9 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let (scheme, name, port) = scheme_name_port(&call.x.attributes.name);
     let service = pod(call, &name).await?;
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    let wanted = ports.iter().find(|p| port.is_empty() && ports.len() == 1 || p["name"] == json!(port) || p["port"].to_string() == port);
+    let number = port.parse::<u64>().ok();
+    let named = |p: &Value| p["name"].as_str() == Some(port.as_str()) || number.is_some() && p["port"].as_u64() == number;
+    let wanted = ports.iter().find(|p| port.is_empty() && ports.len() == 1 || named(p));
     let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
     let wanted = wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
     let slices = call.x.server.cache.ready("discovery.k8s.io", "endpointslices").await?;

@@ -49,7 +49,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             .is_some_and(|d| d.terminating)
     {
         let mut status = Status::method_not_allowed();
-        status.message = format!("create not allowed while custom resource definition is terminating");
+        status.message = "create not allowed while custom resource definition is terminating".to_owned();
         return Err(status);
     }
     if call.resource.plural == "bindings" {

@@ -42,10 +42,11 @@ type Told = (&'static str, &'static str, &'static str, String);
 /// Writes a condition; its transition time moves with its status only, its update time with any change.
 fn set(conditions: &mut Vec<DeploymentCondition>, (type_, status, reason, message): Told, now: Timestamp) {
     let old = conditions.iter().find(|c| c.type_ == type_).cloned();
-    if let Some(old) = &old {
-        if old.status == status && old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(&message) {
-            return;
-        }
+    let same = |old: &DeploymentCondition| {
+        old.status == status && old.reason.as_deref() == Some(reason) && old.message.as_deref() == Some(&message)
+    };
+    if old.as_ref().is_some_and(same) {
+        return;
     }
     let since = old.filter(|old| old.status == status).and_then(|old| old.last_transition_time);
     conditions.retain(|c| c.type_ != type_);

@@ -261,7 +261,8 @@ impl Binder {
                 let mut updated = volume.clone();
                 updated.annotations_mut().remove(BOUND_BY_US);
                 updated.spec.get_or_insert_default().claim_ref = None;
-                Ok(drop(self.volumes_api().replace(&volume.name_any(), &PostParams::default(), &updated).await?))
+                self.volumes_api().replace(&volume.name_any(), &PostParams::default(), &updated).await?;
+                Ok(())
             }
             Some(_) => Ok(()),
         }
@@ -325,7 +326,8 @@ impl Binder {
         let status = updated.status.get_or_insert_default();
         status.phase = Some(phase.to_owned());
         (status.access_modes, status.capacity) = (None, None);
-        Ok(drop(self.claims_api(claim).replace_status(&claim.name_any(), &PostParams::default(), &updated).await?))
+        self.claims_api(claim).replace_status(&claim.name_any(), &PostParams::default(), &updated).await?;
+        Ok(())
     }
 
     async fn set_bound(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<(), Error> {

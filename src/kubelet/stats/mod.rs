@@ -173,7 +173,7 @@ fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp,
     let (name, now) = (name_of(stats), rfc3339_secs(at));
     let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
     let rate = used.and_then(|n| node.rates.rate(&format!("{uid}/{name}"), at, n));
-    let m = stats.memory.clone().unwrap_or_default();
+    let m = stats.memory.unwrap_or_default();
     let usage = Usage {
         memory: value(&m.usage_bytes),
         working_set: value(&m.working_set_bytes),

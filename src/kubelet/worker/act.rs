@@ -28,7 +28,7 @@ impl Worker {
     pub(super) async fn act(&mut self, command: Command) -> bool {
         match command {
             Command::MakeSandbox { attempt } => self.make_sandbox(attempt).await,
-            Command::Start { name, attempt, ended } => self.start_container(&name, attempt, ended).await,
+            Command::Start { name, attempt, ended } => Box::pin(self.start_container(&name, attempt, ended)).await,
             Command::Kill { id, name, why, probe } => {
                 let Some(seen) = self.observed.containers.iter().find(|c| c.id == id).cloned() else { return true };
                 let grace = probe.then(|| self.probes.grace(&name)).flatten().unwrap_or_else(|| self.grace());
@@ -125,7 +125,7 @@ impl Worker {
         if let Some(ended) = ended {
             self.backoffs.next(name, ended, self.node.clock.now());
         }
-        match self.try_start(&spec, role, attempt).await {
+        match Box::pin(self.try_start(&spec, role, attempt)).await {
             Ok(()) => {
                 self.waiting.remove(name);
                 true
@@ -146,10 +146,9 @@ impl Worker {
         let sandbox_config = self.sandbox_config(sandbox.attempt);
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
         self.image_volumes(spec, &role.field(&spec.name), &sandbox_config).await?;
-        let config = self.configure(spec, attempt, &image).await.map_err(Problem::from)?;
+        let config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
         let cri = self.node.runtime.cri.clone();
-        let id = cri
-            .create_container(&sandbox.id, config, sandbox_config)
+        let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await
             .map_err(|err| Problem::of_call("CreateContainerError", &err))?;
         self.resizing.made(&id, spec.resources.as_ref());

@@ -181,12 +181,13 @@ impl Worker {
             return Outcome::Retry;
         }
         if !self.admitted {
-            if self.observed.sandboxes.is_empty() && self.status.phase.as_deref().is_none_or(|p| p == "Pending") {
-                if let Err((reason, message)) = self.pods.admit(&self.node, &self.pod) {
-                    self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
-                    self.failure = Some((reason, format!("Pod was rejected: {message}")));
-                    return Outcome::Again;
-                }
+            if self.observed.sandboxes.is_empty()
+                && self.status.phase.as_deref().is_none_or(|p| p == "Pending")
+                && let Err((reason, message)) = self.pods.admit(&self.node, &self.pod)
+            {
+                self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
+                self.failure = Some((reason, format!("Pod was rejected: {message}")));
+                return Outcome::Again;
             }
             self.admitted = true;
             self.resizing.admit(&self.pod, &self.status);

@@ -31,7 +31,7 @@ enum Direction {
 }
 
 impl Direction {
-    fn of<'a>(self, policy: &'a Policy) -> Option<&'a [Rule]> {
+    fn of(self, policy: &Policy) -> Option<&[Rule]> {
         match self {
             Direction::Ingress => policy.ingress.as_deref(),
             Direction::Egress => policy.egress.as_deref(),

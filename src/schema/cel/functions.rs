@@ -220,7 +220,7 @@ fn convert(to: &str, of: &Val) -> Outcome {
 fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
     let other = match args {
         [] => None,
-        [Val::Quantity(other)] => Some((**other).clone()),
+        [Val::Quantity(other)] => Some(**other),
         [Val::Int(n)] => Some(Quantity::from_units(*n, q.notation())),
         _ => return error("no such overload"),
     };
@@ -230,8 +230,8 @@ fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
         ("asInteger", None) if q.is_whole() => Ok(Val::Int(q.value())),
         ("asInteger", None) => error("cannot convert value to integer"),
         ("asApproximateFloat", None) => Ok(Val::Double(if q.is_whole() { q.value() as f64 } else { q.milli_value() as f64 / 1000.0 })),
-        ("add", Some(other)) => Ok(Val::Quantity((**q).clone().add(other).into())),
-        ("sub", Some(other)) => Ok(Val::Quantity((**q).clone().sub(other).into())),
+        ("add", Some(other)) => Ok(Val::Quantity((**q).add(other).into())),
+        ("sub", Some(other)) => Ok(Val::Quantity((**q).sub(other).into())),
         ("isLessThan", Some(other)) => Ok(Val::Bool(**q < other)),
         ("isGreaterThan", Some(other)) => Ok(Val::Bool(**q > other)),
         ("compareTo", Some(other)) => Ok(Val::Int((**q).cmp(&other) as i64)),

@@ -14,7 +14,8 @@ pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors
         return;
     }
     bounds(node, value, path, errors);
-    if !node.enums.is_empty() && !(value.is_null() && node.nullable) && !node.enums.iter().any(|e| same(e, value)) {
+    let absent = value.is_null() && node.nullable;
+    if !absent && !node.enums.is_empty() && !node.enums.iter().any(|e| same(e, value)) {
         let texts: Vec<String> = node.enums.iter().map(|e| e.as_str().map_or_else(|| e.to_string(), str::to_owned)).collect();
         let supported: Vec<&str> = texts.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(shown(path), value.clone(), &supported));

@@ -223,7 +223,7 @@ impl Writer {
             error!(err = %Chain(err), "cannot append to the log");
         }
         for callback in callbacks {
-            callback.log_io_completed(result.as_ref().map(|()| ()).map_err(|err| std::io::Error::other(err.to_string())));
+            callback.log_io_completed(result.as_ref().copied().map_err(|err| std::io::Error::other(err.to_string())));
         }
     }
 
