@@ -1,22 +1,23 @@
-//! Packaged components: applied at start, the way a person would with `kubectl apply --server-side`.
+//! Packaged components: manifests that come with this program, and what the server itself keeps of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use base::chain::Chain;
 use base::task::Group;
 use client::informer::Informers;
+use cluster::addons::Packaged;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::ResourceExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::core::GroupVersionKind;
+use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
-use tracing::{info, warn};
+use tracing::warn;
 
-/// Our name in managedFields.
-const MANAGER: &str = "kedge-addons";
+/// Manifests that come with this program, by the names that `--disable` takes.
 const COREDNS: &str = include_str!("../manifests/coredns.yaml");
 const LOCAL_STORAGE: &str = include_str!("../manifests/local-storage.yaml");
+const METRICS_SERVER: &str = include_str!("../manifests/metrics-server.yaml");
+const RUNTIMES: &str = include_str!("../manifests/runtimes.yaml");
 
 /// Values of the variables in manifests, named as k3s names them.
 pub(crate) struct Variables {
@@ -24,17 +25,10 @@ pub(crate) struct Variables {
     pub(crate) cluster_dns: IpAddr,
     /// Domain of the cluster.
     pub(crate) cluster_domain: String,
-    /// The DNS server's image.
-    pub(crate) dns_image: String,
-}
-
-/// Why a packaged component could not be applied.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AddonError {
-    #[error("packaged manifest {name} is broken: {reason}")]
-    Manifest { name: &'static str, reason: String },
-    #[error("cannot apply {kind} {object} of {name}")]
-    Apply { name: &'static str, kind: String, object: String, source: kube::Error },
+    /// Where volumes of local-path lie.
+    pub(crate) storage_dir: String,
+    /// The DNS server's image, where this build can make one.
+    pub(crate) dns_image: Option<String>,
 }
 
 impl Variables {
@@ -44,45 +38,19 @@ impl Variables {
             .replace("%{CLUSTER_DNS_LIST}%", &format!("[\"{}\"]", self.cluster_dns))
             .replace("%{CLUSTER_DNS_IPFAMILYPOLICY}%", "SingleStack")
             .replace("%{CLUSTER_DOMAIN}%", &self.cluster_domain)
-            .replace("%{DNS_IMAGE}%", &self.dns_image)
+            .replace("%{DEFAULT_LOCAL_STORAGE_PATH}%", &self.storage_dir)
+            .replace("%{DNS_IMAGE}%", self.dns_image.as_deref().unwrap_or_default())
     }
-}
 
-/// Applies the DNS server's manifest.
-pub(crate) async fn deploy_dns(client: &kube::Client, variables: &Variables) -> Result<(), AddonError> {
-    deploy(client, "coredns", &variables.expand(COREDNS)).await
-}
-
-/// Applies the class `local-path`; its provisioner is one of the controllers.
-pub(crate) async fn deploy_local_storage(client: &kube::Client) -> Result<(), AddonError> {
-    deploy(client, "local-storage", LOCAL_STORAGE).await
-}
-
-async fn deploy(client: &kube::Client, name: &'static str, text: &str) -> Result<(), AddonError> {
-    let objects: Vec<DynamicObject> =
-        serde_saphyr::from_multiple(text).map_err(|err| AddonError::Manifest { name, reason: err.to_string() })?;
-    for object in objects {
-        apply(client, name, object).await?;
+    /// The packaged manifests, but those disabled.
+    pub(crate) fn packaged(&self, disabled: &BTreeSet<String>) -> Vec<Packaged> {
+        let all = [("coredns", COREDNS), ("local-storage", LOCAL_STORAGE), ("metrics-server", METRICS_SERVER), ("runtimes", RUNTIMES)];
+        if self.dns_image.is_none() && !disabled.contains("coredns") {
+            warn!("no DNS server is deployed: this build cannot make its image");
+        }
+        let wanted = all.into_iter().filter(|(name, _)| !disabled.contains(*name) && (*name != "coredns" || self.dns_image.is_some()));
+        wanted.map(|(name, text)| Packaged { name, text: self.expand(text) }).collect()
     }
-    info!(addon = name, "add-on applied");
-    Ok(())
-}
-
-async fn apply(client: &kube::Client, name: &'static str, object: DynamicObject) -> Result<(), AddonError> {
-    let types = object.types.clone().unwrap_or_default();
-    let broken = |reason: String| AddonError::Manifest { name, reason };
-    let gvk = GroupVersionKind::try_from(&types).map_err(|err| broken(err.to_string()))?;
-    let row = schema::catalog::Catalog::builtin()
-        .by_kind(&gvk.group, &gvk.version, &gvk.kind)
-        .ok_or_else(|| broken(format!("no kind {} {}", types.api_version, types.kind)))?;
-    let resource = ApiResource::from_gvk_with_plural(&gvk, &row.plural);
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
-    let params = PatchParams::apply(MANAGER).force();
-    let failed = |source| AddonError::Apply { name, kind: types.kind.clone(), object: object.name_any(), source };
-    api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await.map(drop).map_err(failed)
 }
 
 /// Marks this machine's node as one that carries the control plane: a label that nodes may not give themselves.
@@ -110,21 +78,29 @@ pub(crate) fn mark_control_plane(client: kube::Client, node_name: String, inform
 /// Keeps the key NodeHosts of the DNS server's ConfigMap: node names and their addresses, one node a line.
 pub(crate) fn keep_node_hosts(client: kube::Client, informers: &Informers, group: &Group) {
     let nodes = informers.get::<Node>();
+    // The ConfigMap may come later than this, and may be made anew.
+    let config_map = Informers::one(&client, "/api/v1/namespaces/kube-system/configmaps", "coredns", group);
     group.spawn("node-hosts", async move {
-        let mut changes = nodes.changes();
+        let (mut changes, mut config_changes) = (nodes.changes(), config_map.changes());
         nodes.synced().await;
+        config_map.synced().await;
         let mut written = None;
         loop {
-            let lines = node_hosts(&nodes.list());
-            if written.as_ref() != Some(&lines) {
+            // No cascade: a write of ours that changes nothing is no change of the object.
+            let now = config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list())));
+            if let Some((_, lines)) = now.as_ref().filter(|now| written.as_ref() != Some(*now)) {
                 let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
                 let patch = json!({"data": {"NodeHosts": lines}});
                 match api.patch("coredns", &PatchParams::default(), &Patch::Merge(patch)).await {
-                    Ok(_) => written = Some(lines),
+                    Ok(_) => written = now,
                     Err(err) => warn!(err = %Chain(&err), "cannot write node names for DNS"),
                 }
             }
-            changes.next().await;
+            // Cancel safe: both are read whole in the next turn.
+            tokio::select! {
+                _ = changes.next() => {}
+                _ = config_changes.next() => {}
+            }
         }
     });
 }

@@ -38,6 +38,7 @@ pub(crate) struct AgentConfig {
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) network: NetworkChoice,
+    pub(crate) registries: RegistryChoice,
     pub(crate) kubelet: kubelet::settings::Settings,
     pub(crate) search_path: OsString,
     /// The kubelet's server: certificate and the CAs of its clients.
@@ -54,6 +55,20 @@ pub(crate) struct NetworkChoice {
     pub(crate) external_ip: bool,
     pub(crate) ipv6_masquerade: bool,
     pub(crate) policies: bool,
+}
+
+/// What was chosen about registries.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistryChoice {
+    pub(crate) file: PathBuf,
+    /// Whether a registry itself is tried after its mirrors.
+    pub(crate) default_endpoint: bool,
+}
+
+impl RegistryChoice {
+    pub(crate) fn of(args: &crate::cli::NodeArgs) -> RegistryChoice {
+        RegistryChoice { file: args.private_registry.clone(), default_endpoint: !args.disable_default_registry_endpoint }
+    }
 }
 
 impl NetworkChoice {
@@ -136,6 +151,7 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         Some(endpoint) => RuntimeChoice::Endpoint(endpoint),
         None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir.join("containerd") },
     };
+    let managed = matches!(runtime, RuntimeChoice::Managed { .. });
     let pause_image = match (&config.pause_image, &config.images) {
         (Some(image), _) => image.clone(),
         (None, Some(images)) => images.pause.clone(),
@@ -157,7 +173,12 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         pause_image,
         cni_bin_dir: bin_dir,
         cni_conf_dir: conf_dir,
-        registry_config_dir: None,
+        images_dir: managed.then(|| agent_dir.join("images")),
+        registries: managed.then(|| kubelet::registries::Places {
+            file: config.registries.file,
+            certs_dir: agent_dir.join("etc/containerd/certs.d"),
+            default_endpoint: config.registries.default_endpoint,
+        }),
         cluster_dns: vec![config.cluster_dns],
         cluster_domain: config.cluster_domain,
         resolv_conf: config.resolv_conf,

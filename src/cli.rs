@@ -187,8 +187,9 @@ pub(crate) struct ServerArgs {
     /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_apiserver_arg: Vec<String>,
-    /// Packaged component not to deploy: coredns, local-storage, servicelb. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = ["coredns", "local-storage", "servicelb"], help_heading = "Components")]
+    /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file of the folder
+    /// server/manifests without its ending. May be repeated.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component, help_heading = "Components")]
     pub(crate) disable: Vec<String>,
 
     #[command(flatten)]
@@ -228,6 +229,12 @@ pub(crate) struct NodeArgs {
     /// Image of the pods' first process (default: made from this binary).
     #[arg(long, value_name = "IMAGE", help_heading = "Node")]
     pub(crate) pause_image: Option<String>,
+    /// Mirrors, credentials and authorities of registries.
+    #[arg(long, value_name = "FILE", default_value = "/etc/kedge/registries.yaml", help_heading = "Node")]
+    pub(crate) private_registry: PathBuf,
+    /// Do not ask a registry itself where its mirrors have failed.
+    #[arg(long, help_heading = "Node")]
+    pub(crate) disable_default_registry_endpoint: bool,
     /// Interface for the overlay (default: the one with the node's address).
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub(crate) flannel_iface: Option<String>,
@@ -273,6 +280,16 @@ pub(crate) struct AgentArgs {
 
 fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "want octal permission bits such as 0600".to_owned())
+}
+
+fn parse_component(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if plain {
+        Ok(name.to_owned())
+    } else {
+        Err("want a component's name such as coredns, or that of a file in server/manifests".to_owned())
+    }
 }
 
 fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
@@ -503,7 +520,8 @@ mod tests {
         assert!(server(&["--nod-name=x"], &[]).unwrap_err().contains("--nod-name"));
         assert!(server(&["--https-listen-port=70000"], &[]).unwrap_err().contains("--https-listen-port"));
         assert!(server(&["--write-kubeconfig-mode=9"], &[]).unwrap_err().contains("octal"));
-        assert!(server(&["--disable=traefik"], &[]).unwrap_err().contains("coredns"));
+        assert!(server(&["--disable=../x"], &[]).unwrap_err().contains("coredns"));
+        assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
         assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
     }
 }

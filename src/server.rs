@@ -1,8 +1,9 @@
 //! `kedge server`: one build per room, in order, dependencies as arguments; then it waits, and stops in the reverse order.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apiserver::ApiServer;
@@ -24,7 +25,7 @@ use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 use tracing::{info, warn};
 
-use crate::addons::{self, AddonError, Variables};
+use crate::addons::{self, Variables};
 use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
 use crate::cli::ServerArgs;
 use crate::connector::Direct;
@@ -67,8 +68,6 @@ pub(crate) enum ServerError {
     Agent(#[from] AgentError),
     #[error(transparent)]
     Join(#[from] FrontError),
-    #[error(transparent)]
-    Addon(#[from] AddonError),
     #[error(transparent)]
     Life(#[from] LifeError),
 }
@@ -219,12 +218,8 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
     scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
     front::tie_identities(supervisor.clone(), &informers, workers);
-    if plan.deploys("local-storage") {
-        addons::deploy_local_storage(&supervisor).await?;
-    }
-    if plan.deploys("coredns") {
-        deploy_dns(plan, &images, &supervisor, &informers, workers).await?;
-    }
+    keep_addons(plan, storage_dir, images.as_ref().ok(), &supervisor, workers)?;
+    addons::keep_node_hosts(supervisor.clone(), &informers, workers);
     if !plan.args.disable_agent {
         front::own_identity(&plan.node_name, data_dir, &supervisor).await?;
         let config = agent_config(plan, &pki, images)?;
@@ -276,6 +271,7 @@ async fn api_server(
         advertise_port: plan.args.https_listen_port,
         service_cidrs: vec![plan.service_cidr],
         node_ports: first..=last,
+        serve_usage: plan.deploys("metrics-server"),
         client_ca_pem: pki.authority(Ca::Client).bundle().to_owned(),
         request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
         arguments: plan.apiserver.clone(),
@@ -320,22 +316,28 @@ fn write_kubeconfig(plan: &Plan, pki: &Pki) -> Result<(), ServerError> {
     Ok(files::write_atomic(path, text.as_bytes(), plan.args.write_kubeconfig_mode)?)
 }
 
-async fn deploy_dns(
+/// Applies what is in the folder of manifests, and writes what comes with this program there first.
+fn keep_addons(
     plan: &Plan,
-    images: &Result<SystemImages, ImageError>,
+    storage_dir: PathBuf,
+    images: Option<&SystemImages>,
     client: &kube::Client,
-    informers: &Informers,
     group: &Group,
 ) -> Result<(), ServerError> {
-    let Ok(images) = images else {
-        warn!("no DNS server is deployed: this build cannot make its image");
-        return Ok(());
+    let variables = Variables {
+        cluster_dns: plan.cluster_dns,
+        cluster_domain: plan.args.cluster_domain.clone(),
+        storage_dir: storage_dir.display().to_string(),
+        dns_image: images.map(|images| images.dns.clone()),
     };
-    let variables =
-        Variables { cluster_dns: plan.cluster_dns, cluster_domain: plan.args.cluster_domain.clone(), dns_image: images.dns.clone() };
-    addons::deploy_dns(client, &variables).await?;
-    addons::keep_node_hosts(client.clone(), informers, group);
-    Ok(())
+    let disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
+    let config = cluster::addons::Config {
+        dir: plan.args.data_dir.join("server/manifests"),
+        server: plan.node_name.clone(),
+        packaged: variables.packaged(&disabled),
+        disabled,
+    };
+    Ok(cluster::addons::keep(config, client.clone(), group)?)
 }
 
 fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>) -> Result<AgentConfig, ServerError> {
@@ -360,6 +362,7 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         pause_image: plan.args.node.pause_image.clone(),
         labels: host::labels(&plan.args.node)?,
         taints: plan.taints.clone(),
+        registries: agent::RegistryChoice::of(&plan.args.node),
         network: NetworkChoice::of(&settings(plan).options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),

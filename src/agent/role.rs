@@ -297,6 +297,7 @@ fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError>
         pause_image: plan.args.node.pause_image.clone(),
         labels: host::labels(&plan.args.node)?,
         taints: host::taints(&plan.args.node)?,
+        registries: super::RegistryChoice::of(&plan.args.node),
         network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
         kubelet: kubelet::settings::Settings::parse(plan.args.node.kubelet_arg.iter().map(String::as_str))
             .map_err(|reason| RoleError::Settings(format!("--kubelet-arg: {reason}")))?,

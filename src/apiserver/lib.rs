@@ -39,6 +39,7 @@ pub mod services;
 pub mod status;
 pub mod stream;
 pub mod turn;
+pub mod usage;
 pub mod user;
 pub mod verbs;
 pub mod webhook;

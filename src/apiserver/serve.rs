@@ -28,9 +28,10 @@ use crate::custom::catalogs::Catalogs;
 use crate::flow::controller::Flow;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
-use crate::pipeline;
+use crate::usage::history::Histories;
 use crate::user::UserInfo;
 use crate::webhook::client::{Identity, Webhooks};
+use crate::{pipeline, usage};
 
 /// What a person or the role decides.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct Config {
     pub client_ca_pem: String,
     /// The same for the front proxy's certificates, PEM.
     pub request_header_ca_pem: String,
+    /// Whether this server answers for `metrics.k8s.io` where no APIService gives the group to another.
+    pub serve_usage: bool,
     /// Upstream's flags.
     pub arguments: Arguments,
     /// Wall time.
@@ -111,6 +114,8 @@ pub struct ApiServer {
     pub(crate) flow: Flow,
     /// What others say about themselves.
     pub(crate) documents: Documents,
+    /// What nodes and pods used, as kubelets said when they were asked last.
+    pub(crate) usage: Histories,
     /// Names of start steps that are not done: `/readyz` says no until the list is empty.
     pub(crate) pending: RwLock<Vec<&'static str>>,
     /// Only one service is given addresses at a time.
@@ -137,15 +142,17 @@ impl ApiServer {
         let lookup = Arc::clone(&cache) as Arc<dyn Lookup>;
         let guards = guards(Arc::clone(&lookup));
         let seats = config.arguments.inflight.0 + config.arguments.inflight.1;
+        let served = if config.serve_usage { vec![(usage::GROUP, usage::VERSION)] } else { Vec::new() };
         let server = Arc::new(ApiServer {
             config,
             catalogs,
             cache,
             guards,
             metrics: Arc::default(),
-            aggregation: Registry::new(Arc::clone(&lookup)),
+            aggregation: Registry::new(Arc::clone(&lookup), served),
             flow: Flow::new(Arc::clone(&lookup), seats),
             documents: Documents::default(),
+            usage: Histories::default(),
             pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
             allocating: tokio::sync::Mutex::default(),
         });

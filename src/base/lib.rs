@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod chain;
 pub mod cron;
 pub mod files;
+pub mod folder;
 pub mod limits;
 pub mod rng;
 pub mod secret;

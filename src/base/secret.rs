@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Holds a secret. Only [`Secret::expose`] gives it back, so a reader can find every use.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {

@@ -1,5 +1,5 @@
-//! This room makes several machines one cluster: joining by token, the tunnels over which servers reach nodes, and the balancer
-//! over which nodes reach servers.
+//! This room makes several machines one cluster: joining by token, the tunnels over which servers reach nodes, the balancer
+//! over which nodes reach servers, snapshots, and the add-ons in a server's folder.
 //!
 //! In: tokens, certificates of `pki`, connections of `wire`. Out: a node's credentials and settings, and ways to it. It never knows
 //! what a kubelet does with them.
@@ -23,3 +23,5 @@ pub mod tunnel;
 pub mod balancer;
 
 pub mod snapshot;
+
+pub mod addons;

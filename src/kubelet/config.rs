@@ -56,8 +56,10 @@ pub struct Config {
     pub cni_bin_dir: PathBuf,
     /// CNI network lists.
     pub cni_conf_dir: PathBuf,
-    /// containerd's `certs.d`, when registries are configured.
-    pub registry_config_dir: Option<PathBuf>,
+    /// Where registries are described; `None` where somebody else runs the runtime.
+    pub registries: Option<crate::registries::Places>,
+    /// Folder of images to bring in; `None` where somebody else runs the runtime.
+    pub images_dir: Option<PathBuf>,
     /// Addresses of the cluster's DNS service.
     pub cluster_dns: Vec<IpAddr>,
     /// e.g. `cluster.local`.

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::events::Kind;
 use crate::node::Node;
+use crate::runtime::catalog;
 use crate::runtime::cri::CriError;
 use crate::worker::backoff::Backoffs;
 
@@ -91,7 +92,11 @@ pub(crate) async fn ensure(
         return Err(NoImage { reason: "InvalidImageName", message, retry_at: None });
     }
     let failed = |err: &dyn std::fmt::Display| NoImage { reason: "ImageInspectError", message: err.to_string(), retry_at: None };
-    let here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
+    let mut here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
+    // It may be among those that are being brought in just now.
+    if here.is_none() && node.preload.wait().await {
+        here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
+    }
     match (policy(container), here) {
         ("Never", None) => {
             let message = format!("Container image \"{image}\" is not present with pull policy of Never");
@@ -140,10 +145,35 @@ pub(crate) async fn ensure(
 
 async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<(cri::Image, Duration), String> {
     let watch = Stopwatch::start();
-    let auth = credentials(node, pod, image).await;
-    let reference = node.runtime.cri.pull(image, auth, Some(sandbox.clone())).await.map_err(|err| err.to_string())?;
-    let found = node.runtime.cri.image(&reference).await.map_err(|err| err.to_string())?;
-    found.map(|image| (image, watch.elapsed())).ok_or_else(|| format!("image \"{image}\" vanished after its pull"))
+    let own = credentials(node, pod, image).await;
+    let found = fetch(node, image, own.into_iter().collect(), Some(sandbox.clone())).await?;
+    Ok((found, watch.elapsed()))
+}
+
+/// Pulls with the credentials given, then with those of registries.yaml, one after another; without any if there are none.
+pub(crate) async fn fetch(
+    node: &Node,
+    image: &str,
+    given: Vec<cri::AuthConfig>,
+    sandbox: Option<cri::PodSandboxConfig>,
+) -> Result<cri::Image, String> {
+    let mut tries: Vec<Option<cri::AuthConfig>> = given.into_iter().chain(node.registries.credentials(image)).map(Some).collect();
+    if tries.is_empty() {
+        tries.push(None);
+    }
+    let mut failure = String::new();
+    for auth in tries {
+        match node.runtime.cri.pull(image, auth, sandbox.clone()).await {
+            Ok(reference) => {
+                let found = node.runtime.cri.image(&reference).await.map_err(|err| err.to_string())?;
+                return found.ok_or_else(|| format!("image \"{image}\" vanished after its pull"));
+            }
+            // The first refusal is that of the most likely credentials.
+            Err(err) if failure.is_empty() => failure = err.to_string(),
+            Err(_) => {}
+        }
+    }
+    Err(failure)
 }
 
 /// The first pull secret that knows the image's registry.
@@ -174,7 +204,8 @@ fn find_auth(auths: &serde_json::Value, image: &str) -> Option<cri::AuthConfig> 
     };
     // A longer path is more exact: r.io/team before r.io.
     let covers = |place: &str| full == place || full.strip_prefix(place).is_some_and(|rest| rest.starts_with(['/', ':', '@']));
-    let (server, entry) =
+    // No server's address: containerd would take it for the only host that may see them, and these keys are no hosts.
+    let (_, entry) =
         auths.as_object()?.iter().filter(|(server, _)| covers(&place(server))).max_by_key(|(server, _)| place(server).len())?;
     let text = |key: &str| entry.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
     let (mut username, mut password) = (text("username"), text("password"));
@@ -183,13 +214,7 @@ fn find_auth(auths: &serde_json::Value, image: &str) -> Option<cri::AuthConfig> 
     {
         (username, password) = (user.to_owned(), pass.to_owned());
     }
-    Some(cri::AuthConfig {
-        username,
-        password,
-        server_address: server.clone(),
-        identity_token: text("identitytoken"),
-        ..Default::default()
-    })
+    Some(cri::AuthConfig { username, password, identity_token: text("identitytoken"), ..Default::default() })
 }
 
 /// Deletes images that no container uses when the disk fills.
@@ -244,6 +269,11 @@ async fn seen_now(node: &Node) -> Result<Vec<cri::Image>, CriError> {
 /// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
 pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<u64, CriError> {
     let images = seen_now(node).await?;
+    // Older versions do not tell over the CRI which images are pinned.
+    let pins: HashSet<String> = match catalog::list(&node.runtime.socket).await {
+        Ok(all) => all.into_iter().filter(|(_, known)| known.pinned).map(|(name, _)| name).collect(),
+        Err(_) => HashSet::new(),
+    };
     let now = node.clock.now();
     let ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
@@ -252,7 +282,7 @@ pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<
     let own = |tag: &String| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
     let mut unused: Vec<(Age, cri::Image)> = images
         .into_iter()
-        .filter(|image| !image.pinned && !image.repo_tags.iter().any(own))
+        .filter(|image| !image.pinned && !image.repo_tags.iter().any(|tag| own(tag) || pins.contains(tag)))
         .filter_map(|image| ages.get(&image.id).map(|age| (*age, image)))
         .filter(|(age, _)| age.used < now && old(age))
         .collect();

@@ -25,6 +25,10 @@ mod container;
 
 mod images;
 
+pub mod registries;
+
+mod preload;
+
 pub mod runtime;
 
 pub mod volumes;
@@ -71,6 +75,12 @@ use crate::node::Node;
 /// Errors: no containerd or runc on the machine, a folder that cannot be made.
 pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Runtime, Error> {
     config.prepare_dirs()?;
+    if let Some(places) = &config.registries {
+        registries::prepare(places)?;
+    }
+    if let Some(dir) = &config.images_dir {
+        preload::prepare(dir)?;
+    }
     runtime::start(config, group).await
 }
 
@@ -81,6 +91,8 @@ pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client
     let group = group.child("kubelet");
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
     let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));
+    preload::start(Arc::clone(&node), &group);
+    registries::follow(Arc::clone(&node), &group);
     let pods = manager::start(Arc::clone(&node), &group).await;
     register::start(Arc::clone(&node), &group);
     images::start_gc(Arc::clone(&node), &group);

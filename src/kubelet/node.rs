@@ -19,6 +19,8 @@ use crate::disk::Disk;
 use crate::events::Recorder;
 use crate::images::Pulls;
 use crate::manager::Host;
+use crate::preload::Ready;
+use crate::registries::Registries;
 use crate::runtime::Runtime;
 use crate::stats::Rates;
 use crate::stats::metrics::ProbeCounts;
@@ -40,6 +42,9 @@ pub(crate) struct Node {
     pub(crate) ref_changes: Mutex<Option<mpsc::Receiver<Ref>>>,
     pub(crate) tokens: Tokens,
     pub(crate) pulls: Pulls,
+    pub(crate) registries: Registries,
+    /// Whether the images of the folder are in.
+    pub(crate) preload: Ready,
     pub(crate) machine: Machine,
     pub(crate) group: Group,
     /// Set with the node object: events about the node carry its uid.
@@ -76,6 +81,8 @@ impl Node {
             ref_changes: Mutex::new(Some(changes)),
             tokens: Tokens::default(),
             pulls: Pulls::default(),
+            registries: Registries::default(),
+            preload: Ready::default(),
             rng: Rng::from_os(),
             group: group.clone(),
             node_uid: OnceLock::new(),

@@ -16,7 +16,7 @@ use crate::status::Status;
 use crate::verbs::{get, write};
 use crate::webhook::call::Place;
 use crate::webhook::client::ready;
-use crate::{keys, kinds};
+use crate::{keys, kinds, usage};
 
 /// Every backend is asked again after this, as upstream.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -73,9 +73,12 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
     });
 }
 
-/// Makes the APIServices of what this server answers itself and removes those of custom groups that are gone.
+/// Makes the APIServices of what this server answers itself and removes those of groups that are gone.
 pub async fn register(server: &Arc<ApiServer>) {
-    let wanted = local::wanted(&server.catalogs.now());
+    let mut wanted = local::wanted(&server.catalogs.now());
+    if server.config.serve_usage {
+        wanted.push(local::api_service(usage::GROUP, usage::VERSION, usage::PRIORITY, "true"));
+    }
     let existing = server.cache.list(GROUP, RESOURCE, None);
     let has = |name: &str| existing.iter().any(|o| meta::name(o) == name);
     let mut made: Vec<futures_util::future::BoxFuture<'_, Result<bool, Status>>> = Vec::new();
@@ -90,7 +93,8 @@ pub async fn register(server: &Arc<ApiServer>) {
         }
     }
     let gone = existing.iter().filter(|o| meta::labels(o).is_some_and(|l| l.get(local::MANAGED).is_some_and(|v| v == "true")));
-    for object in gone.filter(|o| !wanted.iter().any(|w| meta::name(w) == meta::name(o))) {
+    // Who gave such a group to a service of their own keeps it.
+    for object in gone.filter(|o| !o["spec"]["service"].is_object() && !wanted.iter().any(|w| meta::name(w) == meta::name(o))) {
         let Some(row) = kinds::stored(GROUP, RESOURCE) else { continue };
         let rv = meta::resource_version(object).parse().unwrap_or(0);
         if let Err(status) = write::remove(server, &row, "", meta::name(object), rv).await {

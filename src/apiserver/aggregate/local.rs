@@ -55,7 +55,8 @@ pub fn wanted(catalog: &Catalog) -> Vec<Value> {
         .collect()
 }
 
-fn api_service(group: &str, version: &str, (minimum, priority): (i64, i64), managed: &str) -> Value {
+/// One that says that this server answers.
+pub(super) fn api_service(group: &str, version: &str, (minimum, priority): (i64, i64), managed: &str) -> Value {
     json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
         "metadata": { "name": format!("{version}.{group}"), "labels": { MANAGED: managed } },

@@ -12,8 +12,11 @@ use crate::status::Status;
 use crate::user::UserInfo;
 use crate::webhook::client::Identity;
 
-/// Passes the request on, upgrades and watches included.
+/// Passes the request on, upgrades and watches included; what this server computes it answers.
 pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<Body>, Status> {
+    if service.computed {
+        return crate::usage::serve::run(x).await;
+    }
     let Some(endpoint) = service.service.clone().filter(|_| service.available) else { return Ok(unavailable("service unavailable")) };
     let mut identity = x.server.guards.front_proxy.clone();
     identity.insecure = service.insecure;

@@ -21,6 +21,8 @@ pub struct ApiService {
     pub version: String,
     /// The service that answers, without a path; `None`: this server does.
     pub service: Option<Endpoint>,
+    /// This server answers, but from no table of its own: from what others tell it ([`crate::usage`]).
+    pub computed: bool,
     /// Its certificate is not looked at.
     pub insecure: bool,
     /// `groupPriorityMinimum` and `versionPriority`.
@@ -30,7 +32,7 @@ pub struct ApiService {
 }
 
 impl ApiService {
-    fn of(object: &Value) -> ApiService {
+    fn of(object: &Value, computed: Computed<'_>) -> ApiService {
         let spec = &object["spec"];
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
         let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -45,6 +47,7 @@ impl ApiService {
             ca_pem: crate::webhook::call::ca_bundle(&spec["caBundle"]).unwrap_or_default(),
         });
         ApiService {
+            computed: service.is_none() && computed.iter().any(|(group, version)| spec["group"] == *group && spec["version"] == *version),
             name: meta::name(object).to_owned(),
             group: text("group"),
             version: text("version"),
@@ -56,22 +59,25 @@ impl ApiService {
     }
 }
 
+/// Groups and versions that this server computes.
+type Computed<'a> = &'a [(&'static str, &'static str)];
+
 /// All APIServices at one moment.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Answered by others, by group and version.
+    /// Answered by others, or computed, by group and version.
     pub remote: BTreeMap<(String, String), Arc<ApiService>>,
     /// Everybody's, by group and version.
     pub all: BTreeMap<(String, String), Arc<ApiService>>,
 }
 
 impl Known {
-    fn of(objects: &[Arc<Value>]) -> Known {
+    fn of(objects: &[Arc<Value>], computed: Computed<'_>) -> Known {
         let mut known = Known::default();
         for object in objects {
-            let service = Arc::new(ApiService::of(object));
+            let service = Arc::new(ApiService::of(object, computed));
             let key = (service.group.clone(), service.version.clone());
-            if service.service.is_some() {
+            if service.service.is_some() || service.computed {
                 known.remote.insert(key.clone(), service.clone());
             }
             known.all.insert(key, service);
@@ -123,13 +129,14 @@ fn kube_version(text: &str) -> (u8, u32, u32) {
 /// Keeps [`Known`] until an APIService changes.
 pub struct Registry {
     lookup: Arc<dyn Lookup>,
+    computed: Vec<(&'static str, &'static str)>,
     known: Mutex<(u64, Arc<Known>)>,
 }
 
 impl Registry {
-    /// Reads APIServices through `lookup`.
-    pub fn new(lookup: Arc<dyn Lookup>) -> Registry {
-        Registry { lookup, known: Mutex::new((u64::MAX, Arc::default())) }
+    /// Reads APIServices through `lookup`; this server computes the groups and versions `computed` if no service is named for them.
+    pub fn new(lookup: Arc<dyn Lookup>, computed: Vec<(&'static str, &'static str)>) -> Registry {
+        Registry { lookup, computed, known: Mutex::new((u64::MAX, Arc::default())) }
     }
 
     /// As it stands now.
@@ -137,7 +144,7 @@ impl Registry {
         let at = *self.lookup.changed(GROUP, RESOURCE).borrow();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.0 != at {
-            *known = (at, Arc::new(Known::of(&self.lookup.list(GROUP, RESOURCE, None))));
+            *known = (at, Arc::new(Known::of(&self.lookup.list(GROUP, RESOURCE, None), &self.computed)));
         }
         known.1.clone()
     }
@@ -172,7 +179,7 @@ mod tests {
     #[test]
     fn only_what_a_service_answers_is_passed_on() {
         let list = [service("a.example", "v1", true, 10), service("apps", "v1", false, 10)];
-        let registry = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o)))));
+        let registry = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o)))), Vec::new());
         assert_eq!(registry.backend("/apis/a.example/v1/things").unwrap().name, "v1.a.example");
         for path in ["/apis/apps/v1/deployments", "/apis/a.example", "/apis/a.example/v2", "/api/v1/pods"] {
             assert!(registry.backend(path).is_none(), "{path}");
@@ -180,9 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn a_computed_group_is_a_services_as_soon_as_one_is_named() {
+        let backend = |remote| {
+            let objects = Objects::of([(GROUP, RESOURCE, service("m", "v1", remote, 1))]);
+            Registry::new(Arc::new(objects), vec![("m", "v1")]).backend("/apis/m/v1/pods").map(|s| (s.computed, s.service.is_some()))
+        };
+        assert_eq!([backend(false), backend(true)], [Some((true, false)), Some((false, true))]);
+    }
+
+    #[test]
     fn the_higher_priority_and_then_the_more_stable_version_comes_first() {
         let list = [service("g", "v1beta1", true, 10), service("g", "v1", true, 10), service("g", "v1alpha1", true, 20)];
-        let known = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o))))).now();
+        let known = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o)))), Vec::new()).now();
         let versions: Vec<_> = known.versions("g").iter().map(|s| s.version.clone()).collect();
         assert_eq!(versions, ["v1alpha1", "v1", "v1beta1"]);
     }

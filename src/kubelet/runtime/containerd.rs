@@ -338,7 +338,7 @@ fn render_head(settings: &Settings<'_>, version: u32) -> String {
 }
 
 fn render_registry(settings: &Settings<'_>, table: &str) -> String {
-    match &settings.config.registry_config_dir {
+    match settings.config.registries.as_ref().map(|places| &places.certs_dir) {
         Some(dir) => format!("[plugins.{table}.registry]\n  config_path = {}\n", quoted(dir)),
         None => String::new(),
     }

@@ -8,6 +8,8 @@ pub mod events;
 
 pub(crate) mod tasks;
 
+pub(crate) mod catalog;
+
 pub(crate) mod labels;
 
 use std::path::PathBuf;

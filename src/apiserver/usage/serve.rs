@@ -1,0 +1,263 @@
+//! Requests for `metrics.k8s.io`: get and list of nodes and pods, as objects and as Tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::time::rfc3339_secs;
+use futures_util::FutureExt as _;
+use futures_util::stream::{self, StreamExt as _};
+use http::{Request, Response, StatusCode};
+use schema::fields::FieldSelector;
+use schema::labels::Selector;
+use schema::meta;
+use schema::quantity::{Notation, Quantity};
+use serde_json::{Value, json};
+use tracing::debug;
+use wire::Body;
+
+use super::history::{Pair, Use};
+use super::{GROUP, VERSION, document, page};
+use crate::connect::Target;
+use crate::lookup::Lookup as _;
+use crate::negotiate::{self, Output, Transform};
+use crate::pipeline::Exchange;
+use crate::respond;
+use crate::serve::ApiServer;
+use crate::status::Status;
+use crate::verbs::present::meta_version;
+
+/// A kubelet that does not answer by then is left out.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Kubelets that are asked at once.
+const AT_ONCE: usize = 32;
+/// A kubelet's page is not longer.
+const PAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Answers a request below `/apis/metrics.k8s.io/v1beta1`, or for one of the group's documents.
+pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
+    let output = negotiate::output(&x.parts.headers)?;
+    let a = x.attributes.clone();
+    if !a.is_resource {
+        let found = document::at(&a.path).ok_or_else(Status::no_such_resource)?;
+        return Ok(respond::value(StatusCode::OK, &found, output, &x.parts.headers));
+    }
+    let kind = match (a.resource.as_str(), a.subresource.as_str()) {
+        ("nodes", "") if a.namespace.is_empty() => "NodeMetrics",
+        ("pods", "") => "PodMetrics",
+        _ => return Err(Status::no_such_resource()),
+    };
+    if !matches!(a.verb.as_str(), "get" | "list") {
+        return Err(Status::method_not_supported(GROUP, &a.resource, &a.verb));
+    }
+    let filter = Filter::of(&a.label_selector, &a.field_selector)?;
+    let wanted = wanted(x.server, &a.resource, &a.namespace, &a.name, &filter);
+    let pairs = measure(x.server, &wanted).await;
+    let now = rfc3339_secs(x.server.config.clock.now());
+    let measured: Vec<Measured> =
+        wanted.iter().filter_map(|o| if kind == "NodeMetrics" { node(o, &pairs, &now) } else { pod(o, &pairs, &now) }).collect();
+    let value = if a.verb == "list" {
+        shaped(kind, measured, output)
+    } else {
+        let missing = || {
+            let name = if a.namespace.is_empty() { a.name.clone() } else { format!("{}/{}", a.namespace, a.name) };
+            Status::not_found(GROUP, if kind == "NodeMetrics" { "nodemetrics" } else { "podmetrics" }, &name)
+        };
+        let one = measured.into_iter().next().ok_or_else(missing)?;
+        match output.transform {
+            Transform::Table => shaped(kind, vec![one], output),
+            Transform::Metadata => metadata_only(&one.object, output),
+            Transform::Object => one.object,
+        }
+    };
+    Ok(respond::value(StatusCode::OK, &value, output, &x.parts.headers))
+}
+
+/// Both selectors of a list; what they see is the node or pod.
+struct Filter {
+    labels: Selector,
+    fields: FieldSelector,
+}
+
+impl Filter {
+    fn of(labels: &str, fields: &str) -> Result<Filter, Status> {
+        let labels = Selector::parse(labels).map_err(|err| Status::bad_request(err.to_string()))?;
+        let fields = FieldSelector::parse(fields).map_err(|err| Status::bad_request(err.to_string()))?;
+        if let Some(term) = fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace")) {
+            return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
+        }
+        Ok(Filter { labels, fields })
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        self.labels.matches_object(object) && self.fields.matches_object(object)
+    }
+}
+
+/// The nodes, or the pods that run, whose use is asked for.
+fn wanted(server: &ApiServer, resource: &str, namespace: &str, name: &str, filter: &Filter) -> Vec<Arc<Value>> {
+    let runs = |object: &Value| resource == "nodes" || object["status"]["phase"] == "Running";
+    let all = match name {
+        "" => server.cache.list("", resource, Some(namespace).filter(|ns| !ns.is_empty())),
+        name => server.cache.get("", resource, namespace, name).into_iter().collect(),
+    };
+    all.into_iter().filter(|object| runs(object) && filter.matches(object)).collect()
+}
+
+/// The node on which an object is, or which it is.
+fn node_of(object: &Value) -> &str {
+    object["spec"]["nodeName"].as_str().unwrap_or_else(|| meta::name(object))
+}
+
+/// Looks at every node that matters, many at once. Who does not answer is missing.
+async fn measure(server: &ApiServer, objects: &[Arc<Value>]) -> BTreeMap<String, Pair> {
+    let names: BTreeSet<&str> = objects.iter().map(|object| node_of(object)).collect();
+    server.usage.keep(|name| server.cache.get("", "nodes", "", name).is_some());
+    let looks = names.into_iter().filter_map(|name| server.cache.get("", "nodes", "", name)).map(|node| async move {
+        let name = meta::name(&node).to_owned();
+        let now = || server.config.clock.now();
+        let pair = server.usage.pair(&name, || look(server, Arc::clone(&node)).boxed(), now);
+        match tokio::time::timeout(ANSWER, pair).await {
+            Ok(Ok(pair)) => Some((name, pair)),
+            Ok(Err(status)) => {
+                debug!(node = %name, why = %status, "cannot read what a node uses");
+                None
+            }
+            Err(_) => {
+                debug!(node = %name, "a kubelet does not say in time what its node uses");
+                None
+            }
+        }
+    });
+    // Boxed: the compiler cannot prove the stream of borrowing futures Send otherwise.
+    let looks: Vec<futures_util::future::BoxFuture<'_, Option<(String, Pair)>>> = looks.map(|look| Box::pin(look) as _).collect();
+    stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(async |found| found).collect().await
+}
+
+async fn look(server: &ApiServer, node: Arc<Value>) -> Result<page::Page, Status> {
+    let path = "/metrics/resource".to_owned();
+    let request = Request::get(&path).body(wire::body::empty()).map_err(Status::internal)?;
+    let target = Target::Kubelet { node, path_and_query: path };
+    let answer = server.guards.connector.connect(target, request).await?;
+    let code = answer.status();
+    let bytes = wire::body::collect(answer.into_body(), PAGE_BYTES_MAX).await.map_err(Status::internal)?;
+    let text = String::from_utf8_lossy(&bytes);
+    if !code.is_success() {
+        return Err(Status::internal(format!("the kubelet answers {code}: {}", text.trim())));
+    }
+    Ok(page::parse(&text))
+}
+
+/// An object, and its cells of a Table.
+struct Measured {
+    object: Value,
+    used: Use,
+    window: String,
+}
+
+fn node(node: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measured> {
+    let pair = pairs.get(meta::name(node))?;
+    let used = pair.node()?;
+    let mut object = head("NodeMetrics", node, pair, now);
+    object["usage"] = usage(used);
+    Some(Measured { object, used, window: duration(pair.window()) })
+}
+
+fn pod(pod: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measured> {
+    let pair = pairs.get(node_of(pod))?;
+    let containers = pair.containers(meta::namespace(pod), meta::name(pod));
+    if containers.is_empty() {
+        return None;
+    }
+    let mut object = head("PodMetrics", pod, pair, now);
+    object["metadata"]["namespace"] = meta::namespace(pod).into();
+    object["containers"] = containers.iter().map(|(name, used)| json!({ "name": name, "usage": usage(*used) })).collect();
+    let used = containers.iter().fold(Use::default(), |sum, (_, one)| Use { cpu: sum.cpu + one.cpu, memory: sum.memory + one.memory });
+    Some(Measured { object, used, window: duration(pair.window()) })
+}
+
+fn head(kind: &str, of: &Value, pair: &Pair, now: &str) -> Value {
+    let mut object = json!({
+        "kind": kind, "apiVersion": format!("{GROUP}/{VERSION}"),
+        "metadata": { "name": meta::name(of), "creationTimestamp": now },
+        "timestamp": rfc3339_secs(pair.at()), "window": duration(pair.window()),
+    });
+    if let Some(labels) = meta::labels(of) {
+        object["metadata"]["labels"] = Value::Object(labels.clone());
+    }
+    object
+}
+
+fn cpu(used: Use) -> String {
+    format!("{}n", used.cpu).parse::<Quantity>().map_or_else(|_| "0".to_owned(), |q| q.to_string())
+}
+
+fn memory(used: Use) -> String {
+    Quantity::from_units(i64::try_from(used.memory).unwrap_or(i64::MAX), Notation::BinarySi).to_string()
+}
+
+fn usage(used: Use) -> Value {
+    json!({ "cpu": cpu(used), "memory": memory(used) })
+}
+
+/// As Go prints durations: `15.004s`, `1m30s`.
+fn duration(span: Duration) -> String {
+    let millis = span.as_millis();
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let secs = format!("{}.{:03}", rest / 1000, rest % 1000);
+    let secs = secs.trim_end_matches('0').trim_end_matches('.');
+    if minutes == 0 { format!("{secs}s") } else { format!("{minutes}m{secs}s") }
+}
+
+fn metadata_only(object: &Value, output: Output) -> Value {
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output), "metadata": object["metadata"] })
+}
+
+fn shaped(kind: &str, measured: Vec<Measured>, output: Output) -> Value {
+    match output.transform {
+        Transform::Object => {
+            let items: Vec<Value> = measured.into_iter().map(|m| m.object).collect();
+            json!({ "kind": format!("{kind}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {}, "items": items })
+        }
+        Transform::Metadata => {
+            let items: Vec<Value> = measured.iter().map(|m| metadata_only(&m.object, output)).collect();
+            json!({ "kind": "PartialObjectMetadataList", "apiVersion": meta_version(output), "metadata": {}, "items": items })
+        }
+        Transform::Table => table(&measured, output),
+    }
+}
+
+/// Columns as metrics-server has them.
+fn table(measured: &[Measured], output: Output) -> Value {
+    let column = |name: &str, format: &str, about: &str| json!({ "name": name, "type": "string", "format": format, "description": about, "priority": 0 });
+    let rows: Vec<Value> = measured
+        .iter()
+        .map(|m| json!({ "cells": [m.object["metadata"]["name"], cpu(m.used), memory(m.used), m.window], "object": metadata_only(&m.object, output) }))
+        .collect();
+    json!({
+        "kind": "Table", "apiVersion": meta_version(output), "metadata": {},
+        "columnDefinitions": [
+            column("Name", "name", "Name of the resource"), column("cpu", "quantity", ""), column("memory", "quantity", ""),
+            column("Window", "duration", ""),
+        ],
+        "rows": rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_written_as_metrics_server_does() {
+        assert_eq!(usage(Use { cpu: 1_234_567, memory: 2048 }), json!({ "cpu": "1234567n", "memory": "2Ki" }));
+        assert_eq!(usage(Use { cpu: 250_000_000, memory: 5000 }), json!({ "cpu": "250m", "memory": "5000" }));
+        assert_eq!([15_004, 1000, 90_000].map(|ms| duration(Duration::from_millis(ms))), ["15.004s", "1s", "1m30s"]);
+    }
+
+    #[test]
+    fn only_names_and_namespaces_are_fields_to_select_by() {
+        assert!(Filter::of("a=b", "metadata.name=x").is_ok());
+        assert_eq!(Filter::of("", "spec.nodeName=x").err().map(|s| s.code), Some(400));
+    }
+}

@@ -1,0 +1,264 @@
+//! The folder of images: archives are imported and lists pulled, at start and as they come, and what they bring is never collected.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use base::files::{create_private_dir, read_if_exists, write_atomic};
+use base::folder::FolderWatch;
+use base::task::Group;
+use base::time::Stopwatch;
+use k8s_cri::v1 as cri;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::error::Error;
+use crate::events::Kind;
+use crate::node::Node;
+use crate::runtime::catalog;
+
+/// Unpacking some gigabytes onto an SD card takes its time.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(1800);
+/// A pod waits so long for the images that were there at start, then it is on its own.
+const WAIT: Duration = Duration::from_secs(600);
+/// What failed is tried again after this, twice as long each time up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+
+/// What was brought in already, so that a restart does not do it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Cache(BTreeMap<String, Brought>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Brought {
+    size: u64,
+    /// Nanoseconds since 1970.
+    changed: i128,
+    images: BTreeSet<String>,
+}
+
+/// Whether what was in the folder at start is in containerd.
+pub(crate) struct Ready(watch::Sender<bool>);
+
+impl Default for Ready {
+    fn default() -> Ready {
+        Ready(watch::channel(false).0)
+    }
+}
+
+impl Ready {
+    /// Waits until the folder as it was at start is imported. Returns whether there was anything to wait for.
+    pub(crate) async fn wait(&self) -> bool {
+        let mut ready = self.0.subscribe();
+        if *ready.borrow() {
+            return false;
+        }
+        let _a_pod_is_not_held_for_ever = tokio::time::timeout(WAIT, ready.wait_for(|ready| *ready)).await;
+        true
+    }
+}
+
+/// What a file of the folder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Archive,
+    List,
+    /// A form that containerd's client cannot read.
+    Foreign,
+}
+
+fn form(name: &str) -> Option<Form> {
+    let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+    match () {
+        () if name.starts_with('.') => None,
+        () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"]) => Some(Form::Archive),
+        () if ends(&[".txt"]) => Some(Form::List),
+        () if ends(&[".tar.bz2", ".tbz", ".tar.lz4"]) => Some(Form::Foreign),
+        () => None,
+    }
+}
+
+/// Makes the folder; before the kubelet starts.
+pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
+    Ok(create_private_dir(dir)?)
+}
+
+/// Follows the folder until the group stops.
+pub(crate) fn start(node: Arc<Node>, group: &Group) {
+    let Some(dir) = node.config.images_dir.clone() else {
+        node.preload.0.send_replace(true);
+        return;
+    };
+    group.spawn("images-dir", async move {
+        let watch = FolderWatch::new(&dir);
+        if let Err(err) = &watch {
+            warn!(path = %dir.display(), err = %err, "cannot watch the folder of images: changes are seen at the next start");
+        }
+        let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        loop {
+            let well = round(&node, &dir).await;
+            node.preload.0.send_replace(true);
+            let due = async { if well { std::future::pending().await } else { tokio::time::sleep(backoff.next(&node.rng)).await } };
+            let changed = async {
+                match &watch {
+                    Ok(watch) => watch.changed().await,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            // Cancel safe: the folder is read whole in the next turn.
+            tokio::select! {
+                () = changed => {}
+                () = due => {}
+            }
+            if well {
+                backoff.reset();
+            }
+        }
+    });
+}
+
+/// Brings in what is new. Returns false if something has to be tried again.
+async fn round(node: &Node, dir: &Path) -> bool {
+    let cache_file = dir.join(".cache.json");
+    let kept = read_if_exists(&cache_file).ok().flatten().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let (before, mut now, mut well): (Cache, Cache, bool) = (kept.unwrap_or_default(), Cache::default(), true);
+    let here = match catalog::list(&node.runtime.socket).await {
+        Ok(here) => here,
+        Err(err) => {
+            // No list, no knowledge of what is missing; without containerd's service there is nothing to import into.
+            warn!(err = %err, "cannot list images, the folder of images waits");
+            return false;
+        }
+    };
+    for (path, size, changed) in files(dir) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let done = before.0.get(&name).filter(|b| b.size == size && b.changed == changed && b.images.iter().all(|i| here.contains_key(i)));
+        if let Some(done) = done {
+            now.0.insert(name, done.clone());
+            continue;
+        }
+        match bring(node, &path, form(&name)).await {
+            Ok(images) => {
+                now.0.insert(name, Brought { size, changed, images });
+            }
+            Err(why) => {
+                warn!(path = %path.display(), why, "cannot bring in images");
+                let text = format!("Failed to bring in images of {}: {why}", path.display());
+                node.events.node(&node.config.node_name, Kind::Warning, "ImagesDirFailed", text);
+                // What is no archive gets no better by waiting; a registry may come back.
+                well &= form(&name) != Some(Form::List);
+            }
+        }
+    }
+    if now != before {
+        let written = serde_json::to_vec_pretty(&now).map_err(|err| err.to_string());
+        if let Err(why) = written.and_then(|text| write_atomic(&cache_file, &text, 0o600).map_err(|err| Chain(&err).to_string())) {
+            warn!(why, "cannot remember which images are in");
+        }
+    }
+    well
+}
+
+/// Files with a meaning, by name.
+fn files(dir: &Path) -> Vec<(PathBuf, u64, i128)> {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| form(&entry.file_name().to_string_lossy()).is_some())
+        .filter_map(|entry| {
+            let meta = fs::metadata(entry.path()).ok().filter(fs::Metadata::is_file)?;
+            let changed = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+            Some((entry.path(), meta.len(), changed))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+async fn bring(node: &Node, path: &Path, form: Option<Form>) -> Result<BTreeSet<String>, String> {
+    let watch = Stopwatch::start();
+    let images = match form {
+        Some(Form::Archive) => import(node, path).await?,
+        Some(Form::List) => pull_all(node, path).await?,
+        _ => return Err("containerd's client reads .tar, .tar.gz and .tar.zst: pack it again".to_owned()),
+    };
+    for image in &images {
+        catalog::pin(&node.runtime.socket, image).await.map_err(|err| format!("cannot pin {image}: {err}"))?;
+    }
+    info!(path = %path.display(), n = images.len(), took_ms = watch.elapsed().as_millis(), "images brought in");
+    Ok(images)
+}
+
+/// Imports an archive, docker's or OCI's; returns the names that it brought.
+async fn import(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
+    let socket = &node.runtime.socket;
+    let listed = async || catalog::list(socket).await.map_err(|err| format!("cannot list images: {err}"));
+    let before = listed().await?;
+    let file = fs::File::open(path).map_err(|err| err.to_string())?;
+    let mut ctr = Command::new("ctr");
+    ctr.env("PATH", &node.config.search_path).arg("--address").arg(socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
+    let run = ctr.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).output();
+    let slow = |_| format!("ctr did not finish within {} s", IMPORT_TIMEOUT.as_secs());
+    let output = tokio::time::timeout(IMPORT_TIMEOUT, run).await.map_err(slow)?.map_err(|err| format!("cannot run ctr: {err}"))?;
+    if !output.status.success() {
+        return Err(format!("ctr refused it: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    // What is new or was written since: an archive writes every image it names, also one that was there.
+    let brought: BTreeSet<String> = listed()
+        .await?
+        .into_iter()
+        .filter(|(name, known)| before.get(name).is_none_or(|old| old.written != known.written))
+        .map(|(name, _)| name)
+        .filter(|name| !name.starts_with("sha256:"))
+        .collect();
+    if brought.is_empty() { Err("it holds no named image".to_owned()) } else { Ok(brought) }
+}
+
+/// Names in a list, one a line.
+fn names(text: &str) -> Vec<&str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+}
+
+async fn pull_all(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
+    let text = fs::read_to_string(path).map_err(|err| err.to_string())?;
+    let (mut pulled, mut failures) = (BTreeSet::new(), Vec::new());
+    for name in names(&text) {
+        let here = node.runtime.cri.image(name).await.map_err(|err| err.to_string())?;
+        let image = match here {
+            Some(image) => image,
+            None => match crate::images::fetch(node, name, Vec::new(), Some(cri::PodSandboxConfig::default())).await {
+                Ok(image) => image,
+                Err(why) => {
+                    failures.push(format!("{name}: {why}"));
+                    continue;
+                }
+            },
+        };
+        pulled.extend(image.repo_tags.into_iter().chain(image.repo_digests).take(1));
+    }
+    if failures.is_empty() { Ok(pulled) } else { Err(failures.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_archives_and_lists_count() {
+        let of = |name: &str| form(name);
+        assert_eq!([of("a.tar"), of("a.tar.gz"), of("a.tgz"), of("a.tar.zst")], [Some(Form::Archive); 4]);
+        assert_eq!(
+            (of("b.txt"), of("c.tar.bz2"), of(".cache.json"), of(".a.tar"), of("notes.md")),
+            (Some(Form::List), Some(Form::Foreign), None, None, None)
+        );
+        assert_eq!(names("# core\n\n nginx:1 \nquay.io/a/b\n"), ["nginx:1", "quay.io/a/b"]);
+    }
+}

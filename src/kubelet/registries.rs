@@ -1,0 +1,105 @@
+//! `registries.yaml`: mirrors, credentials and authorities of registries, as k3s users write it, in force as soon as it is saved.
+//!
+//! [`file`] reads it, [`hosts`] turns mirrors and TLS into containerd's `certs.d`, which containerd reads at every pull. Credentials go
+//! with each pull over the CRI and are in no file but that one.
+
+pub(crate) mod file;
+pub(crate) mod hosts;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base::chain::Chain;
+use base::files::{create_private_dir, read_if_exists};
+use base::folder::FolderWatch;
+use base::task::Group;
+use k8s_cri::v1 as cri;
+use tracing::{info, warn};
+
+use self::file::File;
+use crate::error::Error;
+use crate::events::Kind;
+use crate::node::Node;
+
+/// Where registries are described, and where containerd looks.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// `registries.yaml`.
+    pub file: PathBuf,
+    /// containerd's `certs.d`.
+    pub certs_dir: PathBuf,
+    /// Whether a registry itself is tried after its mirrors.
+    pub default_endpoint: bool,
+}
+
+/// What the file says now.
+#[derive(Default)]
+pub(crate) struct Registries(RwLock<Arc<File>>);
+
+impl Registries {
+    fn now(&self) -> Arc<File> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Credentials for the registries that may be asked for an image, each good for one of them alone.
+    pub(crate) fn credentials(&self, image: &str) -> Vec<cri::AuthConfig> {
+        self.now().credentials(image)
+    }
+
+    /// Reads the file and writes `certs.d`. Returns whether anything is new.
+    ///
+    /// Errors: one sentence; what was in force stays so.
+    fn load(&self, places: &Places) -> Result<bool, String> {
+        let text = read_if_exists(&places.file).map_err(|err| Chain(&err).to_string())?;
+        let file = File::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))?;
+        hosts::write(places, &file)?;
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = **now != file;
+        *now = Arc::new(file);
+        Ok(changed)
+    }
+}
+
+/// Before containerd starts: its folder must be there. A file that cannot be used is told of by [`follow`].
+pub(crate) fn prepare(places: &Places) -> Result<(), Error> {
+    create_private_dir(&places.certs_dir)?;
+    if let Err(why) = Registries::default().load(places) {
+        warn!(path = %places.file.display(), why, "registries are not configured");
+    }
+    Ok(())
+}
+
+/// Keeps what the file says in force until the group stops.
+pub(crate) fn follow(node: Arc<Node>, group: &Group) {
+    let Some(places) = node.config.registries.clone() else { return };
+    let dir = places.file.parent().unwrap_or(Path::new("/")).to_owned();
+    group.spawn("registries", async move {
+        let watch = std::fs::create_dir_all(&dir).and_then(|()| FolderWatch::new(&dir));
+        if let Err(err) = &watch {
+            warn!(path = %dir.display(), err = %err, "cannot watch the folder of registries.yaml: changes are seen at the next start");
+        }
+        let mut said = None;
+        loop {
+            match node.registries.load(&places) {
+                Ok(changed) => {
+                    if changed {
+                        info!(path = %places.file.display(), "registries configured");
+                    }
+                    said = None;
+                }
+                Err(why) => {
+                    if said.as_ref() != Some(&why) {
+                        warn!(path = %places.file.display(), why, "registries cannot be configured, what was in force stays so");
+                        let text = format!("{} cannot be used, what was in force stays so: {why}", places.file.display());
+                        node.events.node(&node.config.node_name, Kind::Warning, "InvalidRegistries", text);
+                    }
+                    said = Some(why);
+                }
+            }
+            match &watch {
+                Ok(watch) => watch.changed().await,
+                Err(_) => std::future::pending().await,
+            }
+        }
+    });
+}

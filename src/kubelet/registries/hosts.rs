@@ -1,0 +1,148 @@
+//! containerd's `certs.d/HOST/hosts.toml`, which it reads at every pull.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use base::chain::Chain;
+use base::files::{FileError, create_private_dir, read_if_exists, write_atomic};
+
+use super::Places;
+use super::file::{Endpoint, File, Mirror, Tls, own_endpoint};
+
+/// The first line of files that are ours to change.
+const MARK: &str = "# Written by kedge from registries.yaml; changes are lost.";
+
+/// Writes a folder for each registry that the file speaks of and removes those that it no longer does.
+pub(super) fn write(places: &Places, file: &File) -> Result<(), String> {
+    let said = |err: FileError| Chain(&err).to_string();
+    let wanted = render(file, places.default_endpoint)?;
+    for (name, text) in &wanted {
+        let dir = places.certs_dir.join(name);
+        create_private_dir(&dir).map_err(said)?;
+        let path = dir.join("hosts.toml");
+        if read_if_exists(&path).map_err(said)?.as_deref() != Some(text.as_bytes()) {
+            write_atomic(&path, text.as_bytes(), 0o600).map_err(said)?;
+        }
+    }
+    let list = fs::read_dir(&places.certs_dir).map_err(|err| said(FileError::at("cannot list", &places.certs_dir)(err)))?;
+    for entry in list.flatten() {
+        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path().join("hosts.toml"));
+        // What a person put there stays.
+        let ours = fs::read_to_string(&path).is_ok_and(|text| text.starts_with(MARK));
+        if ours && !wanted.contains_key(&name) {
+            fs::remove_file(&path).map_err(|err| said(FileError::at("cannot remove", &path)(err)))?;
+            let _others_files_keep_it = fs::remove_dir(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The files by folder. Pure.
+fn render(file: &File, default_endpoint: bool) -> Result<BTreeMap<String, String>, String> {
+    let mut out = BTreeMap::new();
+    let bare = |name: &str| name.split_once("://").map_or(name, |(_, rest)| rest).trim_end_matches('/').to_owned();
+    let mirrored: BTreeSet<String> = file.mirrors.keys().cloned().collect();
+    let configured = file.configs.iter().filter(|(_, config)| config.tls.is_some()).map(|(name, _)| bare(name));
+    for registry in mirrored.iter().cloned().chain(configured).collect::<BTreeSet<_>>() {
+        let folder = if registry == "*" { "_default".to_owned() } else { registry.clone() };
+        out.insert(folder, one(file, &registry, default_endpoint)?);
+    }
+    Ok(out)
+}
+
+fn one(file: &File, registry: &str, default_endpoint: bool) -> Result<String, String> {
+    let none = Mirror::default();
+    let mirror = file.mirror(registry).unwrap_or(&none);
+    let prefix = mirror.prefix()?;
+    let mut endpoints = Vec::new();
+    for text in &mirror.endpoint {
+        endpoints.push((Endpoint::parse(text)?, prefix.as_deref()));
+    }
+    // containerd tries the server named at the top after all others: the registry itself, or the last mirror.
+    let last = match (default_endpoint || endpoints.is_empty(), registry) {
+        (true, "*") => None,
+        (true, name) => Some((own_endpoint(name), None)),
+        (false, _) => endpoints.pop(),
+    };
+    let mut text = format!("{MARK}\n");
+    if let Some((endpoint, prefix)) = &last {
+        let (url, whole) = url(endpoint, *prefix);
+        text += &format!("server = {}\n", quoted(&url));
+        text += &settings(file, endpoint, whole, "");
+    }
+    for (endpoint, prefix) in &endpoints {
+        let (url, whole) = url(endpoint, *prefix);
+        text += &format!("\n[host.{}]\n", quoted(&url));
+        text += &settings(file, endpoint, whole, "  ");
+    }
+    Ok(text)
+}
+
+/// The URL, and whether containerd is to take its path as it is.
+fn url(endpoint: &Endpoint, prefix: Option<&str>) -> (String, bool) {
+    match (endpoint.path.as_str(), prefix) {
+        ("" | "/v2", None) => (endpoint.base.clone(), false),
+        (path, None) => (format!("{}{path}", endpoint.base), true),
+        ("", Some(prefix)) => (format!("{}/v2/{prefix}", endpoint.base), true),
+        (path, Some(prefix)) => (format!("{}{path}/{prefix}", endpoint.base), true),
+    }
+}
+
+fn settings(file: &File, endpoint: &Endpoint, whole_path: bool, indent: &str) -> String {
+    let mut text = format!("{indent}capabilities = [\"pull\", \"resolve\"]\n");
+    if whole_path {
+        text += &format!("{indent}override_path = true\n");
+    }
+    let tls = file.config(&endpoint.host).and_then(|config| config.tls.clone()).unwrap_or_default();
+    let Tls { ca_file, cert_file, key_file, insecure_skip_verify } = tls;
+    if !ca_file.is_empty() {
+        text += &format!("{indent}ca = [{}]\n", quoted(&ca_file));
+    }
+    if !cert_file.is_empty() {
+        text += &format!("{indent}client = [[{}, {}]]\n", quoted(&cert_file), quoted(&key_file));
+    }
+    if insecure_skip_verify {
+        text += &format!("{indent}skip_verify = true\n");
+    }
+    text
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    format!("{text:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "mirrors: {docker.io: {endpoint: ['https://m.lan:5000', 'http://n.lan/v2/sub'], rewrite: {'^(.*)$': 'hub/$1'}}, '*': {endpoint: ['https://m.lan:5000']}}\nconfigs: {'m.lan:5000': {tls: {ca_file: /ca.pem}}}\n";
+
+    #[test]
+    fn mirrors_come_before_the_registry_itself_unless_that_is_not_wanted() {
+        let file = File::parse(TEXT).unwrap();
+        let all = render(&file, true).unwrap();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["_default", "docker.io", "m.lan:5000"]);
+        assert_eq!(
+            all["docker.io"].strip_prefix(MARK).unwrap(),
+            "\nserver = \"https://registry-1.docker.io\"\ncapabilities = [\"pull\", \"resolve\"]\n\n\
+             [host.\"https://m.lan:5000/v2/hub\"]\n  capabilities = [\"pull\", \"resolve\"]\n  override_path = true\n  ca = [\"/ca.pem\"]\n\n\
+             [host.\"http://n.lan/v2/sub/hub\"]\n  capabilities = [\"pull\", \"resolve\"]\n  override_path = true\n"
+        );
+        assert!(!all["_default"].contains("server"));
+        let only = render(&file, false).unwrap();
+        assert!(only["docker.io"].contains("server = \"http://n.lan/v2/sub/hub\"") && !only["docker.io"].contains("registry-1"));
+    }
+
+    #[test]
+    fn files_of_registries_that_are_no_longer_named_go_and_a_persons_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places { file: "/none".into(), certs_dir: dir.path().to_owned(), default_endpoint: true };
+        write(&places, &File::parse(TEXT).unwrap()).unwrap();
+        fs::create_dir(dir.path().join("own.io")).unwrap();
+        fs::write(dir.path().join("own.io/hosts.toml"), "server = \"x\"").unwrap();
+        write(&places, &File::default()).unwrap();
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["own.io"]);
+    }
+}
