@@ -15,7 +15,7 @@ use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subc
 use crate::config_file::{ConfigError, FlagKind, Settings};
 use crate::datastore::StoreFlags;
 use crate::tokens::TokenArgs;
-use crate::{agent, cleanup, secrets_encrypt, server, snapshots, tokens, tools};
+use crate::{agent, certificates, cleanup, config_check, runtime_tools, secrets_encrypt, server, snapshots, status, tokens, tools};
 
 /// Where the configuration is looked for when nobody names a file.
 pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
@@ -52,6 +52,18 @@ enum Role {
     /// Take, list, delete and restore snapshots of the server's state.
     #[command(visible_alias = "etcd-snapshot")]
     Snapshot(Box<snapshots::SnapshotArgs>),
+    /// Show when certificates end, and have them made anew.
+    Certificate(certificates::CertificateArgs),
+    /// Show how this machine and its cluster are, what is wrong and what to do about it.
+    Status(status::StatusArgs),
+    /// Tell whether this machine can run kedge: kernel, cgroups, nftables, containerd. Fails if something needed is missing.
+    CheckConfig,
+    /// List the images of this node's containerd.
+    Images(runtime_tools::ImagesArgs),
+    /// List the containers of this node's containerd.
+    Ps(runtime_tools::PsArgs),
+    /// Print the log of a container of this node, named by its id or by its pod, without asking the API.
+    Logs(runtime_tools::LogsArgs),
     /// Look after the encryption of Secrets at rest.
     SecretsEncrypt(secrets_encrypt::SecretsEncryptArgs),
     /// Print a completion script for a shell.
@@ -184,6 +196,9 @@ pub(crate) struct ServerArgs {
     /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
     #[arg(long, value_name = "DIR", help_heading = "Components")]
     pub(crate) default_local_storage_path: Option<PathBuf>,
+    /// Seconds that certificates last, for tests of their renewal (default: a year).
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    pub(crate) certificate_life: Option<u64>,
     /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_apiserver_arg: Vec<String>,
@@ -340,10 +355,23 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             Ok(()) => 0,
             Err(why) => refuse(&why),
         },
+        Role::Certificate(args) => said(certificates::main(&args)),
+        Role::Status(args) => said(status::main(&args)),
+        Role::CheckConfig => config_check::main(),
+        Role::Images(args) => said(runtime_tools::images(&args)),
+        Role::Ps(args) => said(runtime_tools::ps(&args)),
+        Role::Logs(args) => said(runtime_tools::logs(&args)),
         Role::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());
             0
         }
+    }
+}
+
+fn said(done: Result<(), String>) -> i32 {
+    match done {
+        Ok(()) => 0,
+        Err(why) => refuse(&why),
     }
 }
 

@@ -3,8 +3,10 @@
 mod addons;
 mod admin;
 mod agent;
+mod certificates;
 mod cleanup;
 mod cli;
+mod config_check;
 mod config_file;
 mod connector;
 mod datastore;
@@ -17,10 +19,12 @@ mod life;
 mod local_path;
 mod logging;
 mod pause;
+mod runtime_tools;
 mod secrets_encrypt;
 mod server;
 mod signing;
 mod snapshots;
+mod status;
 mod tokens;
 mod tools;
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use apiserver::ApiServer;
 use apiserver::arguments::Arguments;
 use apiserver::guards::Parts;
-use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
 use base::task::Group;
@@ -23,10 +22,11 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::addons::{self, Variables};
 use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
+use crate::certificates::{Keeper, Kubeconfig};
 use crate::cli::ServerArgs;
 use crate::connector::Direct;
 use crate::datastore::{self, DatastoreError};
@@ -36,10 +36,7 @@ use crate::images::{ImageError, SystemImages};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
-use crate::{cli, encryption, identity, snapshots};
-
-/// Between looks at the certificates' remaining life.
-const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(12 * 3600);
+use crate::{certificates, cli, encryption, identity, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -170,6 +167,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
         &server_dir.join("tls"),
         pki::server::Options {
             clock: clock.clone(),
+            leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
             node_name: plan.node_name.clone(),
             node_ips: plan.node_ips.clone(),
             service_ips: plan.service_cidr.hosts().take(1).collect(),
@@ -200,7 +198,7 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
     let listener = wire::serve::Server::bind(addr, Some(tls), front as Arc<dyn wire::Handler>).await;
     listener.map_err(|source| ServerError::Listen { addr, source })?.start(serving);
     info!(addr = %addr, "API server is up");
-    write_kubeconfig(plan, &pki)?;
+    kubeconfig(plan).write(&pki)?;
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let images = images.await.map_err(LifeError::from)?;
@@ -227,7 +225,16 @@ async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
         agent::build(config, node, &informers, workers).await?;
     }
-    renew_certificates(pki, workers);
+    let dir = server_dir.join("tls");
+    let keeper = Keeper {
+        dir,
+        kubeconfig: kubeconfig(plan),
+        node_name: plan.node_name.clone(),
+        client: clients.for_user(identity::SUPERVISOR),
+        clock,
+        pki,
+    };
+    keeper.start(workers);
     Ok(())
 }
 
@@ -250,7 +257,7 @@ fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), Serve
 
 async fn api_server(
     plan: &Plan,
-    pki: &Pki,
+    pki: &Arc<Pki>,
     tunnels: Arc<Tunnels>,
     store: Arc<dyn store::Storage>,
     clock: &Clock,
@@ -272,6 +279,10 @@ async fn api_server(
         service_cidrs: vec![plan.service_cidr],
         node_ports: first..=last,
         serve_usage: plan.deploys("metrics-server"),
+        more_metrics: {
+            let (pki, clock) = (Arc::clone(pki), clock.clone());
+            apiserver::serve::MoreMetrics(Arc::new(move || certificates::metrics(&pki, &clock)))
+        },
         client_ca_pem: pki.authority(Ca::Client).bundle().to_owned(),
         request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
         arguments: plan.apiserver.clone(),
@@ -306,14 +317,10 @@ fn settings(plan: &Plan) -> Settings {
     }
 }
 
-fn write_kubeconfig(plan: &Plan, pki: &Pki) -> Result<(), ServerError> {
-    let path = &plan.args.write_kubeconfig;
-    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
-    }
+fn kubeconfig(plan: &Plan) -> Kubeconfig {
     let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
-    let text = pki.admin_kubeconfig(&format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port)));
-    Ok(files::write_atomic(path, text.as_bytes(), plan.args.write_kubeconfig_mode)?)
+    let url = format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port));
+    Kubeconfig { path: plan.args.write_kubeconfig.clone(), mode: plan.args.write_kubeconfig_mode, url }
 }
 
 /// Applies what is in the folder of manifests, and writes what comes with this program there first.
@@ -369,18 +376,4 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
         serving,
         images,
     })
-}
-
-/// Looks twice a day whether a certificate nears its end and swaps a new one in.
-fn renew_certificates(pki: Arc<Pki>, group: &Group) {
-    group.spawn("renew-certificates", async move {
-        loop {
-            tokio::time::sleep(RENEW_EVERY).await;
-            match pki.renew() {
-                Ok(renewed) if renewed.is_empty() => {}
-                Ok(renewed) => info!(n = renewed.len(), "certificates renewed"),
-                Err(err) => warn!(err = %Chain(&err), "cannot renew certificates"),
-            }
-        }
-    });
 }

@@ -318,10 +318,14 @@ struct Renewal {
 }
 
 impl Renewal {
-    fn due(&self) -> bool {
+    /// Seconds until two thirds of the certificates' life are over; none or fewer: they are due. So they are when a file is missing.
+    fn left_secs(&self) -> i64 {
         let stores = [&self.node.kubelet, &self.node.serving, &self.node.proxy];
         let ends = stores.iter().map(|store| store.current().not_after.as_second()).min().unwrap_or(0);
-        ends - self.clock.now().as_second() < RENEW_LEFT_SECS
+        let Some(written) = self.node.written_secs() else { return 0 };
+        // Certificates are valid from 1970 on; when they were written tells how long they were to last. A clock that was behind then
+        // makes that too long, which a year bounds.
+        ends - self.clock.now().as_second() - ((ends - written) / 3).clamp(0, RENEW_LEFT_SECS)
     }
 
     async fn renew(&self) -> Result<(), String> {
@@ -341,6 +345,10 @@ impl Renewal {
 /// Renews certificates at two thirds of their life, and at once after a start without a server.
 fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
     group.spawn("membership", async move {
+        let watch = base::folder::FolderWatch::flat(renewal.node.dir());
+        if let Err(err) = &watch {
+            warn!(err = %err, "cannot watch certificates: rotating them takes a restart");
+        }
         let mut due = at_once;
         loop {
             let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
@@ -353,8 +361,19 @@ fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
                     }
                 }
             }
-            tokio::time::sleep(renewal.rng.jitter(RENEW_LOOK, 10)).await;
-            due = renewal.due();
+            let left = Duration::from_secs(u64::try_from(renewal.left_secs()).unwrap_or(0).max(1));
+            let changed = async {
+                match &watch {
+                    Ok(watch) => watch.changed().await,
+                    Err(_) => std::future::pending().await,
+                }
+            };
+            // Cancel safe: everything is looked at anew.
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(left.min(RENEW_LOOK)) => {}
+            }
+            due = renewal.left_secs() <= 0;
         }
     });
 }

@@ -246,5 +246,6 @@ fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
 fn metrics(server: &ApiServer) -> String {
     let mut text = server.metrics.render(&server.cache.counts());
     text.push_str(&server.flow.render());
+    text.push_str(&(server.config.more_metrics.0)());
     text
 }

@@ -50,12 +50,24 @@ pub struct Config {
     pub request_header_ca_pem: String,
     /// Whether this server answers for `metrics.k8s.io` where no APIService gives the group to another.
     pub serve_usage: bool,
+    /// What else stands on the page of metrics.
+    pub more_metrics: MoreMetrics,
     /// Upstream's flags.
     pub arguments: Arguments,
     /// Wall time.
     pub clock: Clock,
     /// Names and ids.
     pub rng: Rng,
+}
+
+/// Writes a part of the page of metrics that this room knows nothing of.
+#[derive(Clone)]
+pub struct MoreMetrics(pub Arc<dyn Fn() -> String + Send + Sync>);
+
+impl std::fmt::Debug for MoreMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MoreMetrics")
+    }
 }
 
 /// Who guards the server; made by the role from `authn`, `authz` and `admission`.

@@ -19,6 +19,7 @@ const DEPTH_MAX: usize = 8;
 /// Watches a folder and those in it.
 pub struct FolderWatch {
     root: PathBuf,
+    depth_max: usize,
     fd: AsyncFd<OwnedFd>,
 }
 
@@ -27,8 +28,17 @@ impl FolderWatch {
     ///
     /// Errors: the kernel has no more watches (`fs.inotify.max_user_watches`), or the folder cannot be read.
     pub fn new(root: &Path) -> io::Result<FolderWatch> {
+        FolderWatch::down_to(root, DEPTH_MAX)
+    }
+
+    /// The same for a folder alone, without those in it.
+    pub fn flat(root: &Path) -> io::Result<FolderWatch> {
+        FolderWatch::down_to(root, 0)
+    }
+
+    fn down_to(root: &Path, depth_max: usize) -> io::Result<FolderWatch> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let watch = FolderWatch { root: root.to_owned(), fd: AsyncFd::new(fd)? };
+        let watch = FolderWatch { root: root.to_owned(), depth_max, fd: AsyncFd::new(fd)? };
         watch.add(root, 0)?;
         Ok(watch)
     }
@@ -49,7 +59,7 @@ impl FolderWatch {
             | WatchFlags::ATTRIB;
         // One that is watched already is not watched twice.
         inotify::add_watch(&self.fd, dir, wanted)?;
-        if depth >= DEPTH_MAX {
+        if depth >= self.depth_max {
             return Ok(());
         }
         for entry in fs::read_dir(dir)? {

@@ -116,6 +116,18 @@ impl NodeFiles {
         })
     }
 
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// When the oldest of the files was written, in seconds since 1970; `None` if one is missing.
+    pub fn written_secs(&self) -> Option<i64> {
+        use std::os::unix::fs::MetadataExt as _;
+        let all = STEMS.iter().flat_map(|stem| ["crt", "key"].map(|ending| path(&self.dir, stem, ending)));
+        all.map(|file| std::fs::metadata(file).ok().map(|meta| meta.mtime())).collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
     /// Shows the saved certificates from the next handshake on.
     pub fn swap(&self) -> Result<(), PkiError> {
         for (stem, store) in STEMS.iter().zip([&self.kubelet, &self.serving, &self.proxy]) {

@@ -97,7 +97,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
         return;
     };
     group.spawn("images-dir", async move {
-        let watch = FolderWatch::new(&dir);
+        let watch = FolderWatch::flat(&dir);
         if let Err(err) = &watch {
             warn!(path = %dir.display(), err = %err, "cannot watch the folder of images: changes are seen at the next start");
         }

@@ -74,7 +74,7 @@ pub(crate) fn follow(node: Arc<Node>, group: &Group) {
     let Some(places) = node.config.registries.clone() else { return };
     let dir = places.file.parent().unwrap_or(Path::new("/")).to_owned();
     group.spawn("registries", async move {
-        let watch = std::fs::create_dir_all(&dir).and_then(|()| FolderWatch::new(&dir));
+        let watch = std::fs::create_dir_all(&dir).and_then(|()| FolderWatch::flat(&dir));
         if let Err(err) = &watch {
             warn!(path = %dir.display(), err = %err, "cannot watch the folder of registries.yaml: changes are seen at the next start");
         }

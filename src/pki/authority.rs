@@ -28,6 +28,8 @@ pub struct Authority {
     bundle: String,
     chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
+    /// How long what it signs lasts.
+    leaf_life: Duration,
 }
 
 /// A freshly signed certificate with its key, both PEM; the certificate is followed by the authority's own.
@@ -66,7 +68,7 @@ impl Authority {
         }
         let issuer = Issuer::from_ca_cert_der(&chain[0], key).map_err(|err| PkiError::malformed("certificate", err))?;
         let bundle = chain.iter().map(|der| pem::encode("CERTIFICATE", der)).collect();
-        Ok(Authority { bundle, chain, issuer })
+        Ok(Authority { bundle, chain, issuer, leaf_life: LEAF_LIFE })
     }
 
     /// Reads an authority from its two files.
@@ -77,6 +79,16 @@ impl Authority {
             PkiError::Malformed { what: "private key", .. } => err.in_file(key),
             _ => err.in_file(cert),
         })
+    }
+
+    /// The same authority, whose leaves last `life` and no longer than [`LEAF_LIFE`].
+    pub fn with_leaf_life(self, life: Duration) -> Authority {
+        Authority { leaf_life: life.min(LEAF_LIFE), ..self }
+    }
+
+    /// How long its leaves last.
+    pub fn leaf_life(&self) -> Duration {
+        self.leaf_life
     }
 
     /// The certificate bundle that others must trust, PEM.
@@ -98,7 +110,7 @@ impl Authority {
     pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, PkiError> {
         let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
-        let mut params = params_for(&spec.common_name, &spec.organizations, now, LEAF_LIFE);
+        let mut params = params_for(&spec.common_name, &spec.organizations, now, self.leaf_life);
         params.subject_alt_names = spec.san_types().map_err(refused)?;
         self.finish(&mut params, spec.usage);
         let cert = params.signed_by(&key, &self.issuer).map_err(refused)?;

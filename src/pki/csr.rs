@@ -110,7 +110,7 @@ impl Authority {
         }
         let refused = |source| PkiError::Issue { subject: request.common_name.clone(), source };
         let asked = CertificateSigningRequestParams::from_der(&der.into()).map_err(refused)?;
-        let life = life.unwrap_or(LEAF_LIFE).clamp(Duration::from_secs(600), LEAF_LIFE);
+        let life = life.map_or(self.leaf_life(), |life| life.clamp(Duration::from_secs(600), LEAF_LIFE));
         let mut params = params_for(&request.common_name, &request.organizations, now, life);
         params.subject_alt_names =
             asked.params.subject_alt_names.into_iter().filter(|san| matches!(san, SanType::DnsName(_) | SanType::IpAddress(_))).collect();

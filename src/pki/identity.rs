@@ -32,6 +32,10 @@ pub struct Identity {
     pub subject: Vec<u8>,
     /// SHA-256 of the whole certificate, lower-case hex: upstream's credential id after `X509SHA256=`.
     pub sha256_hex: String,
+    /// What it may be used for: `ServerAuth`, `ClientAuth`, `CertSign`.
+    pub usages: Vec<&'static str>,
+    /// Whether it is an authority's.
+    pub is_ca: bool,
     /// Start of its life.
     pub not_before: Timestamp,
     /// End of its life.
@@ -53,6 +57,8 @@ pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
         issuer: cert.issuer().as_raw().to_vec(),
         subject: cert.subject().as_raw().to_vec(),
         sha256_hex: hex(&Sha256::digest(der)),
+        usages: usages(&cert),
+        is_ca: cert.is_ca(),
         not_before: timestamp(cert.validity().not_before.timestamp()),
         not_after: timestamp(cert.validity().not_after.timestamp()),
     })
@@ -69,6 +75,13 @@ pub(crate) fn attributes(name: &X509Name<'_>, oid: &str) -> Vec<String> {
         .filter(|attribute| attribute.attr_type().to_id_string() == oid)
         .filter_map(|attribute| attribute.as_str().ok().map(str::to_owned))
         .collect()
+}
+
+fn usages(cert: &X509Certificate<'_>) -> Vec<&'static str> {
+    let extended = cert.extended_key_usage().ok().flatten();
+    let has = |of: fn(&x509_parser::extensions::ExtendedKeyUsage<'_>) -> bool| extended.as_ref().is_some_and(|usage| of(usage.value));
+    let all = [("ServerAuth", has(|usage| usage.server_auth)), ("ClientAuth", has(|usage| usage.client_auth)), ("CertSign", cert.is_ca())];
+    all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
 fn timestamp(secs: i64) -> Timestamp {

@@ -14,7 +14,7 @@ pub mod jwt;
 pub mod kubeconfig;
 pub mod leaf;
 pub mod node_key;
-mod pem;
+pub mod pem;
 pub mod seal;
 pub mod server;
 pub mod tls;

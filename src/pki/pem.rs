@@ -6,7 +6,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use crate::error::PkiError;
 
 /// Every certificate of `text`, in order; at least one.
-pub(crate) fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PkiError> {
+pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PkiError> {
     let certs =
         CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>().map_err(|err| PkiError::malformed("certificate", err))?;
     if certs.is_empty() { Err(PkiError::malformed("certificate", "no CERTIFICATE block")) } else { Ok(certs) }

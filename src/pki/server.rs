@@ -11,7 +11,7 @@ use base::time::Clock;
 use jiff::Timestamp;
 use tracing::info;
 
-use crate::authority::{Authority, LEAF_LIFE};
+use crate::authority::Authority;
 use crate::bundle::Bundle;
 use crate::certstore::{CertStore, Pair};
 use crate::error::PkiError;
@@ -24,6 +24,8 @@ use crate::leaf::{Ca, Leaf, LeafSpec};
 pub struct Options {
     /// Wall time.
     pub clock: Clock,
+    /// How long a leaf lasts.
+    pub leaf_life: Duration,
     /// Name of this node.
     pub node_name: String,
     /// Addresses of this node.
@@ -55,7 +57,7 @@ impl Pki {
         let now = options.clock.now();
         let mut authorities = BTreeMap::new();
         for ca in Ca::ALL {
-            authorities.insert(ca, load_or_create_ca(dir, ca, now)?);
+            authorities.insert(ca, load_or_create_ca(dir, ca, now)?.with_leaf_life(options.leaf_life));
         }
         let service_key = load_or_create_service_key(dir)?;
         let mut pki = Pki { dir: dir.to_owned(), options, authorities, leaves: BTreeMap::new(), service_key };
@@ -107,18 +109,36 @@ impl Pki {
         crate::kubeconfig::kubeconfig(server_url, self.authority(Ca::Server).bundle(), &admin.cert_pem, admin.key_pem.expose())
     }
 
-    /// Reissues every leaf that has less than a third of its life left and swaps it in; says which.
+    /// Reissues every leaf that has less than a third of its life left, or whose files were taken away, and swaps it in; says which.
     pub fn renew(&self) -> Result<Vec<Leaf>, PkiError> {
         let now = self.options.clock.now();
         let mut renewed = Vec::new();
         for (leaf, store) in &self.leaves {
             let seen = identity::parse(&store.current().chain()[0])?;
-            if let Some(why) = reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)? {
+            let gone = !self.path(leaf.stem(), "crt").exists() || !self.path(leaf.stem(), "key").exists();
+            let stale = reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)?;
+            if let Some(why) = stale.or(gone.then_some("its files were taken away")) {
                 store.swap(self.issue_leaf(*leaf, why, now)?);
                 renewed.push(*leaf);
             }
         }
         Ok(renewed)
+    }
+
+    /// When [`Pki::renew`] will next have something to do, if nothing else changes.
+    pub fn next_renewal(&self) -> Timestamp {
+        let third = |leaf: &Leaf| i64::try_from(self.authority(leaf.ca()).leaf_life().as_secs() / 3).unwrap_or(0);
+        let due = self.leaves.iter().map(|(leaf, store)| store.current().not_after.as_second() - third(leaf));
+        due.min().and_then(|secs| Timestamp::from_second(secs).ok()).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The end of each certificate by its file's name, those of authorities included.
+    pub fn ends(&self) -> Result<BTreeMap<&'static str, Timestamp>, PkiError> {
+        let mut ends: BTreeMap<_, _> = self.leaves.iter().map(|(leaf, store)| (leaf.stem(), store.current().not_after)).collect();
+        for (ca, authority) in &self.authorities {
+            ends.insert(ca.stem(), authority.not_after()?);
+        }
+        Ok(ends)
     }
 
     fn path(&self, stem: &str, ending: &str) -> PathBuf {
@@ -153,7 +173,7 @@ impl Pki {
 /// Why a leaf must be made again, if it must.
 fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timestamp) -> Result<Option<&'static str>, PkiError> {
     let signer = identity::parse(&ca.chain()[0])?;
-    let third = Duration::from_secs(LEAF_LIFE.as_secs() / 3);
+    let third = Duration::from_secs(ca.leaf_life().as_secs() / 3);
     let left_secs = seen.not_after.as_second() - now.as_second();
     Ok(if seen.issuer != signer.subject {
         Some("its authority changed")

@@ -9,6 +9,7 @@ use super::*;
 fn options(clock: &Clock) -> Options {
     Options {
         clock: clock.clone(),
+        leaf_life: crate::authority::LEAF_LIFE,
         node_name: "n1".to_owned(),
         node_ips: vec!["192.0.2.7".parse().unwrap()],
         service_ips: vec!["10.43.0.1".parse().unwrap()],
@@ -112,4 +113,28 @@ fn a_broken_authority_is_named_and_kept() {
     std::fs::write(dir.path().join("server-ca.key"), std::fs::read(dir.path().join("request-header-ca.key")).unwrap()).unwrap();
     let err = Pki::load_or_create(dir.path(), options(&clock())).err().unwrap().to_string();
     assert!(err.contains("server-ca.key") && err.contains("does not belong"), "{err}");
+}
+
+#[test]
+fn a_leaf_whose_files_are_taken_away_is_made_anew_while_the_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let pki = Pki::load_or_create(dir.path(), options(&clock)).unwrap();
+    let before = pki.leaf(Leaf::ClientAdmin).current().cert_pem.clone();
+    assert!(pki.renew().unwrap().is_empty());
+    std::fs::remove_file(dir.path().join("client-admin.crt")).unwrap();
+    assert_eq!(pki.renew().unwrap(), [Leaf::ClientAdmin]);
+    assert_ne!(pki.leaf(Leaf::ClientAdmin).current().cert_pem, before);
+    assert!(pki.next_renewal() > clock.now());
+}
+
+#[test]
+fn short_lives_are_renewed_at_two_thirds() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = clock();
+    let pki = Pki::load_or_create(dir.path(), Options { leaf_life: Duration::from_secs(90), ..options(&clock) }).unwrap();
+    clock.advance(SignedDuration::from_secs(55));
+    assert!(pki.renew().unwrap().is_empty());
+    clock.advance(SignedDuration::from_secs(10));
+    assert_eq!(pki.renew().unwrap().len(), Leaf::ALL.len());
 }

@@ -11,6 +11,7 @@ use crate::server::{Options, Pki};
 fn pki(dir: &std::path::Path) -> Pki {
     let options = Options {
         clock: Clock::system(),
+        leaf_life: crate::authority::LEAF_LIFE,
         node_name: "n1".to_owned(),
         node_ips: vec!["192.0.2.7".parse().unwrap()],
         service_ips: vec!["10.43.0.1".parse().unwrap()],
