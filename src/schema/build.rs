@@ -1,4 +1,4 @@
-//! Collects the sentences of `kubectl explain` from the doc comments of the k8s-openapi crate: one text file in OUT_DIR.
+//! Collects the sentences of `kubectl explain` from the doc comments of the k8s-openapi crate: one compressed text in OUT_DIR.
 //! The crate's source is only read, never compiled for this, so that the build stays quick.
 
 use std::fmt::Write as _;
@@ -14,8 +14,9 @@ fn main() {
         Ok(()) => {}
         Err(e) => println!("cargo:warning=kubectl explain will have no sentences: {e}"),
     }
-    let target = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("descriptions.txt");
-    if let Err(e) = fs::write(&target, out) {
+    let target = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("descriptions.zst");
+    let written = zstd::encode_all(out.as_bytes(), 19).and_then(|bytes| fs::write(&target, bytes));
+    if let Err(e) = written {
         println!("cargo:error={}: {e}", target.display());
     }
 }

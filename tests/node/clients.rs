@@ -29,6 +29,22 @@ pub(crate) fn clients(server: &Server) {
     run(server, &home, Path::new("node"), &home.join("node_modules/@kubernetes/client-node"), &scripts.join("client.mjs"));
 }
 
+/// Every command of kubectl: of the one on PATH, and of the newest minor where `scripts/clients.sh` has put it.
+pub(crate) fn kubectl(server: &Server) {
+    let newest = std::env::var_os("KEDGE_CLIENTS").map(|home| PathBuf::from(home).join("kubectl")).filter(|path| path.exists());
+    if newest.is_none() {
+        println!("skipped: the newest kubectl (KEDGE_CLIENTS names no folder with one; make test sets it)");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/kubectl.sh");
+    for program in [Some(PathBuf::from("kubectl")), newest].into_iter().flatten() {
+        let mut command = Command::new("sh");
+        command.arg(script).arg(program).env("KUBECONFIG", server.place.kubeconfig()).env("IMAGE", IMAGE);
+        let said = run_with(&mut command, "");
+        print!("{}", said.out);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
 fn run(server: &Server, home: &Path, program: &Path, needs: &Path, script: &Path) {
     if !needs.exists() {
         println!("skipped: {} (no {})", script.display(), needs.display());

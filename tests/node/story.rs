@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::clients::clients;
+use crate::clients::{clients, kubectl};
 use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
 use crate::kills;
 use crate::namespaces::NODE_IP;
@@ -25,7 +25,7 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 14] = [
+    let chapters: [(&str, fn(&Server)); 15] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
@@ -35,6 +35,7 @@ pub(crate) fn run(program: &Path) {
         ("logs", logs),
         ("port-forward and cp", forward_and_copy),
         ("programs' clients", clients),
+        ("every command of kubectl", kubectl),
         ("a running pod is looked into", debug),
         ("a container is resized and runs on", resize),
         ("an update and a rollback lose no request", rollout),

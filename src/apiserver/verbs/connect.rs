@@ -15,6 +15,9 @@ use crate::lookup::Lookup as _;
 use crate::status::Status;
 use crate::stream::rewrite::{self, Way};
 
+/// Of a kubelet's text that says why there are no logs.
+const REFUSAL_MAX: usize = 10_000;
+
 /// Passes the request on.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let a = call.x.attributes.clone();
@@ -50,8 +53,24 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     call.x.parts.headers = headers;
     match way {
         Some(way) => way.lead_back(answer?, is_head).await,
+        None if a.subresource == "log" => refusal_of_logs(answer?).await,
         None => answer,
     }
+}
+
+/// A kubelet that gives no logs says why in plain text; clients are told in a Status, as upstream's `GenericHttpResponseChecker` does.
+async fn refusal_of_logs(answer: Response<Body>) -> Result<Response<Body>, Status> {
+    let code = answer.status().as_u16();
+    if (200..=206).contains(&code) {
+        return Ok(answer);
+    }
+    let text = wire::body::collect(answer.into_body(), REFUSAL_MAX).await.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    Err(match code {
+        400 => Status::bad_request(text),
+        404 => Status::new(404, "NotFound", "the server could not find the requested resource"),
+        _ => Status::internal(text),
+    })
 }
 
 async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {

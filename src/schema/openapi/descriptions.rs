@@ -1,41 +1,55 @@
 //! The sentences for types and fields, collected at build time from the k8s-openapi crate (build.rs).
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 
-static TEXT: &str = include_str!(concat!(env!("OUT_DIR"), "/descriptions.txt"));
+/// Compressed, for it is a big part of the program and rarely asked for.
+static TEXT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.zst"));
 
 /// apiVersion and kind are no fields of the crate's structs, but this type spells them out.
 const TYPE_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
 /// An index that lives as long as one document is made.
 pub(super) struct Descriptions {
-    types: BTreeMap<&'static str, &'static str>,
-    fields: BTreeMap<(&'static str, &'static str), &'static str>,
+    text: String,
+    /// Type, field (empty: the type itself) and sentence, as places in `text`, sorted by the first two.
+    index: Vec<[Range<usize>; 3]>,
 }
 
 impl Descriptions {
     pub(super) fn read() -> Descriptions {
-        let mut all = Descriptions { types: BTreeMap::new(), fields: BTreeMap::new() };
-        let mut lines = TEXT.lines();
+        let text = zstd::decode_all(TEXT).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let place = |part: &str| {
+            let start = part.as_ptr().addr() - text.as_ptr().addr();
+            start..start + part.len()
+        };
+        let mut index = Vec::new();
+        let mut lines = text.lines();
         let mut owner = "";
         while let (Some(head), Some(sentence)) = (lines.next(), lines.next()) {
             if let Some(name) = head.strip_prefix("T ") {
                 owner = name;
-                all.types.insert(name, sentence);
+                index.push([place(name), 0..0, place(sentence)]);
             } else if let Some(field) = head.strip_prefix("F ") {
-                all.fields.insert((owner, field), sentence);
+                index.push([place(owner), place(field), place(sentence)]);
             }
         }
-        all
+        index.sort_by(|[o1, f1, _], [o2, f2, _]| (&text[o1.clone()], &text[f1.clone()]).cmp(&(&text[o2.clone()], &text[f2.clone()])));
+        Descriptions { text, index }
+    }
+
+    fn find(&self, owner: &str, field: &str) -> Option<String> {
+        let key = |[owner, field, _]: &[Range<usize>; 3]| (&self.text[owner.clone()], &self.text[field.clone()]);
+        let at = self.index.binary_search_by(|entry| key(entry).cmp(&(owner, field))).ok()?;
+        Some(plain(&self.text[self.index[at][2].clone()]))
     }
 
     pub(super) fn of_type(&self, name: &str) -> Option<String> {
-        self.types.get(name).map(|s| plain(s)).filter(|s| !s.is_empty())
+        self.find(name, "").filter(|s| !s.is_empty())
     }
 
     pub(super) fn of_field(&self, owner: &str, json_name: &str) -> Option<String> {
         let key: String = json_name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-        let of = |owner: &str| self.fields.get(&(owner, key.as_str())).map(|s| plain(s));
+        let of = |owner: &str| self.find(owner, &key);
         of(owner).or_else(|| if matches!(json_name, "apiVersion" | "kind") { of(TYPE_META) } else { None }).filter(|s| !s.is_empty())
     }
 }
