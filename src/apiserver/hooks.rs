@@ -21,6 +21,8 @@ pub struct Hooks {
     pub cleanup: &'static str,
     /// An update may create the object.
     pub create_on_update: bool,
+    /// Conditions written without times get them.
+    pub stamps_conditions: bool,
 }
 
 const NONE: Hooks = Hooks {
@@ -33,6 +35,7 @@ const NONE: Hooks = Hooks {
     lives_secs: 0,
     cleanup: "",
     create_on_update: false,
+    stamps_conditions: false,
 };
 
 const ROWS: &[Hooks] = &[
@@ -47,6 +50,7 @@ const ROWS: &[Hooks] = &[
     Hooks { resource: ("", "resourcequotas"), returns_deleted: true, ..NONE },
     Hooks { resource: ("", "replicationcontrollers"), orphans_by_default: true, ..NONE },
     Hooks { resource: ("batch", "jobs"), orphans_by_default: true, ..NONE },
+    Hooks { resource: ("certificates.k8s.io", "certificatesigningrequests"), stamps_conditions: true, ..NONE },
     Hooks { resource: ("", "events"), lives_secs: 3600, create_on_update: true, ..NONE },
     Hooks { resource: ("", "endpoints"), create_on_update: true, ..NONE },
     Hooks { resource: ("", "limitranges"), create_on_update: true, ..NONE },

@@ -130,7 +130,7 @@ async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         return dispatch(exchange).await;
     }
     let most = exchange.server.config.arguments.request_timeout;
-    let wanted = exchange.query.get("timeout").and_then(parse_seconds).map_or(most, |s| s.min(most));
+    let wanted = wanted_timeout(exchange.query.text("timeout"))?.map_or(most, |wanted| wanted.min(most));
     match tokio::time::timeout(wanted, dispatch(exchange)).await {
         Ok(answer) => answer,
         Err(_) => Err(Status::timeout("request did not complete within the allotted timeout")),
@@ -145,16 +145,14 @@ async fn dispatch(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status>
     if exchange.attributes.is_resource { verbs::serve(exchange).boxed().await } else { paths::serve(exchange).boxed().await }
 }
 
-/// Go's duration in its simple forms: `30s`, `2m`, `1h`, or bare seconds.
-fn parse_seconds(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let factor = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok().filter(|n| *n > 0).map(|n| Duration::from_secs(n * factor))
+/// The time that the client gives its request, if it says so.
+fn wanted_timeout(text: &str) -> Result<Option<Duration>, Status> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let wanted = base::cron::duration(text);
+    let bad = || Status::bad_request(format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"));
+    Ok(Duration::try_from(wanted.ok_or_else(bad)?).ok().filter(|wanted| !wanted.is_zero()))
 }
 
 fn is_long_running(a: &Attributes, query: &Query) -> bool {

@@ -99,11 +99,15 @@ impl Informers {
         }
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
-        let path = match resource.group.as_str() {
-            "" => format!("/api/{}/{}", resource.version, resource.plural),
-            group => format!("/apis/{group}/{}/{}", resource.version, resource.plural),
-        };
-        self.follow(Source { kind: resource.plural.clone(), path, fields: String::new(), metadata: true }, &shared);
+        self.follow(metadata_source(resource), &shared);
+        Informer(shared)
+    }
+
+    /// The same, not shared, and watched until `group` ends: for kinds that come and go.
+    pub fn metadata_within(&self, resource: &ApiResource, group: &Group) -> Informer<Metadata> {
+        let shared = Arc::new(Shared::default());
+        let sink = Arc::clone(&shared) as Arc<dyn Sink>;
+        group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
         Informer(shared)
     }
 
@@ -134,6 +138,14 @@ impl Informers {
         let name = format!("watch-{}{}", if source.metadata { "metadata-" } else { "" }, source.kind);
         self.group.spawn(&name, reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()));
     }
+}
+
+fn metadata_source(resource: &ApiResource) -> Source {
+    let path = match resource.group.as_str() {
+        "" => format!("/api/{}/{}", resource.version, resource.plural),
+        group => format!("/apis/{group}/{}/{}", resource.version, resource.plural),
+    };
+    Source { kind: resource.plural.clone(), path, fields: String::new(), metadata: true }
 }
 
 /// One kind's cache. Clones are the same cache.
@@ -240,7 +252,7 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     }
 
     fn applied(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
-        let object: K = slim(serde_json::from_str(json)?);
+        let object: K = slim(read(json)?);
         let version = object.resource_version();
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *fresh {
@@ -251,7 +263,7 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     }
 
     fn deleted(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
-        let object: K = slim(serde_json::from_str(json)?);
+        let object: K = slim(read(json)?);
         let version = object.resource_version();
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *fresh {
@@ -266,6 +278,22 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
         self.replace(fresh.unwrap_or_default());
         self.synced.send_replace(true);
     }
+}
+
+/// Reads an object; a condition in its status that lacks what Go would read as zero values is no reason to lose the whole of it.
+fn read<K: DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
+    serde_json::from_str(json).or_else(|why| {
+        let mut object: serde_json::Value = serde_json::from_str(json)?;
+        let Some(conditions) = object.pointer_mut("/status/conditions").and_then(|c| c.as_array_mut()) else { return Err(why) };
+        for condition in conditions.iter_mut().filter_map(|c| c.as_object_mut()) {
+            for (field, zero) in [("lastTransitionTime", "1970-01-01T00:00:00Z"), ("message", ""), ("reason", "")] {
+                if condition.get(field).is_none_or(serde_json::Value::is_null) {
+                    condition.insert(field.to_owned(), zero.into());
+                }
+            }
+        }
+        serde_json::from_value(object)
+    })
 }
 
 /// Nobody reads managedFields from a cache, and they are half of many objects.
@@ -319,6 +347,14 @@ impl<K: Resource + Clone> Shared<K> {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
+
+    #[test]
+    fn a_condition_without_its_time_does_not_hide_a_service() {
+        let json = r#"{"metadata":{"name":"s"},"status":{"conditions":[{"type":"Ready","status":"True","message":"m"}]}}"#;
+        let service: k8s_openapi::api::core::v1::Service = read(json).unwrap();
+        assert_eq!(service.status.unwrap().conditions.unwrap()[0].message, "m");
+        assert!(read::<ConfigMap>(r#"{"metadata":{"name":1}}"#).is_err());
+    }
 
     fn map(name: &str, rv: &str) -> ConfigMap {
         let mut map = ConfigMap::default();

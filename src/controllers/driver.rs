@@ -86,6 +86,11 @@ impl Context {
         self.clients.for_user(user)
     }
 
+    /// A group for tasks that end before the controllers do.
+    pub(crate) fn child(&self, name: &str) -> Group {
+        self.group.child(name)
+    }
+
     /// A recorder of events of controller `name`.
     pub(crate) fn recorder(&self, name: &str) -> client::events::Recorder {
         client::events::Recorder::new(self.client(name), name, "", &self.group)

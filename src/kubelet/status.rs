@@ -268,9 +268,7 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCond
         all.push(PodCondition { message: Some(message.clone()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
     }
     for condition in &mut all {
-        if condition.type_ != "PodScheduled" || condition.observed_generation.is_none() {
-            condition.observed_generation = facts.pod.metadata.generation;
-        }
+        condition.observed_generation = facts.pod.metadata.generation;
         let before = facts.before.conditions.iter().flatten().find(|c| c.type_ == condition.type_ && c.status == condition.status);
         condition.last_transition_time = before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
     }

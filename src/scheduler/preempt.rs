@@ -1,13 +1,15 @@
 //! Room for a pod that fits nowhere: which pods of lower priority would have to go, and from which node. Pure.
 //!
-//! Spec: upstream's DefaultPreemption plugin, without PodDisruptionBudgets: those are not asked yet.
+//! Spec: upstream's DefaultPreemption plugin. Budgets are spared where that is possible, and only there: a preemption may break one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
+use crate::affinity;
 use crate::filters::{self, Candidate, Reasons};
 use crate::snapshot::{NodeState, Snapshot};
 
@@ -16,8 +18,10 @@ use crate::snapshot::{NodeState, Snapshot};
 pub struct Preemption {
     /// The node that will have room.
     pub node: String,
-    /// The pods to delete there.
+    /// The pods to delete there, the most important first.
     pub victims: Vec<Arc<Pod>>,
+    /// How many of them a disruption budget would spare.
+    pub violations: usize,
 }
 
 /// The pod's priority; upstream's default is 0.
@@ -36,10 +40,10 @@ pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption
         let found = victims(candidate, name, state, &mut trial);
         trial.nodes.insert(name.clone(), state.clone());
         match found {
-            Ok(victims) => {
-                let cost = cost(&victims);
+            Ok(preemption) => {
+                let cost = cost(&preemption);
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                    best = Some((cost, Preemption { node: name.clone(), victims }));
+                    best = Some((cost, preemption));
                 }
             }
             Err(reasons) => reasons.into_iter().for_each(|reason| *refused.entry(reason).or_default() += 1),
@@ -70,7 +74,8 @@ fn eligible(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<(), String
 }
 
 /// The fewest and least important pods whose end makes room on this node.
-fn victims(candidate: &Candidate<'_>, name: &str, state: &NodeState, trial: &mut Snapshot) -> Result<Vec<Arc<Pod>>, Reasons> {
+fn victims(candidate: &Candidate<'_>, name: &str, state: &NodeState, trial: &mut Snapshot) -> Result<Preemption, Reasons> {
+    let budgets = trial.budgets.clone();
     let mut refuses = |kept: &[Arc<Pod>]| -> Reasons {
         trial.nodes.insert(name.to_owned(), state.with_pods(kept));
         trial.nodes.get(name).map(|node| filters::reasons_against(candidate, node, trial)).unwrap_or_default()
@@ -87,29 +92,65 @@ fn victims(candidate: &Candidate<'_>, name: &str, state: &NodeState, trial: &mut
     if !reasons.is_empty() {
         return Err(reasons);
     }
-    // The important and the long-running are spared first.
+    // The important and the long-running are spared first, and before them those that a budget protects.
     lower.sort_by_key(|pod| (Reverse(priority(pod)), started(pod)));
-    let mut victims = Vec::new();
-    for pod in lower {
+    let (protected, free) = split_by_budgets(lower, &budgets);
+    let (mut victims, mut violations) = (Vec::new(), 0);
+    let order = protected.into_iter().map(|pod| (pod, 1)).chain(free.into_iter().map(|pod| (pod, 0)));
+    for (pod, violation) in order {
         kept.push(Arc::clone(&pod));
         if !refuses(&kept).is_empty() {
             kept.pop();
             victims.push(pod);
+            violations += violation;
         }
     }
-    Ok(victims)
+    victims.sort_by_key(|pod| (Reverse(priority(pod)), started(pod)));
+    Ok(Preemption { node: name.to_owned(), victims, violations })
+}
+
+/// The pods whose end would break a budget, given that those before them end too, and the others.
+fn split_by_budgets(pods: Vec<Arc<Pod>>, budgets: &[Arc<PodDisruptionBudget>]) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+    let status = |budget: &PodDisruptionBudget| budget.status.clone().unwrap_or_default();
+    let mut allowed: Vec<i32> = budgets.iter().map(|budget| status(budget).disruptions_allowed.unwrap_or(0)).collect();
+    pods.into_iter().partition(|pod| {
+        let mut breaks = false;
+        for (budget, allowed) in budgets.iter().zip(&mut allowed) {
+            let leaving = |budget: &PodDisruptionBudget| {
+                status(budget).disrupted_pods.is_some_and(|gone| pod.metadata.name.as_ref().is_some_and(|name| gone.contains_key(name)))
+            };
+            if covers(budget, pod) && !leaving(budget) {
+                *allowed -= 1;
+                breaks |= *allowed < 0;
+            }
+        }
+        breaks
+    })
+}
+
+/// Whether the budget speaks of the pod; here an empty selector, or a pod without labels, is no match, as upstream has it.
+fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let empty = |s: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
+        s.match_labels.as_ref().is_none_or(|l| l.is_empty()) && s.match_expressions.as_ref().is_none_or(|e| e.is_empty())
+    };
+    budget.metadata.namespace == pod.metadata.namespace
+        && pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty())
+        && selector.is_some_and(|s| !empty(s))
+        && affinity::label_selector_matches(selector, pod.metadata.labels.as_ref())
 }
 
 fn started(pod: &Pod) -> Option<jiff::Timestamp> {
     pod.status.as_ref()?.start_time.as_ref().map(|time| time.0)
 }
 
-/// What a preemption costs, the less the better: highest priority, sum of priorities, pods, and how long they ran.
-type Cost = (i32, i64, usize, Reverse<Option<jiff::Timestamp>>);
+/// What a preemption costs, the less the better: budgets broken, highest priority, sum of priorities, pods, and how long they ran.
+type Cost = (usize, i32, i64, usize, Reverse<Option<jiff::Timestamp>>);
 
-fn cost(victims: &[Arc<Pod>]) -> Cost {
+fn cost(preemption: &Preemption) -> Cost {
+    let victims = &preemption.victims;
     let highest = victims.iter().map(|pod| priority(pod)).max().unwrap_or(i32::MIN);
     let sum = victims.iter().map(|pod| i64::from(priority(pod)) + i64::from(i32::MAX) + 1).sum();
     let earliest = victims.iter().filter(|pod| priority(pod) == highest).filter_map(|pod| started(pod)).min();
-    (highest, sum, victims.len(), Reverse(earliest))
+    (preemption.violations, highest, sum, victims.len(), Reverse(earliest))
 }

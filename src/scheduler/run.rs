@@ -9,6 +9,7 @@ use base::task::Group;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -43,6 +44,7 @@ struct Scheduler {
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
+    budgets: Informer<PodDisruptionBudget>,
     recorder: Recorder,
     queue: Queue,
     /// Node by uid of pods whose Binding was sent and has not come back through the watch.
@@ -66,6 +68,7 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         claims: informers.get(),
         volumes: informers.get(),
         classes: informers.get(),
+        budgets: informers.get(),
         queue: Queue::default(),
         assumed: BTreeMap::new(),
         outcomes,
@@ -105,6 +108,7 @@ impl Scheduler {
         self.claims.synced().await;
         self.volumes.synced().await;
         self.classes.synced().await;
+        self.budgets.synced().await;
         self.requeue_all();
         loop {
             if let Some(next) = self.queue.pop(Instant::now()) {
@@ -214,6 +218,7 @@ impl Scheduler {
         snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
         snapshot.classes = self.classes.list().into_iter().map(|class| (class.name_any(), class)).collect();
         snapshot.volumes = self.volumes.list().into_iter().map(|volume| (volume.name_any(), volume)).collect();
+        snapshot.budgets = self.budgets.list();
         snapshot
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::resources::{self, Amounts};
@@ -67,6 +68,8 @@ pub struct Snapshot {
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
     /// Storage classes by name.
     pub classes: BTreeMap<String, Arc<StorageClass>>,
+    /// Disruption budgets, which a preemption spares if it can.
+    pub budgets: Vec<Arc<PodDisruptionBudget>>,
 }
 
 /// Whether the pod has ended: it keeps its node's name but uses nothing.

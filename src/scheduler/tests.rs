@@ -126,7 +126,53 @@ fn the_least_important_pods_make_room_and_no_more_than_needed() {
         Decision::Unschedulable { preemption, .. } => preemption,
         Decision::Bind { node } => panic!("bound to {node}"),
     };
-    assert_eq!(preemption(&wanted), Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])] }));
+    assert_eq!(preemption(&wanted), Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])], violations: 0 }));
     assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 10, "preemptionPolicy": "Never"}))), None);
     assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 1}))), None);
+}
+
+/// Spec: upstream's `pickOneNodeForPreemption`: broken budgets count before priorities.
+#[test]
+fn a_budget_is_spared_where_another_node_can_be_emptied() {
+    let nodes = [node("a", "1", &json!({})), node("b", "1", &json!({}))];
+    let mut guarded = (*pod("a-low", &json!({"nodeName": "a", "cpu": "900m", "priority": 1}))).clone();
+    guarded.metadata.labels = Some(BTreeMap::from([("app".to_owned(), "db".to_owned())]));
+    let running = [Arc::new(guarded), pod("b-mid", &json!({"nodeName": "b", "cpu": "900m", "priority": 5}))];
+    let budget = |namespace: &str| {
+        let selector = json!({"matchLabels": {"app": "db"}});
+        let budget = json!({"metadata": {"name": "b", "namespace": namespace}, "spec": {"selector": selector}, "status": {
+            "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}});
+        Arc::new(serde_json::from_value(budget).unwrap())
+    };
+    let from = |namespace: &str, nodes: &[Arc<Node>]| {
+        let mut snapshot = Snapshot::build(nodes, &running, &BTreeMap::new());
+        snapshot.budgets = vec![budget(namespace)];
+        match decide(&pod("p", &json!({"cpu": "500m", "priority": 10})), &snapshot, 0) {
+            Decision::Unschedulable { preemption, .. } => preemption.map(|p| (p.node, p.violations)),
+            Decision::Bind { node } => panic!("bound to {node}"),
+        }
+    };
+    assert_eq!(from("other", &nodes), Some(("a".to_owned(), 0)));
+    assert_eq!(from("default", &nodes), Some(("b".to_owned(), 0)));
+    assert_eq!(from("default", &nodes[..1]), Some(("a".to_owned(), 1)));
+}
+
+#[test]
+fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
+    let nodes = [node("a", "4", &json!({})), node("b", "4", &json!({}))];
+    let same = json!({"matchLabels": {"app": "web"}});
+    let running = [pod("first", &json!({"nodeName": "a", "cpu": "1"})), pod("big", &json!({"nodeName": "b", "cpu": "1500m", "priority": 1}))];
+    let running = [running[0].clone(), Arc::new(Pod { metadata: kube_meta("big"), ..(*running[1]).clone() })];
+    let spread = json!({"topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": same}]});
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": same});
+    let wish = |kind: &str| json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "podAffinityTerm": term}]}}});
+    assert_eq!(decision(&nodes, &running, &pod("p", &json!({}))), "a");
+    assert_eq!(decision(&nodes, &running, &pod("p", &spread)), "b");
+    assert_eq!(decision(&nodes, &running, &pod("p", &wish("podAntiAffinity"))), "b");
+    assert_eq!(decision(&nodes, &running, &pod("p", &wish("podAffinity"))), "a");
+}
+
+fn kube_meta(name: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    serde_json::from_value(json!({"name": name, "namespace": "default", "uid": name, "labels": {"app": "other"}})).unwrap()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -142,10 +142,35 @@ where
     let conn = Arc::new(conn);
     let service = service_fn(move |req: http::Request<Incoming>| {
         let (handler, conn) = (Arc::clone(&handler), Arc::clone(&conn));
-        async move { Ok::<_, Infallible>(handler.handle(req.map(body::from_http), conn).await) }
+        let asks_head = req.method() == http::Method::HEAD;
+        async move {
+            let response = handler.handle(req.map(body::from_http), conn).await;
+            Ok::<_, Infallible>(if asks_head { without_body(response) } else { response })
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS_MAX).keep_alive_interval(HEADER_TIMEOUT);
     builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await.map_err(io::Error::other)
+}
+
+/// The answer to HEAD: as long as it says, and nothing of it. HTTP/1 would drop the body by itself, HTTP/2 would send it.
+fn without_body(response: http::Response<body::Body>) -> http::Response<body::Body> {
+    let (mut parts, full) = response.into_parts();
+    if let Some(len) = full.size_hint().exact().filter(|len| *len > 0) {
+        parts.headers.entry(http::header::CONTENT_LENGTH).or_insert(len.into());
+    }
+    http::Response::from_parts(parts, body::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_head_keeps_its_length_and_loses_its_body() {
+        let answer = without_body(http::Response::new(body::full("twelve bytes")));
+        assert_eq!(answer.headers()[http::header::CONTENT_LENGTH], "12");
+        assert!(answer.body().is_end_stream());
+    }
 }

@@ -75,9 +75,6 @@ fn check_namespace(call: &Call<'_, '_>, object: &mut Value) -> Result<(), Status
 
 /// Names, completes, judges and stores a new object of the storage version. `tracked` as in [`write::update`].
 pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>, dry_run: bool) -> Result<Value, Status> {
-    if !meta::resource_version(&object).is_empty() {
-        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
-    }
     let prefix = meta::generate_name(&object).to_owned();
     let generated = meta::name(&object).is_empty() && !prefix.is_empty();
     if meta::name(&object).is_empty() && !generated {
@@ -98,7 +95,8 @@ pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>
             meta::set_name(&mut candidate, &name);
         }
         let name = meta::name(&candidate).to_owned();
-        match attempt(call, &mut candidate, &name, tracked, dry_run).await? {
+        let said_version = !meta::resource_version(&object).is_empty();
+        match attempt(call, &mut candidate, &name, (tracked, said_version), dry_run).await? {
             Attempt::Stored => return Ok(candidate),
             Attempt::Moved if n_moved < NAME_TRIES => n_moved += 1,
             Attempt::Moved => return Err(Status::modified(&group, &plural, &name)),
@@ -118,8 +116,15 @@ enum Attempt {
     Moved,
 }
 
-/// One try with one name.
-async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracked: Option<&str>, dry_run: bool) -> Result<Attempt, Status> {
+/// One try with one name. `said` is the manager to track, and whether the client gave a resource version: policies get to speak first.
+async fn attempt(
+    call: &mut Call<'_, '_>,
+    object: &mut Value,
+    name: &str,
+    said: (Option<&str>, bool),
+    dry_run: bool,
+) -> Result<Attempt, Status> {
+    let (tracked, said_version) = said;
     let server = call.x.server;
     write::stamp(server, object);
     let catalog = Arc::clone(&call.x.catalog);
@@ -151,6 +156,9 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, tracke
     };
     kinds::verdict(&call.resource, name, schema::validate::create(&call.stored, review.object))?;
     write::admission(server, &mut review, false).await?;
+    if said_version {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
     call.x.warnings.extend(warnings);
     if let Some(manager) = tracked {
         write::track(call, manager, None, object);

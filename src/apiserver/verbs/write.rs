@@ -223,6 +223,9 @@ fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
             let _known = schema::strategy::prepare_for_subresource_update(&call.stored, &call.x.attributes.subresource, new, old);
         }
     }
+    if part != Part::Main && hooks::of(&call.stored.group, &call.stored.plural).stamps_conditions {
+        schema::strategy::stamp_conditions(new, old, &base::time::rfc3339_secs(call.x.server.config.clock.now()));
+    }
 }
 
 /// What only the server writes stays as it is.

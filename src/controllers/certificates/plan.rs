@@ -9,11 +9,11 @@ pub(super) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kub
 pub(super) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// The time of a condition of this type, if the request has it.
+/// The time of a condition of this type, if the request has it; the far future if it says none: such a request never gets old.
 pub(super) fn condition(csr: &CertificateSigningRequest, kind: &str) -> Option<Timestamp> {
     let conditions = csr.status.as_ref()?.conditions.as_deref()?;
     let found = conditions.iter().find(|c| c.type_ == kind)?;
-    Some(found.last_update_time.as_ref().or(found.last_transition_time.as_ref()).map_or(Timestamp::UNIX_EPOCH, |t| t.0))
+    Some(found.last_update_time.as_ref().or(found.last_transition_time.as_ref()).map_or(Timestamp::MAX, |t| t.0))
 }
 
 /// Whether a certificate was issued.
@@ -91,6 +91,7 @@ mod tests {
         assert!(!wants_signature(&csr(CLIENT, &[], json!([]))));
         assert_eq!(ends_at(&csr(CLIENT, &[], approved)).to_string(), "2026-01-01T03:00:00Z");
         assert_eq!(ends_at(&csr(CLIENT, &[], json!([]))).to_string(), "2026-01-02T00:00:00Z");
+        assert_eq!(ends_at(&csr(CLIENT, &[], json!([{"type": "Approved", "status": "True"}]))), Timestamp::MAX);
     }
 
     #[test]

@@ -74,6 +74,14 @@ impl Graph {
         self.dependents.contains_key(uid)
     }
 
+    /// Whether the object blocks owners while one of its own dependents waits for dependents too. Should it wait as well, a circle
+    /// would wait for itself for ever.
+    pub(super) fn may_close_a_circle(&self, uid: &str) -> bool {
+        let blocks = self.nodes.get(uid).is_some_and(|node| node.owners.iter().any(|o| o.block_owner_deletion == Some(true)));
+        let mut dependents = self.dependents.get(uid).into_iter().flatten();
+        blocks && dependents.any(|dependent| self.nodes.get(dependent).is_some_and(|d| d.waits(FOREGROUND)))
+    }
+
     /// Takes the newest version of an object in; returns the uids that must be looked at.
     pub(super) fn put(&mut self, uid: &str, node: Node) -> Vec<String> {
         let mut look = Vec::new();

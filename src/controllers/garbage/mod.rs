@@ -4,11 +4,12 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::task::Group;
 use client::informer::{Change, Key, Metadata};
 use client::queue::Queue;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -26,6 +27,8 @@ use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
 const NAME: &str = "generic-garbage-collector";
 /// After a failed discovery.
 const DISCOVER_AGAIN: Duration = Duration::from_secs(5);
+/// How long the first lists of new kinds are waited for (upstream's sync period).
+const FILL_MAX: Duration = Duration::from_secs(30);
 /// Kinds whose objects have no owners and are many or short-lived (upstream's default ignored resources).
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
 
@@ -65,7 +68,7 @@ impl Collector {
         let crds = context.informers.get::<CustomResourceDefinition>();
         let mut changes = crds.changes();
         crds.synced().await;
-        let mut watched = BTreeSet::new();
+        let mut watched = BTreeMap::new();
         loop {
             match discovery::kinds(&self.client).await {
                 Ok(kinds) => {
@@ -86,26 +89,39 @@ impl Collector {
         }
     }
 
-    async fn watch_new(&self, context: &Context, kinds: &[Kind], watched: &mut BTreeSet<(String, String)>) {
-        let mut fresh = Vec::new();
+    async fn watch_new(&self, context: &Context, kinds: &[Kind], watched: &mut BTreeMap<(String, String), Group>) {
+        let name = |kind: &Kind| (kind.resource.api_version.clone(), kind.resource.plural.clone());
+        let (mut fresh, mut served) = (Vec::new(), BTreeSet::new());
         for kind in kinds.iter().filter(|kind| kind.can(&["list", "watch", "delete"])) {
-            let name = (kind.resource.group.clone(), kind.resource.plural.clone());
-            if IGNORED.contains(&(name.0.as_str(), name.1.as_str())) || !watched.insert(name) {
+            let name = name(kind);
+            if IGNORED.contains(&(kind.resource.group.as_str(), kind.resource.plural.as_str())) {
                 continue;
             }
-            fresh.push(self.watch(context, kind));
+            served.insert(name.clone());
+            watched.entry(name).or_insert_with_key(|(_, plural)| {
+                let group = context.child(&format!("garbage-{plural}"));
+                fresh.push(self.watch(context, kind, &group));
+                group
+            });
         }
-        // The graph must hold all that the caches hold before anything is judged.
-        for filled in fresh {
-            let _ended_with_the_group = filled.await;
+        // What is served no more would be asked for in vain, for ever.
+        let gone: Vec<_> = watched.keys().filter(|name| !served.contains(*name)).cloned().collect();
+        for name in gone {
+            if let Some(group) = watched.remove(&name) {
+                group.shutdown().await;
+            }
         }
+        // The graph must hold all that the caches hold before anything is judged; but a kind that goes again before it was ever
+        // served must not hold up the others.
+        let filled = futures_util::future::join_all(fresh);
+        let _late_or_ended_with_the_group = tokio::time::timeout(FILL_MAX, filled).await;
     }
 
-    fn watch(&self, context: &Context, kind: &Kind) -> oneshot::Receiver<()> {
-        let followed = context.informers.metadata(&kind.resource);
+    fn watch(&self, context: &Context, kind: &Kind, group: &Group) -> oneshot::Receiver<()> {
+        let followed = context.informers.metadata_within(&kind.resource, group);
         let (mut changes, this, kind) = (followed.changes(), self.clone(), kind.clone());
         let (filled_tx, filled) = oneshot::channel();
-        context.spawn("garbage-watch", async move {
+        group.spawn("graph", async move {
             followed.synced().await;
             let objects = followed.list();
             let mut known: BTreeSet<String> = objects.iter().filter_map(|object| object.uid()).collect();
@@ -192,9 +208,9 @@ impl Collector {
 impl Reconcile for Collector {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let uid = key.name.as_str();
-        let (verdict, node, has_dependents) = {
+        let (verdict, node, has_dependents, circle) = {
             let graph = self.graph();
-            (graph.judge(uid), graph.node(uid).cloned(), graph.has_dependents(uid))
+            (graph.judge(uid), graph.node(uid).cloned(), graph.has_dependents(uid), graph.may_close_a_circle(uid))
         };
         let Some(node) = node else { return Ok(Next::Wait) };
         match verdict {
@@ -219,6 +235,8 @@ impl Reconcile for Collector {
                 match graph::fate(&alive, &waiting, &dangling, has_dependents) {
                     Fate::Keep => {}
                     Fate::DropOwners(uids) => self.drop_owners(&node, uid, &uids).await?,
+                    // The change makes it be looked at again.
+                    Fate::DeleteForeground if circle => self.unblock_owners(&node, uid).await?,
                     Fate::DeleteForeground => self.delete(&node, uid, PropagationPolicy::Foreground).await?,
                     Fate::Delete => self.delete(&node, uid, policy_of(&node)).await?,
                 }
@@ -250,6 +268,12 @@ impl Collector {
     async fn drop_owners(&self, node: &Node, uid: &str, owners: &[String]) -> Result<(), Error> {
         let left: Vec<_> = node.owners.iter().filter(|owner| !owners.contains(&owner.uid)).collect();
         self.patch_meta(node, uid, json!({ "ownerReferences": left })).await
+    }
+
+    async fn unblock_owners(&self, node: &Node, uid: &str) -> Result<(), Error> {
+        let free = |owner: &OwnerReference| OwnerReference { block_owner_deletion: Some(false), ..owner.clone() };
+        let owners: Vec<_> = node.owners.iter().map(free).collect();
+        self.patch_meta(node, uid, json!({ "ownerReferences": owners })).await
     }
 
     async fn remove_finalizer(&self, node: &Node, uid: &str, finalizer: &str) -> Result<(), Error> {

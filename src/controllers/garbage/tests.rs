@@ -50,6 +50,21 @@ fn foreground_deletion_waits_for_blocking_dependents_only() {
     assert_eq!(graph.judge("owner"), Verdict::RemoveFinalizer(FOREGROUND));
 }
 
+/// Spec: upstream v1.36 `attemptToDeleteItem`, "to prevent potential cycle".
+#[test]
+fn the_last_of_a_circle_does_not_block_the_first() {
+    let mut graph = Graph::default();
+    graph.put("a", going(node("ns", "a", &[("c", true)]), FOREGROUND));
+    graph.put("b", node("ns", "b", &[("a", true)]));
+    graph.put("c", node("ns", "c", &[("b", true)]));
+    assert!(!graph.may_close_a_circle("b"));
+    graph.put("b", going(node("ns", "b", &[("a", true)]), FOREGROUND));
+    assert!(graph.may_close_a_circle("c"));
+    graph.put("c", node("ns", "c", &[("b", false)]));
+    assert!(!graph.may_close_a_circle("c"));
+    assert_eq!(graph.judge("b"), Verdict::RemoveFinalizer(FOREGROUND));
+}
+
 #[test]
 fn orphaning_frees_the_dependents_first() {
     let mut graph = Graph::default();

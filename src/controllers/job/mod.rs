@@ -94,7 +94,8 @@ impl Reconcile for Controller {
         // Somebody else's job (spec.managedBy, e.g. a queueing system) is not ours to touch.
         let managed_by = job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).unwrap_or(plan::MANAGED_BY_US);
         if managed_by != plan::MANAGED_BY_US {
-            return Ok(Next::Wait);
+            // Its end is ours all the same: whoever runs a job, `ttlSecondsAfterFinished` is kept.
+            return if plan::is_finished(&job) { self.expire(&job, key).await } else { Ok(Next::Wait) };
         }
         let owned = self.claim(&job, key).await?;
         let now = self.clock.now();

@@ -183,7 +183,7 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
         moved.map_or(Vec::new(), |name| all_pods.list().iter().filter(|pod| on_node(pod, &name)).map(|pod| Key::of(&**pod)).collect())
     });
     let client = context.client(NAME);
-    let recorder = context.recorder("taint-eviction-controller");
+    let recorder = context.recorder_as("node-controller", "taint-eviction-controller");
     let eviction = Eviction { client, recorder, nodes: nodes.clone(), pods: pods.clone(), clock: Clock::system() };
     context.start("taint-eviction-controller", &queue, eviction, async move {
         nodes.synced().await;

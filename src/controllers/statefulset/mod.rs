@@ -185,10 +185,11 @@ impl Controller {
                 done?;
             }
             Action::OwnClaim { claim, owners } => {
-                let patch =
-                    json!({"metadata": {"uid": claim.uid(), "resourceVersion": claim.resource_version(), "ownerReferences": owners}});
+                // An update, not a patch: the role of this controller, which is upstream's, allows no more.
+                let mut owned = (**claim).clone();
+                owned.metadata.owner_references = Some(owners.clone());
                 let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
-                driver::gone_is_fine(api.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await)?;
+                driver::gone_is_fine(api.replace(&claim.name_any(), &PostParams::default(), &owned).await)?;
             }
             Action::Conflict { claim } => {
                 let name = claim.name_any();

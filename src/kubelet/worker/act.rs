@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use jiff::Timestamp;
@@ -154,7 +155,11 @@ impl Worker {
         self.resizing.made(&id, spec.resources.as_ref());
         self.pods.index(&id, &self.uid);
         self.say(spec, Kind::Normal, "Created", "Container created");
-        if let Err(err) = cri.start_container(&id).await {
+        let uncut = Arc::clone(&self.uncut);
+        let whole = uncut.lock().await;
+        let started = cri.start_container(&id).await;
+        drop(whole);
+        if let Err(err) = started {
             return Err(Problem::of_call("RunContainerError", &err));
         }
         self.say(spec, Kind::Normal, "Started", "Container started");

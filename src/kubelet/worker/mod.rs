@@ -96,6 +96,8 @@ pub(crate) struct Worker {
     /// The pod's own user namespace, once its sandbox was made.
     userns: Option<k8s_cri::v1::UserNamespace>,
     resizing: resize::Resizing,
+    /// Held where a call must not be dropped half-way.
+    uncut: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Worker {
@@ -124,6 +126,7 @@ impl Worker {
             refreshed: 0,
             backoffs: Backoffs::default(),
             waiting: BTreeMap::new(),
+            uncut: Arc::default(),
             published: Some(status.clone()).filter(|s| s.phase.is_some()),
             status,
             admitted: false,
@@ -226,14 +229,16 @@ impl Worker {
         }
     }
 
-    /// Does the commands in order; a deletion interrupts (dropping a call cancels it in containerd too).
+    /// Does the commands in order; a deletion interrupts. Dropping a call cancels it in containerd too: the start of a container,
+    /// which then would count as failed, is waited for.
     async fn act_unless_deleted(&mut self, commands: Vec<Command>) -> bool {
-        let mut rx = self.rx.clone();
+        let (mut rx, uncut) = (self.rx.clone(), Arc::clone(&self.uncut));
         let deleted = async move {
             let end = rx.wait_for(|d| d.gone || d.pod.metadata.deletion_timestamp.is_some()).await.is_err();
             if end {
                 std::future::pending::<()>().await;
             }
+            drop(uncut.lock().await);
         };
         tokio::select! {
             () = deleted => true,

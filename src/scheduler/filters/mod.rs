@@ -1,8 +1,8 @@
 //! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default plugins.
 
-mod inter_pod;
+pub(crate) mod inter_pod;
 mod ports;
-mod spread;
+pub(crate) mod spread;
 pub mod volumes;
 
 use std::collections::BTreeSet;

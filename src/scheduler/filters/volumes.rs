@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::{Candidate, Reasons, because};
@@ -93,7 +93,25 @@ fn reaches(volume: &PersistentVolume, node: &NodeState) -> bool {
     required.is_none_or(|selector| affinity::node_selector_matches(selector, node))
 }
 
+/// Whether a claim that one pod at a time may use is in use, on whatever node.
+fn taken(candidate: &Candidate<'_>, snapshot: &Snapshot) -> bool {
+    let alone = claim_names(candidate).filter(|name| {
+        let claim = snapshot.claims.get(&(namespace(candidate), name.clone()));
+        let modes = claim.and_then(|claim| claim.spec.as_ref()?.access_modes.as_ref());
+        modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod"))
+    });
+    let alone: Vec<String> = alone.collect();
+    let uses = |pod: &Pod| {
+        let Some(spec) = pod.spec.as_ref().filter(|_| pod.metadata.namespace == candidate.pod.metadata.namespace) else { return false };
+        spec.volumes.iter().flatten().any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| alone.contains(&c.claim_name)))
+    };
+    !alone.is_empty() && snapshot.nodes.values().any(|node| node.pods.iter().any(|pod| uses(pod)))
+}
+
 pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {
+    if taken(candidate, snapshot) {
+        return because(true, "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode");
+    }
     for name in claim_names(candidate) {
         let Some(claim) = snapshot.claims.get(&(namespace(candidate), name)) else { continue };
         match (snapshot.volumes.get(volume_of(claim)), delayed_class(claim, snapshot)) {

@@ -1,5 +1,8 @@
 //! Which of the nodes that can take a pod suits it best. Each score is 0 to 100 times its weight, as upstream's defaults.
 
+mod inter_pod;
+mod spread;
+
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::affinity;
@@ -7,7 +10,12 @@ use crate::filters::Candidate;
 use crate::resources::{self, Amounts};
 use crate::snapshot::{NodeState, Snapshot};
 
-type Score = fn(&Candidate<'_>, &NodeState, &Snapshot) -> i64;
+/// How a score looks at the nodes: one by one, or at all of them together.
+#[derive(Clone, Copy)]
+enum Score {
+    Each(fn(&Candidate<'_>, &NodeState, &Snapshot) -> i64),
+    All(fn(&Candidate<'_>, &[&NodeState], &Snapshot) -> Vec<i64>),
+}
 
 /// How raw scores become 0 to 100 over all nodes.
 #[derive(Clone, Copy)]
@@ -20,13 +28,15 @@ enum Scale {
     LowIsGood,
 }
 
-const SCORES: [(Score, Scale, i64); 6] = [
-    (intolerable_taints, Scale::LowIsGood, 3),
-    (preferred_node_affinity, Scale::HighIsGood, 2),
-    (crowding, Scale::LowIsGood, 2),
-    (least_allocated, Scale::AsIs, 1),
-    (balanced, Scale::AsIs, 1),
-    (image_locality, Scale::AsIs, 1),
+const SCORES: [(Score, Scale, i64); 8] = [
+    (Score::Each(intolerable_taints), Scale::LowIsGood, 3),
+    (Score::Each(preferred_node_affinity), Scale::HighIsGood, 2),
+    (Score::Each(crowding), Scale::LowIsGood, 2),
+    (Score::All(spread::scores), Scale::AsIs, 2),
+    (Score::All(inter_pod::scores), Scale::AsIs, 2),
+    (Score::Each(least_allocated), Scale::AsIs, 1),
+    (Score::Each(balanced), Scale::AsIs, 1),
+    (Score::Each(image_locality), Scale::AsIs, 1),
 ];
 
 /// An image under this size counts for nothing, one of five times as much a container fully (upstream's thresholds).
@@ -37,7 +47,10 @@ const IMAGE_BYTES_MAX: i64 = 1000 * 1024 * 1024;
 pub fn totals(candidate: &Candidate<'_>, nodes: &[&NodeState], snapshot: &Snapshot) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
     for (score, scale, weight) in SCORES {
-        let raw: Vec<i64> = nodes.iter().map(|node| score(candidate, node, snapshot)).collect();
+        let raw = match score {
+            Score::Each(score) => nodes.iter().map(|node| score(candidate, node, snapshot)).collect(),
+            Score::All(scores) => scores(candidate, nodes, snapshot),
+        };
         let max = raw.iter().copied().max().unwrap_or(0);
         for (total, raw) in totals.iter_mut().zip(raw) {
             let scaled = match scale {
@@ -63,8 +76,12 @@ fn preferred_node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snap
     preferred.iter().filter(|p| affinity::term_matches(&p.preference, node)).map(|p| i64::from(p.weight)).sum()
 }
 
-/// Pods of the same controller on the node: spreading them keeps a service alive when the node dies.
+/// Pods of the same controller on the node: spreading them keeps a service alive when the node dies. A pod that says itself how
+/// it wants to be spread is not asked.
 fn crowding(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> i64 {
+    if candidate.spec.topology_spread_constraints.iter().flatten().next().is_some() {
+        return 0;
+    }
     let controller = |pod: &Pod| {
         let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
         owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())

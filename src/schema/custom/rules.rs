@@ -360,6 +360,11 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
                 errors.push(FieldError::invalid(place, word, OUT_OF_BUDGET));
                 return;
             }
+            Err(fault @ Fault::Budget) => {
+                let about = &rule.program.text;
+                errors.push(FieldError::invalid(place, word, format!("{fault}: call cost exceeds limit for rule: {about}")));
+                return;
+            }
             Err(fault) => {
                 let about = rule.message.clone().unwrap_or_else(|| rule.program.text.clone());
                 errors.push(FieldError::invalid(place, word, format!("{fault} evaluating rule: {about}")));

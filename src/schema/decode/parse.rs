@@ -51,7 +51,7 @@ fn yaml(bytes: &[u8], validation: FieldValidation) -> Result<(Value, Vec<String>
         Ok(value) => return depth_checked(value).map(|v| (v, Vec::new())),
         Err(strict) => match serde_saphyr::from_str_with_options(text, lenient) {
             Ok(value) if validation == FieldValidation::Ignore => value,
-            Ok(value) => return depth_checked(value).map(|v| (v, vec![strict.to_string()])),
+            Ok(value) => return depth_checked(value).map(|v| (v, vec![syntax::repeated_key(&strict)])),
             Err(e) => return Err(DecodeError::Syntax(syntax::yaml_mistake(&e.to_string()))),
         },
     };

@@ -20,6 +20,21 @@ pub(super) fn yaml_mistake(text: &str) -> String {
     }
 }
 
+/// The sentence of Go's strict reader about a key that stands twice in a YAML mapping.
+pub(super) fn repeated_key(err: &serde_saphyr::Error) -> String {
+    let line = err.location().map_or(0, |at| at.line());
+    let mut inner = err;
+    while let serde_saphyr::Error::WithSnippet { error, .. } = inner {
+        inner = error;
+    }
+    match inner {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("yaml: unmarshal errors:\n  line {line}: key \"{key}\" already set in map")
+        }
+        other => yaml_mistake(&other.to_string()),
+    }
+}
+
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,

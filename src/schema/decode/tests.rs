@@ -42,6 +42,15 @@ fn zero_values_are_written_as_a_go_server_writes_them() {
     );
 }
 
+/// Spec: go-yaml's strict decoding, which upstream's FieldValidation conformance tests look for.
+#[test]
+fn a_repeated_yaml_key_is_told_with_its_line() {
+    let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");
+    let text = b"\nmetadata:\n  name: x\ndata:\n  foo: a\n  foo: b\n";
+    let Err(DecodeError::Strict(why)) = decode(text, Format::Yaml, r.type_def(), FieldValidation::Strict) else { panic!("taken") };
+    assert_eq!(why, ["yaml: unmarshal errors:\n  line 6: key \"foo\" already set in map"]);
+}
+
 #[test]
 fn yaml_decodes_like_json() {
     let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");

@@ -180,6 +180,19 @@ fn write_type(out: &mut String, name: &str, schema: &Value, all: &BTreeMap<Strin
     Ok(())
 }
 
+/// Pointers to texts and flags in the packages without presence facts: nothing published tells them from plain ones.
+const POINTERS: [(&str, &str); 9] = [
+    (".CustomResourceDefinitionVersion", "deprecationWarning"),
+    (".CustomResourceSubresourceScale", "labelSelectorPath"),
+    (".JSONSchemaProps", "$ref"),
+    (".JSONSchemaProps", "x-kubernetes-preserve-unknown-fields"),
+    (".JSONSchemaProps", "x-kubernetes-list-type"),
+    (".JSONSchemaProps", "x-kubernetes-map-type"),
+    (".ValidationRule", "optionalOldSelf"),
+    (".ValidationRule", "reason"),
+    (".apiextensions.v1.ServiceReference", "path"),
+];
+
 fn write_field(
     out: &mut String,
     at: (&str, &str, &BTreeSet<String>),
@@ -206,6 +219,7 @@ fn write_field(
         // Two packages have no presence facts (apiextensions, apiregistration): a default marker tells a value from a pointer.
         None if collection => write!(out, "\t=D")?,
         None if by_value && !known_package(name) => write!(out, "\t=A")?,
+        None if POINTERS.iter().any(|(of, pointer)| name.ends_with(of) && field == *pointer) => {}
         None if !known_package(name) && shape == "b" => write!(out, "\t=D")?,
         None if !known_package(name) && shape == "s" && !name.ends_with("WebhookClientConfig") => write!(out, "\t=D")?,
         None => {}

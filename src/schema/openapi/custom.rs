@@ -50,15 +50,9 @@ fn object(r: &Resource, definition: &Definition, dialect: Dialect) -> Value {
     if dialect == Dialect::V2 {
         simplify(&mut schema);
     }
-    if !schema.is_object() {
-        schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    }
-    // A root that keeps everything has no properties at all in v2: kubectl would take them for the only ones.
-    let open = dialect == Dialect::V2 && definition.schema.preserve;
-    if open {
-        if let Some(map) = schema.as_object_mut() {
-            map.remove("properties");
-        }
+    // A root that keeps everything is no more than an object in v2: kubectl would take what properties it has for the only ones.
+    if !schema.is_object() || dialect == Dialect::V2 && definition.schema.preserve {
+        schema = json!({"type": "object"});
     } else {
         let properties = &mut schema["properties"];
         if !properties.is_object() {

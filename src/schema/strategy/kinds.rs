@@ -2,15 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{copy_field, make, qos_class};
+use super::{copy_field, make, pod};
 use crate::meta;
 
 pub(super) fn create(group: &str, kind: &str, new: &mut Value) {
     match (group, kind) {
-        ("", "Pod") => {
-            let class = qos_class(new);
-            new["status"] = json!({"phase": "Pending", "qosClass": class});
-        }
+        ("", "Pod") => pod::create(new),
         ("", "Namespace") => namespace_create(new),
         ("", "PersistentVolume" | "PersistentVolumeClaim") => new["status"] = json!({"phase": "Pending"}),
         ("batch", "Job") => job_create(new),

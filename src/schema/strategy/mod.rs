@@ -6,11 +6,14 @@ use serde_json::{Map, Value, json};
 use crate::meta;
 use crate::table::{Empty, Resource};
 
+mod conditions;
 mod kinds;
+mod pod;
 mod qos;
 #[cfg(test)]
 mod tests;
 
+pub use conditions::stamp_conditions;
 pub use qos::qos_class;
 
 /// Resets what a client may not set at creation: status, generation; fills in what the kind wants.

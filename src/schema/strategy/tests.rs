@@ -63,3 +63,32 @@ fn a_pod_without_a_node_is_deleted_at_once() {
     assert_eq!(graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), Some(5)), Some(5));
     assert_eq!(graceful_seconds(row("", "configmaps"), &json!({}), Some(5)), None);
 }
+
+/// Spec: upstream v1.36 `applySchedulingGatedCondition`, `applyMatchLabelKeysAndMismatchLabelKeys`.
+#[test]
+fn a_new_pod_is_gated_and_its_selectors_are_narrowed_to_its_own_labels() {
+    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["rev", "none"], "mismatchLabelKeys": ["tenant"]});
+    let mut pod = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"rev": "7", "tenant": "x"}}, "spec": {
+        "schedulingGates": [{"name": "g"}],
+        "topologySpreadConstraints": [{"labelSelector": {}, "matchLabelKeys": ["rev"]}, {"matchLabelKeys": ["rev"]}],
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}},
+    }});
+    prepare_for_create(row("", "pods"), &mut pod);
+    assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
+    let rev = json!({"key": "rev", "operator": "In", "values": ["7"]});
+    assert_eq!(pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"], json!([rev]));
+    assert_eq!(pod["spec"]["topologySpreadConstraints"][1].get("labelSelector"), None);
+    let narrowed = &pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"];
+    assert_eq!(narrowed["labelSelector"]["matchExpressions"], json!([rev, {"key": "tenant", "operator": "NotIn", "values": ["x"]}]));
+    assert_eq!(pod["metadata"]["labels"]["tenant"], "x");
+}
+
+#[test]
+fn a_condition_without_times_gets_them_and_keeps_its_transition() {
+    let old = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}]}});
+    let mut new = json!({"status": {"conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed", "status": "True"}]}});
+    super::stamp_conditions(&mut new, &old, "2026-01-01T00:00:00Z");
+    assert_eq!(new["status"]["conditions"][0]["lastTransitionTime"], "2025-01-01T00:00:00Z");
+    assert_eq!(new["status"]["conditions"][0]["lastUpdateTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(new["status"]["conditions"][1]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+}
