@@ -161,7 +161,8 @@ fn a_budget_is_spared_where_another_node_can_be_emptied() {
 fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
     let nodes = [node("a", "4", &json!({})), node("b", "4", &json!({}))];
     let same = json!({"matchLabels": {"app": "web"}});
-    let running = [pod("first", &json!({"nodeName": "a", "cpu": "1"})), pod("big", &json!({"nodeName": "b", "cpu": "1500m", "priority": 1}))];
+    let running =
+        [pod("first", &json!({"nodeName": "a", "cpu": "1"})), pod("big", &json!({"nodeName": "b", "cpu": "1500m", "priority": 1}))];
     let running = [running[0].clone(), Arc::new(Pod { metadata: kube_meta("big"), ..(*running[1]).clone() })];
     let spread = json!({"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": same}]});

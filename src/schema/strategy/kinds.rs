@@ -18,6 +18,7 @@ pub(super) fn create(group: &str, kind: &str, new: &mut Value) {
 
 pub(super) fn update(group: &str, kind: &str, new: &mut Value, old: &Value) {
     match (group, kind) {
+        ("", "Pod") => pod::lift_grace(new),
         ("", "Namespace") => namespace_update(new, old),
         ("", "Service") => service_update(new, old),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition_stored_versions(new),

@@ -15,7 +15,11 @@ pub(super) fn create(new: &mut Value) {
         }]);
     }
     narrow_selectors(new);
-    // Upstream's conversion of pods says so; templates are refused.
+    lift_grace(new);
+}
+
+/// Less than nothing is one second, as upstream's conversion of pods has it; in templates it is refused.
+pub(super) fn lift_grace(new: &mut Value) {
     if let Some(grace) = new.pointer_mut("/spec/terminationGracePeriodSeconds")
         && grace.as_i64().is_some_and(|seconds| seconds < 0)
     {
