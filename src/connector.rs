@@ -9,9 +9,11 @@ use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
+use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use http::{Request, Response};
 use serde_json::Value;
+use wire::dial::Dial;
 use wire::{Body, proxy};
 
 /// The kubelet's port when a Node does not tell it.
@@ -27,6 +29,10 @@ pub(crate) struct Direct {
     unverified: Arc<rustls::ClientConfig>,
     /// The ways to nodes that cannot be dialled.
     tunnels: Arc<Tunnels>,
+    /// The ways by way of other servers.
+    relay: Relay,
+    /// This server's own node, which needs no way.
+    own: String,
     group: Group,
 }
 
@@ -36,6 +42,8 @@ impl Direct {
         kubelets: Arc<rustls::ClientConfig>,
         unverified: Arc<rustls::ClientConfig>,
         tunnels: Arc<Tunnels>,
+        relay: Relay,
+        own: &str,
         group: &Group,
     ) -> Direct {
         // Every connection here is HTTP/1.1: upgrades need it.
@@ -44,7 +52,18 @@ impl Direct {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Arc::new(config)
         };
-        Direct { kubelets: h1(kubelets), unverified: h1(unverified), tunnels, group: group.child("streams") }
+        Direct { kubelets: h1(kubelets), unverified: h1(unverified), tunnels, relay, own: own.to_owned(), group: group.child("streams") }
+    }
+
+    /// The way to a node: its tunnel to this server, else one to another server; none is the network.
+    async fn way_to(&self, node: &str) -> Option<Arc<dyn Dial>> {
+        if node == self.own {
+            return None;
+        }
+        match self.tunnels.to(node) {
+            Some(way) => Some(way),
+            None => self.relay.to(node).await,
+        }
     }
 }
 
@@ -67,7 +86,7 @@ impl Connector for Direct {
                 let (host, port) =
                     kubelet_address(&node).ok_or_else(|| Status::internal(format!("no preferred addresses found for node {name:?}")))?;
                 // At the end of its tunnel a kubelet is on loopback.
-                let via = self.tunnels.to(&name);
+                let via = self.way_to(&name).await;
                 let host = if via.is_some() { "127.0.0.1".to_owned() } else { host };
                 let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
                 let path = path_and_query.as_str();
@@ -83,7 +102,10 @@ impl Connector for Direct {
             }
             Target::Proxy { scheme, host, port, path_and_query, node, .. } => {
                 let tls = (scheme == "https").then(|| Arc::clone(&self.unverified));
-                let via = node.and_then(|node| self.tunnels.to(schema::meta::name(&node)));
+                let via = match node {
+                    Some(node) => self.way_to(schema::meta::name(&node)).await,
+                    None => None,
+                };
                 let to = proxy::Target { host, port, tls, server_name: None, via };
                 proxy::forward(request, &to, &path_and_query, &self.group).await.map_err(unreachable)
             }

@@ -19,7 +19,7 @@ use store::Storage;
 use store::etcd::Face;
 use store::etcd::client::Endpoint;
 use store::external::External;
-use store::member::Birth;
+use store::member::{Birth, Network};
 use store::store::Store;
 use tracing::{info, warn};
 
@@ -61,6 +61,9 @@ pub(crate) struct StoreFlags {
     /// Snapshots are always compressed; accepted as k3s has it.
     #[arg(long, help_heading = "Store")]
     pub(crate) etcd_snapshot_compress: bool,
+    /// Accepted as k3s has it, and not needed: any server takes others in, without a migration.
+    #[arg(long, help_heading = "Store")]
+    pub(crate) cluster_init: bool,
     /// Forget the other members, make this server a cluster of one, and end.
     #[arg(long, help_heading = "Store")]
     pub(crate) cluster_reset: bool,
@@ -109,9 +112,9 @@ impl StoreFlags {
     }
 
     /// Opens the store.
-    pub(crate) async fn open(&self, db: &Path, rng: &Rng, group: &Group) -> Result<Datastore, DatastoreError> {
+    pub(crate) async fn open(&self, db: &Path, birth: Birth, network: Network, rng: &Rng, group: &Group) -> Result<Datastore, DatastoreError> {
         if self.datastore_endpoint.is_empty() {
-            let config = store::Config { dir: db.to_owned(), birth: Birth::First, network: None, rng: rng.clone() };
+            let config = store::Config { dir: db.to_owned(), birth, network: Some(network), rng: rng.clone() };
             let store = Store::open(config, group).await.map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;
             return Ok(Datastore { storage: store.clone(), embedded: Some(store) });
         }

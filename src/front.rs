@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use apiserver::ApiServer;
 use async_trait::async_trait;
@@ -15,7 +15,7 @@ use base::time::Clock;
 use client::informer::Informers;
 use cluster::credentials::{Credentials, Passwords};
 use cluster::identity::{self, Claim, Identities, Standing};
-use cluster::protocol::Settings;
+use cluster::protocol::{CACERTS, PING, Settings};
 use cluster::refusal::Refusal;
 use cluster::supervisor::{self, Supervisor};
 use cluster::tunnel::Tunnels;
@@ -24,6 +24,7 @@ use pki::leaf::Ca;
 use pki::node_key::NodeKey;
 use pki::server::Pki;
 use pki::token::{Credential, JoinToken};
+use store::store::Store;
 use tracing::warn;
 
 use crate::{cli, host};
@@ -41,25 +42,56 @@ pub(crate) enum FrontError {
     Identity { node: String, source: Refusal },
 }
 
-/// Hands each request to whom its path belongs.
+/// Hands each request to whom its path belongs. The port is open before they are there: the members of a store of several find each
+/// other on it first.
 pub(crate) struct Front {
-    api: Arc<ApiServer>,
-    supervisor: Arc<Supervisor>,
+    /// The authorities to trust, PEM.
+    ca: String,
+    behind: OnceLock<(Arc<ApiServer>, Arc<Supervisor>)>,
 }
 
 impl Front {
-    pub(crate) fn new(api: Arc<ApiServer>, supervisor: Arc<Supervisor>) -> Arc<Front> {
-        Arc::new(Front { api, supervisor })
+    /// With nobody behind it yet. `ca` is PEM.
+    pub(crate) fn new(ca: String) -> Arc<Front> {
+        Arc::new(Front { ca, behind: OnceLock::new() })
+    }
+
+    /// From now on these answer.
+    pub(crate) fn open(&self, api: Arc<ApiServer>, supervisor: Arc<Supervisor>) {
+        // Nobody opens twice.
+        let _first = self.behind.set((api, supervisor));
+    }
+
+    /// While the server starts.
+    fn early(&self, path: &str) -> http::Response<wire::Body> {
+        let json = match path {
+            CACERTS => return http::Response::new(wire::body::full(self.ca.clone())),
+            PING => return http::Response::new(wire::body::full("pong")),
+            path if supervisor::serves(path) => {
+                serde_json::to_value(Refusal::NotReady { why: "it is starting".to_owned() }).unwrap_or_default()
+            }
+            _ => serde_json::json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "ServiceUnavailable", "code": 503,
+                "message": "the server is starting",
+            }),
+        };
+        let mut answer = http::Response::new(wire::body::full(json.to_string()));
+        *answer.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+        let headers = answer.headers_mut();
+        headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+        headers.insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+        answer
     }
 }
 
 #[async_trait]
 impl wire::Handler for Front {
     async fn handle(&self, req: http::Request<wire::Body>, conn: Arc<wire::ConnInfo>) -> http::Response<wire::Body> {
+        let Some((api, supervisor)) = self.behind.get() else { return self.early(req.uri().path()) };
         if supervisor::serves(req.uri().path()) {
-            return self.supervisor.answer(req, &conn).await;
+            return supervisor.answer(req, &conn).await;
         }
-        self.api.handle(req, conn).await
+        api.handle(req, conn).await
     }
 }
 
@@ -108,7 +140,10 @@ pub(crate) fn passwords(server: &Given<'_>, agent: &Given<'_>, pki: &Pki, server
         Some(password) => password,
         None => found.password(ca)?.unwrap_or_else(|| pki::token::new_password(rng)),
     };
-    let agent_password = agent.password(ca)?;
+    // A file that is no link was written for an agents' token of its own, maybe by another server.
+    let own = agent_path.exists() && !agent_path.is_symlink();
+    let found = Given { flag: "agent-token", text: None, file: Some(agent_path.as_path()).filter(|_| own) };
+    let agent_password = agent.password(ca)?.map_or_else(|| found.password(ca), |password| Ok(Some(password)))?;
     let full = |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n");
     files::write_atomic(&token_path, full("server", &password)?.as_bytes(), 0o600)?;
     link(&server_dir.join("node-token"), "token")?;
@@ -145,6 +180,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) settings: Settings,
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) clock: Clock,
+    pub(crate) server_dir: PathBuf,
+    pub(crate) store: Option<Arc<Store>>,
 }
 
 /// Builds the supervisor.
@@ -158,6 +195,8 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
         flags: parts.flags,
         version: cli::VERSION.to_owned(),
         clock: parts.clock,
+        server_dir: parts.server_dir,
+        store: parts.store,
     };
     Supervisor::new(config, tunnels, group)
 }

@@ -15,6 +15,8 @@ mod front;
 mod host;
 mod identity;
 mod images;
+mod joining;
+mod leader;
 mod life;
 mod local_path;
 mod logging;

@@ -108,7 +108,7 @@ async fn carry_out(server: &ApiServer, plan: Vec<bootstrap::Write>) {
     }
 }
 
-/// The service `kubernetes`, its endpoints and its slice.
+/// The service `kubernetes`; its endpoints are kept by `endpoints`.
 fn own_service(server: &ApiServer) -> Vec<Value> {
     let config = &server.config;
     let Some(first) = config.service_cidrs.first().and_then(|cidr| cidr.hosts().next()) else { return Vec::new() };
@@ -127,20 +127,6 @@ fn own_service(server: &ApiServer) -> Vec<Value> {
                 "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.advertise_port }],
             },
             "status": { "loadBalancer": {} },
-        }),
-        json!({
-            "apiVersion": "v1", "kind": "Endpoints",
-            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
-            "subsets": [{
-                "addresses": [{ "ip": config.advertise_address.to_string() }],
-                "ports": [{ "name": "https", "port": config.advertise_port, "protocol": "TCP" }],
-            }],
-        }),
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family(&config.advertise_address),
-            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
-            "endpoints": [{ "addresses": [config.advertise_address.to_string()], "conditions": { "ready": true } }],
-            "ports": [{ "name": "https", "port": config.advertise_port, "protocol": "TCP" }],
         }),
     ]
 }

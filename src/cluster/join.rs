@@ -64,7 +64,7 @@ pub struct Joiner {
     pub version: String,
     /// Flags that must agree on servers.
     pub flags: std::collections::BTreeMap<String, String>,
-    /// Where the node's credentials are kept.
+    /// Where the node's credentials are kept; a server's authorities.
     pub dir: PathBuf,
     /// Wall time.
     pub clock: Clock,
@@ -74,7 +74,7 @@ pub struct Joiner {
 
 impl Joiner {
     /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. With `check` nothing
-    /// is made or kept; else the credentials are in the files when this returns.
+    /// is made or kept; else an agent's credentials are in the files when this returns, and a server's secrets in the answer.
     ///
     /// Errors: the reason, of the first server if none can be reached.
     pub async fn join(&self, servers: &[String], check: bool) -> Result<Welcome, Refusal> {
@@ -95,8 +95,11 @@ impl Joiner {
         let (host, port) = split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
         let trust = self.trusted(host, port, url).await?;
         let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
-        let requests = Requests::new(&self.node_name, &self.node_ips).map_err(unusable)?;
-        let asked = self.request(&requests, check);
+        let requests = match self.role {
+            Role::Agent => Some(Requests::new(&self.node_name, &self.node_ips).map_err(unusable)?),
+            Role::Server => None,
+        };
+        let asked = self.request(requests.as_ref(), check);
         let bytes = serde_json::to_vec(&asked).map_err(|err| Refusal::Invalid { why: err.to_string() })?;
         let mut req = Request::builder()
             .method(Method::POST)
@@ -116,7 +119,7 @@ impl Joiner {
         }
         let welcome: Welcome =
             serde_json::from_slice(&answer).map_err(|err| Refusal::NotKedge { url: url.to_owned(), why: err.to_string() })?;
-        if !check {
+        if let Some(requests) = requests.filter(|_| !check) {
             let saved = node_files::save(&self.dir, &self.node_name, &requests, &welcome);
             saved.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
         }
@@ -150,8 +153,8 @@ impl Joiner {
         Bundle::from_pem(&String::from_utf8_lossy(&ca)).map_err(|err| not_kedge(Chain(&err).to_string()))
     }
 
-    fn request(&self, requests: &Requests, check: bool) -> JoinRequest {
-        let [client, serving, proxy] = &requests.requests;
+    fn request(&self, requests: Option<&Requests>, check: bool) -> JoinRequest {
+        let [client, serving, proxy] = requests.map(|requests| requests.requests.each_ref().map(|der| STANDARD.encode(der))).unwrap_or_default();
         JoinRequest {
             role: self.role,
             check,
@@ -162,9 +165,9 @@ impl Joiner {
             minor: MINOR,
             unix_ms: self.clock.now().as_millisecond(),
             public_key: self.key.public(),
-            kubelet_client_csr: STANDARD.encode(client),
-            kubelet_serving_csr: STANDARD.encode(serving),
-            proxy_client_csr: STANDARD.encode(proxy),
+            kubelet_client_csr: client,
+            kubelet_serving_csr: serving,
+            proxy_client_csr: proxy,
             flags: self.flags.clone(),
         }
     }

@@ -10,6 +10,12 @@ pub mod refusal;
 
 pub mod join;
 
+pub mod secrets;
+
+pub mod members;
+
+pub mod relay;
+
 pub mod credentials;
 
 pub mod identity;

@@ -5,10 +5,16 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::secrets::Secrets;
+
 /// Everything of ours on the API's port begins with this.
 pub const PREFIX: &str = "/v1-kedge/";
 /// Where a machine joins, and renews its certificates.
 pub const JOIN: &str = "/v1-kedge/join";
+/// Where a server that joined becomes a member of the store.
+pub const MEMBERS: &str = "/v1-kedge/members";
+/// Where another server's way to a node begins, the node's name behind it.
+pub const RELAY: &str = "/v1-kedge/relay/";
 /// Where a node opens its tunnel.
 pub const TUNNEL: &str = "/v1-kedge/tunnel";
 /// The authorities to trust, for everybody.
@@ -54,7 +60,7 @@ pub struct JoinRequest {
     pub unix_ms: i64,
     /// The machine's own key, public half.
     pub public_key: String,
-    /// For `system:node:NAME`: a certificate signing request, DER in base64.
+    /// For `system:node:NAME`: a certificate signing request, DER in base64. Empty from servers, which sign for themselves.
     pub kubelet_client_csr: String,
     /// For the kubelet's server.
     pub kubelet_serving_csr: String,
@@ -82,15 +88,15 @@ pub struct Settings {
     pub options: BTreeMap<String, String>,
 }
 
-/// The answer to a machine that is let in.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The answer to a machine that is let in. It may hold every secret of the cluster: it is printed nowhere.
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Welcome {
     /// Authorities of servers, PEM.
     pub server_ca: String,
     /// Authorities of clients, PEM.
     pub client_ca: String,
-    /// Certificates, PEM, leaf first; empty for a check.
+    /// Certificates, PEM, leaf first; empty for a check and for servers.
     pub kubelet_client: String,
     /// See [`Welcome::kubelet_client`].
     pub kubelet_serving: String,
@@ -104,4 +110,18 @@ pub struct Welcome {
     pub version: String,
     /// The server's clock.
     pub unix_ms: i64,
+    /// For servers: what must be equal on all of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: Secrets,
+}
+
+/// A server that holds the cluster's secrets asks to become a member of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewMember {
+    /// The number that its store drew.
+    pub id: u64,
+    /// Its node's name.
+    pub name: String,
+    /// `host:port` where it answers other members.
+    pub address: String,
 }

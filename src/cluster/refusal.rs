@@ -110,6 +110,16 @@ pub enum Refusal {
         /// Which, and how.
         flags: Vec<Differing>,
     },
+    /// The others cannot call the server that joins.
+    Unheard {
+        /// Where they tried.
+        address: String,
+    },
+    /// There is no store that could grow.
+    NoMembers {
+        /// Why.
+        why: String,
+    },
     /// A name or request that no server accepts.
     Invalid {
         /// What is wrong with it.
@@ -125,7 +135,7 @@ pub enum Refusal {
 impl Refusal {
     /// Whether trying again may help without anybody doing something.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Refusal::Unreachable { .. } | Refusal::NotReady { .. } | Refusal::ClockSkew { .. } | Refusal::Twin { .. })
+        matches!(self, Refusal::Unreachable { .. } | Refusal::NotReady { .. } | Refusal::ClockSkew { .. } | Refusal::Twin { .. } | Refusal::Unheard { .. })
     }
 }
 
@@ -176,6 +186,11 @@ impl fmt::Display for Refusal {
                 }
                 f.write_str("; start this server with the values from there")
             }
+            Refusal::Unheard { address } => write!(
+                f,
+                "the other servers cannot reach this one at {address}: see that no firewall blocks that TCP port between servers, or name the right address with --advertise-address"
+            ),
+            Refusal::NoMembers { why } => write!(f, "that server takes no other servers in: {why}"),
             Refusal::Invalid { why } => f.write_str(why),
             Refusal::NotReady { why } => write!(f, "the server cannot let anybody in at the moment ({why}): it is tried again"),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,15 +19,20 @@ use kube::Api;
 use pki::csr::{self, Profile};
 use pki::leaf::Ca;
 use pki::server::Pki;
+use store::store::Store;
 use tokio::sync::Semaphore;
 use tracing::{debug, info};
 use wire::{Body, ConnInfo, body};
 
 use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
-use crate::protocol::{BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MINOR, PING, PREFIX, Role, SIGNATURE, Settings, TUNNEL, Welcome};
+use crate::protocol::{
+    BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings, TUNNEL, Welcome,
+};
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
+use crate::secrets::{self, Secrets};
 use crate::tunnel::Tunnels;
+use crate::{members, protocol};
 
 /// Joins that are judged at once; the others wait.
 const JOINS_MAX: usize = 16;
@@ -51,7 +57,14 @@ pub struct Config {
     pub version: String,
     /// Wall time.
     pub clock: Clock,
+    /// `<data-dir>/server`: the secrets that servers which join are given.
+    pub server_dir: PathBuf,
+    /// The store that may grow; `None`: it is somebody else's.
+    pub store: Option<Arc<Store>>,
 }
+
+/// The user whose certificate servers show each other.
+const SUPERVISOR: &str = "system:kedge-supervisor";
 
 /// Answers machines that join, and nodes that open tunnels.
 pub struct Supervisor {
@@ -85,7 +98,15 @@ impl Supervisor {
                     as_json(status_of(&refusal), &refusal)
                 }
             },
+            (Method::POST, MEMBERS) => match self.member(req, conn).await {
+                Ok(()) => text(StatusCode::OK, "ok"),
+                Err(refusal) => {
+                    info!(peer = %conn.peer, why = %refusal, "a server was not taken in");
+                    as_json(status_of(&refusal), &refusal)
+                }
+            },
             (Method::POST, TUNNEL) => self.tunnel(req, conn),
+            (Method::POST, path) if path.starts_with(protocol::RELAY) => self.relay(req, conn, &path[RELAY.len()..]),
             _ => text(StatusCode::NOT_FOUND, "404 page not found"),
         }
     }
@@ -127,7 +148,11 @@ impl Supervisor {
             servers,
             version: self.config.version.clone(),
             unix_ms: now.as_millisecond(),
+            secrets: Secrets::new(),
         };
+        if asked.role == Role::Server {
+            return self.welcome_server(&asked, &claim, welcome).await;
+        }
         let requests = self.checked_requests(&asked, &welcome.servers)?;
         if asked.check {
             return Ok(welcome);
@@ -136,6 +161,59 @@ impl Supervisor {
         [welcome.kubelet_client, welcome.kubelet_serving, welcome.proxy_client] = self.sign(requests)?;
         info!(node = %asked.node_name, peer = %conn.peer, version = asked.version, "node certificates issued");
         Ok(welcome)
+    }
+
+    /// A server signs its own certificates: it is given the authorities.
+    async fn welcome_server(&self, asked: &JoinRequest, claim: &Claim, mut welcome: Welcome) -> Result<Welcome, Refusal> {
+        if self.config.store.is_none() {
+            return Err(Refusal::NoMembers { why: "its store is an external etcd, which several servers cannot share yet".to_owned() });
+        }
+        if asked.check {
+            return Ok(welcome);
+        }
+        self.config.identities.record(claim).await?;
+        welcome.secrets = secrets::collect(&self.config.server_dir).map_err(|err| Refusal::NotReady { why: Chain(&err).to_string() })?;
+        info!(node = %asked.node_name, peer = %claim.address, version = asked.version, "a server joins: it is given the cluster's secrets");
+        Ok(welcome)
+    }
+
+    /// Takes a server into the store that shows the supervisor's certificate.
+    async fn member(&self, req: Request<Body>, conn: &ConnInfo) -> Result<(), Refusal> {
+        let Some(store) = &self.config.store else { return Err(Refusal::NoMembers { why: "its store is an external etcd".to_owned() }) };
+        if !self.is_server(conn) {
+            return Err(Refusal::Invalid { why: "only servers of this cluster may become members of its store".to_owned() });
+        }
+        let unread = |err: &dyn std::fmt::Display| Refusal::Invalid { why: format!("the request cannot be read: {err}") };
+        let bytes = body::collect(req.into_body(), BODY_BYTES_MAX).await.map_err(|err| unread(&Chain(&err)))?;
+        let new: NewMember = serde_json::from_slice(&bytes).map_err(|err| unread(&err))?;
+        check_name(&new.name)?;
+        members::admit(store, &new).await
+    }
+
+    /// Whether the connection shows the certificate of a server's supervisor.
+    fn is_server(&self, conn: &ConnInfo) -> bool {
+        let Ok(clients) = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()) else { return false };
+        let named = || pki::identity::parse(conn.client_certs.first()?).ok().filter(|who| who.common_name == SUPERVISOR);
+        clients.verify_client(&conn.client_certs, self.config.clock.now()).is_ok() && named().is_some()
+    }
+
+    /// Passes another server's dials on to a node that holds a tunnel open to this one.
+    fn relay(&self, mut req: Request<Body>, conn: &ConnInfo, node: &str) -> Response<Body> {
+        if !self.is_server(conn) {
+            return text(StatusCode::FORBIDDEN, "relays are for servers");
+        }
+        if wire::upgrade::requested(req.headers()).as_deref() != Some(wire::tunnel::PROTOCOL) {
+            return text(StatusCode::BAD_REQUEST, "want an upgrade to kedge-tunnel");
+        }
+        let Some(way) = self.tunnels.to(node) else { return text(StatusCode::NOT_FOUND, "no tunnel to that node") };
+        let (upgrade, group) = (wire::upgrade::take(&mut req), self.group.clone());
+        self.group.spawn_short("relay", async move {
+            let served = async { wire::tunnel::serve(wire::upgrade::stream(upgrade).await?, way, &group).await };
+            if let Err(err) = served.await {
+                debug!(err = %Chain(&err), "relay ended");
+            }
+        });
+        wire::upgrade::switching(wire::tunnel::PROTOCOL, &[])
     }
 
     /// A machine is let in by its node key when the cluster knows it, else by its token.
@@ -330,7 +408,7 @@ fn check_flags(
 
 fn status_of(refusal: &Refusal) -> StatusCode {
     match refusal {
-        Refusal::NotReady { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        Refusal::NotReady { .. } | Refusal::Unheard { .. } => StatusCode::SERVICE_UNAVAILABLE,
         Refusal::NoToken | Refusal::WrongToken | Refusal::UnknownToken { .. } | Refusal::ExpiredToken { .. } => StatusCode::UNAUTHORIZED,
         Refusal::UselessToken { .. } | Refusal::AgentToken => StatusCode::FORBIDDEN,
         Refusal::NameTaken { .. } | Refusal::Twin { .. } | Refusal::FlagsDiffer { .. } => StatusCode::CONFLICT,

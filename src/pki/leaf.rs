@@ -110,11 +110,16 @@ pub enum Leaf {
     EtcdServer,
     /// Clients of the etcd face.
     EtcdClient,
+    /// What members of the store show each other, at both ends.
+    EtcdPeer,
 }
+
+/// The name in every member's certificate: their addresses change.
+pub const PEER_NAME: &str = "kedge-peer";
 
 impl Leaf {
     /// All of them, in the order in which they are made.
-    pub const ALL: [Leaf; 12] = [
+    pub const ALL: [Leaf; 13] = [
         Leaf::ServingApiserver,
         Leaf::ServingKubelet,
         Leaf::ClientAdmin,
@@ -127,6 +132,7 @@ impl Leaf {
         Leaf::ClientApiserver,
         Leaf::EtcdServer,
         Leaf::EtcdClient,
+        Leaf::EtcdPeer,
     ];
 
     /// File name under `server/tls` without its ending.
@@ -144,6 +150,7 @@ impl Leaf {
             Leaf::ClientApiserver => "client-kube-apiserver",
             Leaf::EtcdServer => "etcd/server",
             Leaf::EtcdClient => "etcd/client",
+            Leaf::EtcdPeer => "etcd/peer-server-client",
         }
     }
 
@@ -153,6 +160,7 @@ impl Leaf {
             Leaf::ServingApiserver | Leaf::ServingKubelet => Ca::Server,
             Leaf::ClientAuthProxy => Ca::RequestHeader,
             Leaf::EtcdServer | Leaf::EtcdClient => Ca::EtcdServer,
+            Leaf::EtcdPeer => Ca::EtcdPeer,
             _ => Ca::Client,
         }
     }
@@ -184,6 +192,12 @@ impl Leaf {
                 usage: Usage::Server,
             },
             Leaf::EtcdClient => client("kedge-etcd-client", None),
+            Leaf::EtcdPeer => LeafSpec {
+                common_name: options.node_name.clone(),
+                organizations: Vec::new(),
+                sans: [PEER_NAME.to_owned()].into(),
+                usage: Usage::Both,
+            },
         }
     }
 }

@@ -57,6 +57,18 @@ pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     Ok(Arc::new(config))
 }
 
+/// What members of the store name in ALPN: their protocol is served beside the API, on its port.
+pub const ALPN_PEER: &[u8] = b"kedge-peer";
+
+/// TLS between members of the store, the serving and the calling side: certificates of the peers' authority at both ends.
+pub fn between_peers(ca: &Bundle, cert: &Arc<CertStore>) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), PkiError> {
+    let mut server = ServerConfig::clone(&*server_config(Arc::clone(cert), Some(ca))?);
+    let mut client = ClientConfig::clone(&*client_config(ca, Some(Arc::clone(cert)))?);
+    server.alpn_protocols = vec![ALPN_PEER.to_vec()];
+    client.alpn_protocols = vec![ALPN_PEER.to_vec()];
+    Ok((Arc::new(server), Arc::new(client)))
+}
+
 /// A ready client set-up for rooms that do not know rustls.
 pub struct ClientSetup(Arc<ClientConfig>);
 

@@ -125,6 +125,9 @@ pub enum Error {
         /// Where.
         address: String,
     },
+    /// The cluster let this member go.
+    #[error("this member was removed from the cluster")]
+    Removed,
     /// This store was opened for itself alone.
     #[error("this store was opened without a network for members")]
     NoNetwork,

@@ -272,4 +272,25 @@ impl Storage for External {
     fn current_revision(&self) -> Revision {
         Revision(self.revision.load(Ordering::Acquire))
     }
+
+    async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error> {
+        let request = pb::LeaseGrantRequest { ttl: signed(ttl_secs), id: signed(id) };
+        let answer: Result<pb::LeaseGrantResponse, Error> = self.call("/etcdserverpb.Lease/LeaseGrant", request).await;
+        answer.map(drop)
+    }
+
+    async fn keep_lease(&self, id: u64) -> Result<(), Error> {
+        let once = tokio_stream::once(pb::LeaseIdRequest { id: signed(id) });
+        let kept = async {
+            let mut answers = self.client.stream("/etcdserverpb.Lease/LeaseKeepAlive", once).await?;
+            let answer: Option<pb::LeaseKeepAliveResponse> = answers.message().await?;
+            Ok(answer.map_or(0, |answer| answer.ttl))
+        };
+        match tokio::time::timeout(CALL_TIMEOUT, kept).await {
+            Ok(Ok(ttl)) if ttl > 0 => Ok(()),
+            Ok(Ok(_)) => Err(Error::LeaseNotFound { id }),
+            Ok(Err(status)) => Err(error(&status)),
+            Err(_) => Err(Error::TimedOut),
+        }
+    }
 }

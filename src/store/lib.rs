@@ -308,6 +308,16 @@ pub trait Storage: Send + Sync + 'static {
 
     /// The newest revision applied here.
     fn current_revision(&self) -> Revision;
+
+    /// Makes a lease, for [`Op::Put`]: keys that hang on it go when it is not kept alive for `ttl_secs`. `id` is the caller's draw.
+    ///
+    /// Errors: `LeaseExists`, `TimedOut`.
+    async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error>;
+
+    /// Gives a lease its whole life again; nothing is written to the disk.
+    ///
+    /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
+    async fn keep_lease(&self, id: u64) -> Result<(), Error>;
 }
 
 /// The end of the range of all keys that start with `prefix`, for `range_end`.

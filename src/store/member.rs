@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::mvcc::database;
 use crate::store::Store;
 
 /// What an empty directory becomes. A directory that holds a store already goes on with what it holds.
@@ -18,6 +19,40 @@ pub enum Birth {
     First,
     /// Nothing yet: it waits until the leader of a cluster adds it.
     Joining,
+}
+
+/// What a directory holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No store, or one in which nothing ever happened.
+    Empty,
+    /// One that was about to join a cluster and was not taken in yet.
+    Waiting,
+    /// A member of a cluster, maybe its only one.
+    Member,
+}
+
+/// Looks what the store in `dir` is, without opening it for work.
+///
+/// Errors: `Corrupt`, `Io`.
+pub fn standing(dir: &std::path::Path) -> Result<Standing, Error> {
+    let path = database::path_in(dir);
+    // An empty file is what a start leaves that was cut short.
+    if std::fs::metadata(&path).map_or(0, |meta| meta.len()) == 0 {
+        return Ok(Standing::Empty);
+    }
+    let conn = database::open_reader(&path)?;
+    let has_schema = conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;
+    if !has_schema {
+        return Ok(Standing::Empty);
+    }
+    let member: Option<u64> = database::meta(&conn, &path, "member")?;
+    let applied = database::applied(&conn, &path, member.unwrap_or(1))?;
+    Ok(match (applied.log, member) {
+        (Some(_), _) => Standing::Member,
+        (None, Some(2..)) => Standing::Waiting,
+        (None, _) => Standing::Empty,
+    })
 }
 
 /// How this member is reached and how it reaches others.

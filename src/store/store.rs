@@ -31,7 +31,7 @@ use crate::raft::image::ImageSource;
 use crate::raft::log::{Log, Recent};
 use crate::raft::machine::Machine;
 use crate::raft::network::Ways;
-use crate::raft::node::{Gate, Node};
+use crate::raft::node::{Gate, Node, Unread};
 use crate::raft::peers::Peers;
 use crate::raft::pending::Pending;
 use crate::raft::rpc::MemberStatus;
@@ -103,6 +103,7 @@ impl Store {
             peers,
             alone: shared.alone.clone(),
             gate: Gate::default(),
+            unread: Unread::default(),
             shaping: tokio::sync::Mutex::default(),
         };
         let node = Arc::new(node);
@@ -150,11 +151,12 @@ impl Store {
 
     /// Waits until this member is in a group with a leader and has applied what was acknowledged before the call.
     ///
-    /// Errors: `Closed`. It waits for as long as it takes: the caller has the time-out.
+    /// Errors: `Closed`, `Removed`. It waits for as long as it takes: the caller has the time-out.
     pub async fn ready(&self) -> Result<(), Error> {
         loop {
             match self.node.catch_up().await {
                 Err(Error::Closed) => return Err(Error::Closed),
+                _ if self.node.peers.is_removed() => return Err(Error::Removed),
                 Ok(()) if self.node.raft.data_metrics().borrow().last_applied.is_some() => return Ok(()),
                 Ok(()) | Err(_) => tokio::time::sleep(LEADERSHIP_LOOK).await,
             }
@@ -164,6 +166,11 @@ impl Store {
     /// Who leads. `is_me` turns false as soon as this member cannot be sure any more, before another one can lead.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
+    }
+
+    /// Resolves when the leader said that this member was let go: nothing can be read or written here any more.
+    pub async fn removed(&self) {
+        self.node.peers.removed().await;
     }
 
     /// The members, as the leader sees them if it can be asked.
@@ -416,5 +423,13 @@ impl Storage for Store {
 
     fn current_revision(&self) -> Revision {
         Revision(self.shared.hub.revision())
+    }
+
+    async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error> {
+        self.lease_grant(id, ttl_secs).await.map(drop)
+    }
+
+    async fn keep_lease(&self, id: u64) -> Result<(), Error> {
+        self.lease_keep_alive(id).await.map(drop)
     }
 }

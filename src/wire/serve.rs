@@ -14,7 +14,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tracing::{debug, warn};
 
 use crate::{ConnInfo, Handler, body};
@@ -33,12 +35,31 @@ pub struct Server {
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     handler: Arc<dyn Handler>,
+    beside: Option<Protocol>,
+}
+
+/// A second face of a TLS port, for clients that name it in ALPN: certificates, authorities and handler of its own.
+#[derive(Clone)]
+pub struct Protocol {
+    /// What clients name.
+    pub alpn: &'static [u8],
+    /// Its side of TLS.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// What answers.
+    pub handler: Arc<dyn Handler>,
+    /// Where its connections live.
+    pub group: Group,
 }
 
 impl Server {
     /// Binds now, so that a port in use is an error at start and not a log line later.
     pub async fn bind(addr: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>, handler: Arc<dyn Handler>) -> io::Result<Server> {
-        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler })
+        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler, beside: None })
+    }
+
+    /// Serves another protocol on the same port.
+    pub fn beside(self, protocol: Protocol) -> Server {
+        Server { beside: Some(protocol), ..self }
     }
 
     /// The address that was bound, with the real port when 0 was asked for.
@@ -48,17 +69,25 @@ impl Server {
 
     /// Accepts until the group stops; open connections end with it.
     pub fn start(self, group: &Group) {
-        let group = group.clone();
-        group.clone().spawn("accept", async move {
+        self.start_in(group, group);
+    }
+
+    /// Accepts until `accepting` stops; open connections live in `connections`, those of a protocol beside in its own group.
+    pub fn start_in(self, accepting: &Group, connections: &Group) {
+        let (shaking, group) = (accepting.clone(), connections.clone());
+        accepting.spawn("accept", async move {
             loop {
                 match self.listener.accept().await {
                     Ok((socket, peer)) => {
                         let (tls, handler) = (self.tls.clone(), Arc::clone(&self.handler));
-                        group.spawn_short("connection", async move {
-                            if let Err(err) = serve_tcp(socket, peer, tls, handler).await {
-                                debug!(peer = %peer, err = %Chain(&err), "connection ended");
-                            }
-                        });
+                        let Some(beside) = self.beside.clone() else {
+                            group.spawn_short("connection", report(peer, serve_tcp(socket, peer, tls, handler)));
+                            continue;
+                        };
+                        let group = group.clone();
+                        // Whose connection it is shows in its first message.
+                        let sorted = async move { sort(socket, peer, (tls, handler, group), beside).await };
+                        shaking.spawn_short("handshake", report(peer, sorted));
                     }
                     Err(err) => {
                         warn!(err = %Chain(&err), "cannot accept a connection");
@@ -114,6 +143,38 @@ impl UnixServer {
     }
 }
 
+async fn report(peer: SocketAddr, served: impl Future<Output = io::Result<()>>) {
+    if let Err(err) = served.await {
+        debug!(peer = %peer, err = %Chain(&err), "connection ended");
+    }
+}
+
+type Face = (Option<Arc<rustls::ServerConfig>>, Arc<dyn Handler>, Group);
+
+/// Reads the client's first message, and hands the connection to the protocol that it names.
+async fn sort(socket: TcpStream, peer: SocketAddr, first: Face, beside: Protocol) -> io::Result<()> {
+    let (tls, handler, group) = first;
+    let Some(tls) = tls else { return serve_tcp(socket, peer, None, handler).await };
+    socket.set_nodelay(true)?;
+    let local = socket.local_addr()?;
+    let too_long = |_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake took too long");
+    let shaken = async {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+        let named = hello.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == beside.alpn));
+        let (tls, handler, group) = if named { (beside.tls, beside.handler, beside.group) } else { (tls, handler, group) };
+        Ok::<_, io::Error>((hello.into_stream(tls).await?, handler, group))
+    };
+    let (stream, handler, group) = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, shaken).await.map_err(too_long)??;
+    group.spawn_short("connection", report(peer, serve_tls(stream, peer, local, handler)));
+    Ok(())
+}
+
+async fn serve_tls(stream: TlsStream<TcpStream>, peer: SocketAddr, local: SocketAddr, handler: Arc<dyn Handler>) -> io::Result<()> {
+    let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let client_certs = certs.iter().map(|cert| cert.clone().into_owned()).collect();
+    serve_stream(stream, ConnInfo { peer, local, client_certs, identity: None }, handler).await
+}
+
 async fn serve_tcp(
     socket: TcpStream,
     peer: SocketAddr,
@@ -129,9 +190,7 @@ async fn serve_tcp(
     let stream = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(socket))
         .await
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake took too long"))??;
-    let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let client_certs = certs.iter().map(|cert| cert.clone().into_owned()).collect();
-    serve_stream(stream, ConnInfo { peer, local, client_certs, identity: None }, handler).await
+    serve_tls(stream, peer, local, handler).await
 }
 
 /// Serves HTTP on any connected stream until it ends.

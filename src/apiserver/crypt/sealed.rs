@@ -166,6 +166,14 @@ impl Storage for Sealed {
     fn current_revision(&self) -> Revision {
         self.inner.current_revision()
     }
+
+    async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error> {
+        self.inner.grant_lease(id, ttl_secs).await
+    }
+
+    async fn keep_lease(&self, id: u64) -> Result<(), Error> {
+        self.inner.keep_lease(id).await
+    }
 }
 
 #[cfg(test)]

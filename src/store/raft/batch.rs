@@ -110,15 +110,18 @@ async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
 async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Attempt, Error> {
     let batch = node.pending.batch(parcel, term);
     let origin = batch.origin;
-    let Ok(answer) = node.raft.client_write_ff(batch).await else {
+    let Ok(mut answer) = node.raft.client_write_ff(batch).await else {
         node.pending.fail(&origin, &Error::Closed);
         return Err(Error::Closed);
     };
     tokio::select! {
         biased;
         // The writer answers when the entry is durable and applied; openraft's own answer comes a little later.
-        () = parcel.done() => Ok(Attempt::Sent),
-        written = answer => match written {
+        () = parcel.done() => {
+            node.unread.keep(answer);
+            Ok(Attempt::Sent)
+        }
+        written = &mut answer => match written {
             // Applied without an answer: it was an entry of another term than it was made for, and did nothing.
             Ok(Ok(_)) => Ok(Attempt::Refused),
             // This member stopped leading. The entry may be in its log and may still be agreed upon.

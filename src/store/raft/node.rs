@@ -41,8 +41,26 @@ pub struct Node {
     pub alone: Arc<AtomicBool>,
     /// Rounds of asking, shared by the reads that wait.
     pub gate: Gate,
+    /// Raft's own answers, which nobody needs.
+    pub unread: Unread,
     /// One change of the group at a time.
     pub shaping: Mutex<()>,
+}
+
+type Answer = tokio::sync::oneshot::Receiver<openraft::raft::ClientWriteResult<TypeConfig>>;
+
+/// Answers of Raft that come after the writer's own: held until they are there, as Raft warns about those that nobody can take.
+#[derive(Debug, Default)]
+pub struct Unread(std::sync::Mutex<Vec<Answer>>);
+
+impl Unread {
+    /// Holds an answer; lets those go that have come.
+    pub fn keep(&self, answer: Answer) {
+        use tokio::sync::oneshot::error::TryRecvError;
+        let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        held.retain_mut(|answer| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
+        held.push(answer);
+    }
 }
 
 /// Lets reads share a round: a read may use any round that began after it came.
@@ -67,6 +85,13 @@ impl Node {
         let heard = || self.raft.data_metrics().borrow().millis_since_quorum_ack.is_some_and(|millis| millis < LEASE_MILLIS);
         let is_me = leader == Some(self.id) && (self.alone.load(Ordering::Acquire) || heard());
         Leadership { leader, is_me, term }
+    }
+
+    /// Whether the membership holds this member.
+    pub fn knows(&self, id: u64) -> bool {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().get_node(&id).is_some()
     }
 
     /// Waits until leader or term differ from these. Errors: `Closed` if Raft has stopped.

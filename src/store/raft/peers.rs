@@ -37,18 +37,32 @@ pub struct Peers {
     /// Where members said they are: newer than what the membership says.
     book: Mutex<BTreeMap<u64, String>>,
     links: Mutex<BTreeMap<(u64, Lane), Link>>,
+    /// Whether the leader said that this member is none any more.
+    removed: tokio::sync::watch::Sender<bool>,
     group: Group,
 }
 
 impl Peers {
     /// None yet. `cluster` says which cluster this member is in, if any.
     pub fn new(id: u64, cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>, network: Option<Network>, group: &Group) -> Peers {
-        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), group: group.clone() }
+        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), removed: tokio::sync::watch::Sender::new(false), group: group.clone() }
     }
 
     /// How this member is reached, if it has a network.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
+    }
+
+    /// Whether the leader said that this member is none any more.
+    pub fn is_removed(&self) -> bool {
+        *self.removed.borrow()
+    }
+
+    /// Resolves when the leader says so.
+    pub async fn removed(&self) {
+        // The sender lives as long as this.
+        let mut removed = self.removed.subscribe();
+        let _held = removed.wait_for(|removed| *removed).await;
     }
 
     /// Which cluster this member is in.
@@ -134,6 +148,10 @@ impl Peers {
         guard.disarm();
         if parts.status == http::StatusCode::OK {
             return Ok(bytes);
+        }
+        if parts.status == http::StatusCode::GONE {
+            self.removed.send_replace(true);
+            return Err(Error::Removed);
         }
         Err(Error::Io { doing: "a member refused a call", why: String::from_utf8_lossy(&bytes).into_owned() })
     }

@@ -39,6 +39,9 @@ impl Handler for Inbox {
         if let Err(why) = self.greet(&req) {
             return refuse(StatusCode::CONFLICT, &why);
         }
+        if self.let_go(&req) {
+            return refuse(StatusCode::GONE, "the caller is no member of this cluster any more");
+        }
         match self.dispatch(req).await {
             Ok(bytes) => Response::new(body::full(bytes)),
             Err(err) => refuse(StatusCode::BAD_REQUEST, &err.to_string()),
@@ -69,6 +72,15 @@ impl Inbox {
             info!(peer = id, addr = %address, "member found");
         }
         Ok(())
+    }
+
+    /// Whether the caller was a member and is none any more. Only the leader can tell: others may have old news, and a new member
+    /// calls nobody before it is in.
+    fn let_go(&self, req: &Request<Body>) -> bool {
+        let node = self.store.node();
+        let caller = req.headers().get(MEMBER).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
+        let of_this = req.headers().contains_key(CLUSTER);
+        caller.is_some_and(|caller| of_this && node.leadership().is_me && !node.knows(caller))
     }
 
     async fn dispatch(&self, req: Request<Body>) -> Result<Vec<u8>, Error> {
@@ -116,7 +128,10 @@ impl Inbox {
         }
         match node.raft.client_write_ff(batch).await {
             // Whether it is agreed upon the caller learns from its own log.
-            Ok(_answer) => Proposed::Taken,
+            Ok(answer) => {
+                node.unread.keep(answer);
+                Proposed::Taken
+            }
             Err(_) => Proposed::Refused,
         }
     }

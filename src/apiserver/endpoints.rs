@@ -1,0 +1,163 @@
+//! Which servers there are. Each keeps a key on a lease that ends soon after it; every server keeps the endpoints of the service
+//! `kubernetes` as the keys say (upstream's lease reconciler, `pkg/controlplane/reconcilers/lease.go`).
+//!
+//! Keeping a lease alive writes nothing to the disk, so an idle server stays quiet.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::task::Group;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use store::error::Error;
+use store::{Op, RangeRequest, Revision, Txn, WatchRequest};
+use tracing::{info, warn};
+
+use crate::serve::ApiServer;
+use crate::status::Status;
+
+/// Where servers note themselves, as upstream's.
+const ROOT: &str = "/registry/masterleases/";
+/// A server that is silent for so long is none.
+const LEASE_SECS: u64 = 15;
+/// Between two signs of life.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// After a failure, before the next try.
+const RETRY: Duration = Duration::from_secs(1);
+/// For taking oneself off when the server stops.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Notes this server, and makes the endpoints fit. Answers with the lease.
+///
+/// Errors: the store fails.
+pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
+    let id = server.config.rng.below(u64::MAX >> 1) + 1;
+    let storage = server.cache.storage();
+    storage.grant_lease(id, LEASE_SECS).await?;
+    let value = json!({ "port": server.config.advertise_port }).to_string();
+    let op = Op::Put { key: own_key(server), value: Bytes::from(value), lease: id, prev_kv: false };
+    storage.txn(Txn { success: vec![op], ..Txn::default() }).await?;
+    reconcile(server).await?;
+    Ok(id)
+}
+
+/// Stays noted and keeps the endpoints, for as long as the group lives; then takes this server off.
+pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
+    let keeper = Arc::clone(server);
+    group.spawn("server-lease", async move {
+        let mut lease = lease;
+        loop {
+            tokio::time::sleep(KEEP_EVERY).await;
+            match keeper.cache.storage().keep_lease(lease).await {
+                Ok(()) => {}
+                // This process was asleep for too long.
+                Err(Error::LeaseNotFound { .. }) => match begin(&keeper).await {
+                    Ok(new) => lease = new,
+                    Err(status) => warn!(why = %status, "cannot note this server among the servers"),
+                },
+                Err(err) => warn!(err = %Chain(&err), "cannot tell the others that this server lives"),
+            }
+        }
+    });
+    let follower = Arc::clone(server);
+    group.spawn("server-endpoints", async move {
+        loop {
+            if let Err(err) = follow(&follower).await {
+                warn!(err = %Chain(&err), "cannot follow the list of servers");
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+    let (leaver, stop) = (Arc::clone(server), group.token());
+    group.spawn_graceful("server-farewell", async move {
+        stop.cancelled().await;
+        if !matches!(tokio::time::timeout(FAREWELL, leave(&leaver)).await, Ok(Ok(()))) {
+            info!("this server's endpoint goes with its lease");
+        }
+    });
+}
+
+fn own_key(server: &ApiServer) -> Bytes {
+    Bytes::from(format!("{ROOT}{}", server.config.advertise_address))
+}
+
+/// Makes the endpoints fit after each change of the keys, until the watch ends.
+async fn follow(server: &ApiServer) -> Result<(), Error> {
+    let start = server.cache.storage().current_revision();
+    let request = WatchRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), start: Revision(start.0 + 1), prev_kv: false };
+    let mut stream = server.cache.storage().watch(request).await?;
+    loop {
+        // Also at the beginning: a change may have come between the last look and the watch.
+        while let Err(status) = reconcile(server).await {
+            warn!(why = %status, "cannot write the endpoints of the service kubernetes, trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+        while stream.next().await?.events.is_empty() {}
+    }
+}
+
+async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
+    let range = RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), keys_only: true, ..RangeRequest::default() };
+    let found = server.cache.storage().range(range).await?;
+    let address = |key: &[u8]| std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?.parse().ok();
+    Ok(found.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
+}
+
+async fn reconcile(server: &ApiServer) -> Result<(), Status> {
+    let addresses = addresses(server).await?;
+    // Nobody at all is what a store tells whose servers all slept: the old list is the better one.
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    for object in objects(&addresses, server.config.advertise_address, server.config.advertise_port) {
+        server.reconcile(object).await?;
+    }
+    Ok(())
+}
+
+/// The last server's endpoint stays: an empty list would help nobody.
+async fn leave(server: &ApiServer) -> Result<(), Error> {
+    if addresses(server).await?.iter().all(|address| *address == server.config.advertise_address) {
+        return Ok(());
+    }
+    let op = Op::Delete { key: own_key(server), range_end: Bytes::new(), prev_kv: false };
+    server.cache.storage().txn(Txn { success: vec![op], ..Txn::default() }).await.map(drop)
+}
+
+/// Endpoints and slice of the service `kubernetes`; a slice holds one family, this server's.
+fn objects(all: &BTreeSet<IpAddr>, own: IpAddr, port: u16) -> [Value; 2] {
+    let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let addresses: Vec<Value> = all.iter().map(|ip| json!({ "ip": ip.to_string() })).collect();
+    let same = all.iter().filter(|ip| ip.is_ipv4() == own.is_ipv4());
+    let endpoints: Vec<Value> = same.map(|ip| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } })).collect();
+    [
+        json!({
+            "apiVersion": "v1", "kind": "Endpoints",
+            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
+            "subsets": [{ "addresses": addresses, "ports": [{ "name": "https", "port": port, "protocol": "TCP" }] }],
+        }),
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family(&own),
+            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
+            "endpoints": endpoints, "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_list_every_server_once_and_in_order() {
+        let all = ["10.0.0.3", "10.0.0.1", "fd00::1"].map(|ip| ip.parse().unwrap()).into();
+        let [endpoints, slice] = objects(&all, "10.0.0.1".parse().unwrap(), 6443);
+        let ips: Vec<&str> = endpoints["subsets"][0]["addresses"].as_array().unwrap().iter().map(|a| a["ip"].as_str().unwrap()).collect();
+        assert_eq!(ips, ["10.0.0.1", "10.0.0.3", "fd00::1"]);
+        assert_eq!(slice["endpoints"].as_array().unwrap().len(), 2);
+        assert_eq!(slice["endpoints"][1]["addresses"], json!(["10.0.0.3"]));
+    }
+}

@@ -1,0 +1,67 @@
+//! The way to a node that holds a tunnel open to another server only: that server passes the dials on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::chain::Chain;
+use base::task::Group;
+use http::HeaderMap;
+use tokio::sync::watch;
+use tracing::{debug, info};
+use wire::dial::Dial;
+use wire::proxy::{self, Target};
+use wire::tunnel::{PROTOCOL, Tunnel};
+
+use crate::protocol::RELAY;
+use crate::tunnel::split;
+
+/// Ways to nodes by way of other servers, made when they are needed.
+pub struct Relay {
+    /// Shows the supervisor's certificate, speaks HTTP/1.1.
+    tls: Arc<rustls::ClientConfig>,
+    /// The other servers, `host:port`.
+    servers: watch::Receiver<Vec<String>>,
+    open: Mutex<BTreeMap<String, Tunnel>>,
+    group: Group,
+}
+
+impl Relay {
+    /// Connections live in `group`.
+    pub fn new(tls: Arc<rustls::ClientConfig>, servers: watch::Receiver<Vec<String>>, group: &Group) -> Relay {
+        Relay { tls, servers, open: Mutex::default(), group: group.child("relays") }
+    }
+
+    /// The way to a node by way of the first other server that holds a tunnel to it.
+    pub async fn to(&self, node: &str) -> Option<Arc<dyn Dial>> {
+        let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(node).filter(|way| !way.is_closed()).cloned();
+        if let Some(way) = known {
+            return Some(Arc::new(way));
+        }
+        let servers = self.servers.borrow().clone();
+        for server in servers {
+            match self.begin(&server, node).await {
+                Ok(way) => {
+                    info!(node, peer = server, "node is reached by way of another server");
+                    self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), way.clone());
+                    return Some(Arc::new(way));
+                }
+                Err(why) => debug!(node, peer = server, why, "no way to the node there"),
+            }
+        }
+        None
+    }
+
+    async fn begin(&self, server: &str, node: &str) -> Result<Tunnel, String> {
+        let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
+        let target = Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
+        match proxy::open_upgrade(&target, &format!("{RELAY}{node}"), PROTOCOL, HeaderMap::new(), &self.group).await {
+            Ok(Ok(stream)) => {
+                let (tunnel, ended) = Tunnel::accept(stream).await.map_err(|err| Chain(&err).to_string())?;
+                self.group.spawn_short("relay", ended);
+                Ok(tunnel)
+            }
+            Ok(Err(answer)) => Err(format!("it answered {}", answer.status())),
+            Err(err) => Err(Chain(&err).to_string()),
+        }
+    }
+}
