@@ -116,6 +116,16 @@ impl Plan<'_> {
         if files::read_if_exists(&ca)?.is_some_and(|own| own != welcome.server_ca.as_bytes()) {
             return Err(JoinError::OtherCluster { path: ca, dir: self.server_dir(), url: url.to_owned() });
         }
+        if found == Standing::Empty {
+            // Such a store may have drawn the first one's number already: it is made anew, with one of its own.
+            for name in ["state.db", "state.db-wal", "state.db-shm"] {
+                let path = self.db().join(name);
+                match std::fs::remove_file(&path) {
+                    Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at("cannot remove", &path)(err).into()),
+                    _ => {}
+                }
+            }
+        }
         secrets::write(&self.server_dir(), &welcome.secrets)?;
         info!(url, version = %welcome.version, "the cluster's secrets are here");
         let mut servers = welcome.servers;

@@ -6,7 +6,7 @@ use base::task::Group;
 use store::member::Leadership;
 use store::store::Store;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::info;
 
 /// Who leads: as the store says, or this server for ever where the store is somebody else's.
 pub(crate) fn leadership(store: Option<&Arc<Store>>) -> watch::Receiver<Leadership> {
@@ -37,17 +37,5 @@ async fn wait_for(leadership: &mut watch::Receiver<Leadership>, holds: impl FnMu
     let lost = leadership.wait_for(holds).await.is_err();
     if lost {
         std::future::pending::<()>().await;
-    }
-}
-
-/// Says loudly what two voters mean.
-pub(crate) async fn warn_of_two(store: Arc<Store>) {
-    let Ok(members) = store.members().await else { return };
-    let voters: Vec<&str> = members.iter().filter(|member| member.voter).map(|member| member.name.as_str()).collect();
-    if voters.len() == 2 {
-        warn!(
-            servers = voters.join(", "),
-            "TWO SERVERS ARE LESS SAFE THAN ONE: if either is down, nothing can be written. Add a third, or remove one with 'kubectl delete node'"
-        );
     }
 }

@@ -20,6 +20,7 @@ mod leader;
 mod life;
 mod local_path;
 mod logging;
+mod membership;
 mod pause;
 mod runtime_tools;
 mod secrets_encrypt;

@@ -1,5 +1,6 @@
 //! A server among servers: where the others are, the tunnels to them, and members that go when their Nodes are deleted.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use kube::ResourceExt as _;
 use store::error::Error;
 use store::store::Store;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// After a member could not be removed, before the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -74,6 +75,17 @@ pub(crate) fn follow_nodes(store: Arc<Store>, own_name: String, informers: &Info
                 removals.spawn_short("removal", async move { remove(&store, &name).await });
             }
         }
+    });
+}
+
+/// Ends this process, loudly, when the cluster let its member go: nothing can be read or written here any more.
+pub(crate) fn end_when_removed(store: Arc<Store>, db: PathBuf, group: &Group) {
+    group.spawn("membership", async move {
+        store.removed().await;
+        error!(
+            path = %db.display(),
+            "this server was removed from the cluster: to let it join again remove that folder and start it with --server"
+        );
     });
 }
 

@@ -1,30 +1,38 @@
 //! `kedge server`: one build per room, in order, dependencies as arguments; then it waits, and stops in the reverse order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
 use apiserver::arguments::Arguments;
 use apiserver::guards::Parts;
+use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
 use client::informer::Informers;
+use client::transport::Clients;
 use cluster::credentials::Passwords;
 use cluster::protocol::Settings;
+use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use controllers::registry::LocalPath;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
-use tracing::info;
+use store::member::{MutualTls, Network};
+use store::store::Store;
+use tokio::sync::watch;
+use tracing::{error, info};
+use wire::serve::Protocol;
 
 use crate::addons::{self, Variables};
+use crate::agent::role::NodeReach;
 use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
 use crate::certificates::{Keeper, Kubeconfig};
 use crate::cli::ServerArgs;
@@ -33,10 +41,11 @@ use crate::datastore::{self, DatastoreError};
 use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, SystemImages};
+use crate::joining::{self, JoinError};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
-use crate::{certificates, cli, encryption, identity, snapshots};
+use crate::{certificates, cli, encryption, identity, leader, membership, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +73,9 @@ pub(crate) enum ServerError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     #[error(transparent)]
-    Join(#[from] FrontError),
+    Front(#[from] FrontError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     #[error(transparent)]
     Life(#[from] LifeError),
 }
@@ -139,103 +150,205 @@ impl Plan {
         })
     }
 
+    /// `host:port` where other servers and nodes reach this one.
+    fn address(&self) -> String {
+        SocketAddr::new(self.advertise, self.args.https_listen_port).to_string()
+    }
+
+    fn joining(&self) -> joining::Plan<'_> {
+        joining::Plan {
+            url: self.args.server.as_deref(),
+            token: front::Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref() },
+            data_dir: &self.args.data_dir,
+            node_name: &self.node_name,
+            node_ips: &self.node_ips,
+            address: self.address(),
+            flags: cluster_flags(self),
+        }
+    }
+
     /// Whether a packaged component is wanted.
     fn deploys(&self, component: &str) -> bool {
         !self.args.disable.iter().any(|name| name == component)
     }
 }
 
+/// The tasks of the server, stopped in this order: nobody works for a store that is closed, and members talk to the last.
+struct Groups {
+    workers: Group,
+    serving: Group,
+    storage: Group,
+    port: Group,
+}
+
 async fn run(plan: Plan) -> Result<(), ServerError> {
     let (root, fatal) = Group::root("kedge");
-    // Stopped in this order: nobody works for a store that is closed.
-    let (workers, serving, storage) = (root.child("workers"), root.child("api"), root.child("store"));
-    let groups = [workers.clone(), serving.clone(), storage.clone(), root];
-    Box::pin(life::live("kedge", build(&plan, &workers, &serving, &storage), groups, fatal)).await
+    let groups =
+        Groups { workers: root.child("workers"), serving: root.child("api"), storage: root.child("store"), port: root.child("port") };
+    let order = [groups.workers.clone(), groups.serving.clone(), groups.storage.clone(), groups.port.clone(), root];
+    life::live("kedge", build(&plan, &groups), order, fatal).await
 }
 
 /// Builds every room in the order of the road, each on what was built before.
-async fn build(plan: &Plan, workers: &Group, serving: &Group, storage: &Group) -> Result<(), ServerError> {
+async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let (clock, rng) = (Clock::system(), Rng::from_os());
     // Hashing some 25 MB goes on beside the start of the store and the API.
     let images = Group::blocking(SystemImages::of_this_program);
-    let data_dir = &plan.args.data_dir;
-    let server_dir = data_dir.join("server");
-    files::create_private_dir(&server_dir)?;
-    let db = server_dir.join("db");
-    let datastore = plan.args.store.open(&db, &rng, storage).await?;
-    let pki = Arc::new(Pki::load_or_create(
-        &server_dir.join("tls"),
-        pki::server::Options {
-            clock: clock.clone(),
-            leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
-            node_name: plan.node_name.clone(),
-            node_ips: plan.node_ips.clone(),
-            service_ips: plan.service_cidr.hosts().take(1).collect(),
-            cluster_domain: plan.args.cluster_domain.clone(),
-            tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
-        },
-    )?);
-    let passwords = join_passwords(plan, &pki, &server_dir, &rng)?;
-    if let Some(store) = &datastore.embedded {
-        datastore::serve_etcd(store, &pki, &db, &rng, serving).await?;
-        keep_snapshots(plan, &clock, workers)?;
-    }
+    let base = Base::build(plan, groups, &clock, &rng).await?;
+    let pki = &base.pki;
+    let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
-    let server = api_server(plan, &pki, Arc::clone(&tunnels), datastore.storage, &clock, &rng, serving).await?;
+    let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
+    let ways = Ways { tunnels: Arc::clone(&tunnels), relay };
+    let server = api_server(plan, pki, ways, Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let parts = front::Parts {
-        pki: &pki,
-        passwords,
+        pki,
+        passwords: base.passwords.clone(),
         client: supervisor.clone(),
         settings: settings(plan),
-        flags: std::collections::BTreeMap::new(),
+        flags: cluster_flags(plan),
         clock: clock.clone(),
+        server_dir: plan.args.data_dir.join("server"),
+        store: base.embedded.clone(),
     };
-    let front = Front::new(Arc::clone(&server), front::supervisor(parts, tunnels, serving));
-    let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
-    let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
-    let listener = wire::serve::Server::bind(addr, Some(tls), front as Arc<dyn wire::Handler>).await;
-    listener.map_err(|source| ServerError::Listen { addr, source })?.start(serving);
-    info!(addr = %addr, "API server is up");
-    kubeconfig(plan).write(&pki)?;
+    base.front.open(Arc::clone(&server), front::supervisor(parts, tunnels, &groups.serving));
+    info!("API server is up");
+    kubeconfig(plan).write(pki)?;
 
+    let workers = &groups.workers;
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let images = images.await.map_err(LifeError::from)?;
-    let supervisor = clients.for_user(identity::SUPERVISOR);
-    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| data_dir.join("storage"));
-    let local_path = images.as_ref().ok().filter(|_| plan.deploys("local-storage"));
-    let config = controllers::registry::Config {
-        local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
-        cluster_cidr: plan.cluster_cidr,
-        root_ca_pem: pki.authority(Ca::Server).bundle().to_owned(),
-        balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
-            .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
-        signer: Arc::new(Keys { pki: Arc::clone(&pki), clock: clock.clone() }),
-    };
-    controllers::registry::run(&config, clients.clone(), informers.clone(), workers);
-    scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, workers);
-    front::tie_identities(supervisor.clone(), &informers, workers);
-    keep_addons(plan, storage_dir, images.as_ref().ok(), &supervisor, workers)?;
-    addons::keep_node_hosts(supervisor.clone(), &informers, workers);
+    membership::follow_servers(tell_servers, plan.address(), &informers, workers);
+    if let Some(store) = &base.embedded {
+        membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
+        membership::end_when_removed(Arc::clone(store), plan.args.data_dir.join("server/db"), workers);
+    }
+    lead(plan, &base, images.as_ref().ok(), &clients, &informers, workers);
     if !plan.args.disable_agent {
-        front::own_identity(&plan.node_name, data_dir, &supervisor).await?;
-        let config = agent_config(plan, &pki, images)?;
+        front::own_identity(&plan.node_name, &plan.args.data_dir, &supervisor).await?;
+        let reach =
+            NodeReach { name: plan.node_name.clone(), ips: plan.node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
+        membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
+        let config = agent_config(plan, pki, images)?;
         addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
         agent::build(config, node, &informers, workers).await?;
     }
-    let dir = server_dir.join("tls");
     let keeper = Keeper {
-        dir,
+        dir: plan.args.data_dir.join("server/tls"),
         kubeconfig: kubeconfig(plan),
         node_name: plan.node_name.clone(),
         client: clients.for_user(identity::SUPERVISOR),
         clock,
-        pki,
+        pki: Arc::clone(pki),
     };
     keeper.start(workers);
     Ok(())
+}
+
+/// What everything else stands on: certificates, the port, the store.
+struct Base {
+    pki: Arc<Pki>,
+    passwords: Passwords,
+    front: Arc<Front>,
+    storage: Arc<dyn store::Storage>,
+    embedded: Option<Arc<Store>>,
+    clock: Clock,
+}
+
+impl Base {
+    async fn build(plan: &Plan, groups: &Groups, clock: &Clock, rng: &Rng) -> Result<Base, ServerError> {
+        let server_dir = plan.args.data_dir.join("server");
+        let db = server_dir.join("db");
+        files::create_private_dir(&server_dir)?;
+        files::create_private_dir(&db)?;
+        // A server that runs here already keeps its certificates as they are.
+        let lock = store::backup::lock(&db).map_err(|source| DatastoreError::Open { path: db.clone(), source })?;
+        if plan.args.store.cluster_init {
+            info!("--cluster-init is not needed: this server takes others in as it is");
+        }
+        let joining = plan.joining();
+        let place = joining.fetch(clock, rng, &groups.port).await?;
+        let pki = Arc::new(open_pki(plan, &server_dir, clock)?);
+        let passwords = join_passwords(plan, &pki, &server_dir, rng)?;
+        let (peers, dial) = between_peers(&pki)?;
+        let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
+        drop(lock);
+        let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
+        let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
+        let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
+        let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
+        let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
+        let mut listener = listener.map_err(|source| ServerError::Listen { addr, source })?;
+        if let Some(store) = &datastore.embedded {
+            let group = groups.port.child("peers");
+            listener = listener.beside(Protocol { alpn: pki::tls::ALPN_PEER, tls: peers, handler: store.peer_handler(), group });
+        }
+        listener.start_in(&groups.port, &groups.serving);
+        info!(addr = %addr, "port is open");
+        if let Some(store) = &datastore.embedded {
+            joining.settle(place, store, &pki, rng, &groups.port).await?;
+            datastore::serve_etcd(store, &pki, &db, rng, &groups.serving).await?;
+            keep_snapshots(plan, clock, &groups.workers)?;
+        }
+        Ok(Base { pki, passwords, front, storage: datastore.storage, embedded: datastore.embedded, clock: clock.clone() })
+    }
+}
+
+fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, ServerError> {
+    let options = pki::server::Options {
+        clock: clock.clone(),
+        leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
+        node_name: plan.node_name.clone(),
+        node_ips: plan.node_ips.clone(),
+        service_ips: plan.service_cidr.hosts().take(1).collect(),
+        cluster_domain: plan.args.cluster_domain.clone(),
+        tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
+    };
+    Ok(Pki::load_or_create(&server_dir.join("tls"), options)?)
+}
+
+/// TLS between members of the store: what answers, and what dials.
+fn between_peers(pki: &Pki) -> Result<(Arc<rustls::ServerConfig>, Arc<MutualTls>), ServerError> {
+    let ca = pki::bundle::Bundle::from_pem(pki.authority(Ca::EtcdPeer).bundle())?;
+    let (server, tls) = pki::tls::between_peers(&ca, pki.leaf(Leaf::EtcdPeer))?;
+    Ok((server, Arc::new(MutualTls { tls, server_name: pki::leaf::PEER_NAME.to_owned() })))
+}
+
+/// For calling the port of another server over HTTP/1.1.
+fn peer_tls(pki: &Pki, leaf: Leaf) -> Result<Arc<rustls::ClientConfig>, ServerError> {
+    Ok(joining::h1(&*pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(leaf))))?))
+}
+
+/// Has controllers, scheduler and add-ons run here while this server leads.
+fn lead(plan: &Plan, base: &Base, images: Option<&SystemImages>, clients: &Clients, informers: &Informers, workers: &Group) {
+    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.data_dir.join("storage"));
+    let local_path = images.filter(|_| plan.deploys("local-storage"));
+    let config = controllers::registry::Config {
+        local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
+        cluster_cidr: plan.cluster_cidr,
+        root_ca_pem: base.pki.authority(Ca::Server).bundle().to_owned(),
+        balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
+            .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
+        signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
+    };
+    let addons = addon_config(plan, &storage_dir, images);
+    let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
+    leader::while_leading(leader::leadership(base.embedded.as_ref()), workers, move |leading| {
+        controllers::registry::run(&config, clients.clone(), informers.clone(), leading);
+        scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
+        let supervisor = clients.for_user(identity::SUPERVISOR);
+        front::tie_identities(supervisor.clone(), &informers, leading);
+        addons::keep_node_hosts(supervisor.clone(), &informers, leading);
+        if let Err(err) = cluster::addons::keep(addons.clone(), supervisor, leading) {
+            error!(err = %Chain(&err), "the folder of manifests cannot be used: no add-on is applied");
+        }
+        if let Some(store) = store.clone() {
+            leading.spawn_short("two-servers", async move { membership::warn_of_two(&store).await });
+        }
+    });
 }
 
 fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), ServerError> {
@@ -255,10 +368,16 @@ fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), Serve
     Ok(())
 }
 
+/// The ways to nodes that cannot be dialled.
+struct Ways {
+    tunnels: Arc<Tunnels>,
+    relay: Relay,
+}
+
 async fn api_server(
     plan: &Plan,
     pki: &Arc<Pki>,
-    tunnels: Arc<Tunnels>,
+    ways: Ways,
     store: Arc<dyn store::Storage>,
     clock: &Clock,
     rng: &Rng,
@@ -271,7 +390,7 @@ async fn api_server(
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
     let parts = parts.configured(&plan.apiserver, encryption).map_err(argument)?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
-    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, tunnels, group));
+    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
         advertise_address: plan.advertise,
@@ -317,20 +436,37 @@ fn settings(plan: &Plan) -> Settings {
     }
 }
 
+/// Flags that must be the same on all servers, with their values.
+fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
+    let args = &plan.args;
+    let mut disabled = args.disable.clone();
+    disabled.sort();
+    disabled.dedup();
+    let (first, last) = args.service_node_port_range;
+    let mut flags = settings(plan).options;
+    flags.extend(
+        [
+            ("cluster-cidr", plan.cluster_cidr.to_string()),
+            ("service-cidr", plan.service_cidr.to_string()),
+            ("cluster-dns", plan.cluster_dns.to_string()),
+            ("cluster-domain", args.cluster_domain.clone()),
+            ("service-node-port-range", format!("{first}-{last}")),
+            ("https-listen-port", args.https_listen_port.to_string()),
+            ("disable", disabled.join(",")),
+        ]
+        .map(|(flag, value)| (flag.to_owned(), value)),
+    );
+    flags
+}
+
 fn kubeconfig(plan: &Plan) -> Kubeconfig {
     let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
     let url = format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port));
     Kubeconfig { path: plan.args.write_kubeconfig.clone(), mode: plan.args.write_kubeconfig_mode, url }
 }
 
-/// Applies what is in the folder of manifests, and writes what comes with this program there first.
-fn keep_addons(
-    plan: &Plan,
-    storage_dir: PathBuf,
-    images: Option<&SystemImages>,
-    client: &kube::Client,
-    group: &Group,
-) -> Result<(), ServerError> {
+/// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.
+fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&SystemImages>) -> cluster::addons::Config {
     let variables = Variables {
         cluster_dns: plan.cluster_dns,
         cluster_domain: plan.args.cluster_domain.clone(),
@@ -338,13 +474,12 @@ fn keep_addons(
         dns_image: images.map(|images| images.dns.clone()),
     };
     let disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
-    let config = cluster::addons::Config {
+    cluster::addons::Config {
         dir: plan.args.data_dir.join("server/manifests"),
         server: plan.node_name.clone(),
         packaged: variables.packaged(&disabled),
         disabled,
-    };
-    Ok(cluster::addons::keep(config, client.clone(), group)?)
+    }
 }
 
 fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>) -> Result<AgentConfig, ServerError> {

@@ -31,7 +31,10 @@ const BANNED: [(&str, &str); 11] = [
 ];
 
 /// Who may use kube's watcher itself: everybody else reads an informer. Path and why.
-const WATCHERS: &[(&str, &str)] = &[("tests/node/clients.rs", "drives kube-rs as its users do")];
+const WATCHERS: &[(&str, &str)] = &[
+    ("tests/node/clients.rs", "drives kube-rs as its users do"),
+    ("tests/cluster/history.rs", "checks what one watch brings, connection by connection"),
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -35,6 +35,7 @@ use crate::cli::{self, AgentArgs};
 use crate::front::Given;
 use crate::host::{self, HostError};
 use crate::images::SystemImages;
+use crate::joining::h1;
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 
@@ -219,18 +220,12 @@ fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore
     Ok(Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate)).for_user(""))
 }
 
-fn h1(config: &rustls::ClientConfig) -> Arc<rustls::ClientConfig> {
-    let mut config = config.clone();
-    config.alpn_protocols = pki::tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
-    Arc::new(config)
-}
-
 /// What servers may reach on this node: its kubelet, and its pods.
-struct NodeReach {
-    name: String,
-    ips: Vec<IpAddr>,
-    port: u16,
-    nodes: Informer<Node>,
+pub(crate) struct NodeReach {
+    pub(crate) name: String,
+    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) nodes: Informer<Node>,
 }
 
 impl Reach for NodeReach {

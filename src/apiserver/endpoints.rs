@@ -99,7 +99,8 @@ async fn follow(server: &ApiServer) -> Result<(), Error> {
     }
 }
 
-async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
+/// The servers that live.
+pub(crate) async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
     let range = RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), keys_only: true, ..RangeRequest::default() };
     let found = server.cache.storage().range(range).await?;
     let address = |key: &[u8]| std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?.parse().ok();

@@ -22,6 +22,9 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(40);
 /// Takes a server in. The machine that has its name already and another number lost its store: its old self goes first.
 pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal> {
     let members = store.members().await.map_err(|err| refusal(&err))?;
+    if members.iter().any(|member| member.id == new.id && !member.name.is_empty() && member.name != new.name) {
+        return Err(Refusal::Invalid { why: format!("the store has a member {:x} already, of another name: remove server/db of the joining server", new.id) });
+    }
     for old in members.iter().filter(|member| member.name == new.name && member.id != new.id) {
         info!(name = new.name, peer = old.id, "a server comes back without its store: its old self is removed");
         store.remove(old.id).await.map_err(|err| refusal(&err))?;

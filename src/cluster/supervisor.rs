@@ -39,6 +39,9 @@ const JOINS_MAX: usize = 16;
 /// A wrong token waits this long for its answer, so that guessing is slow.
 const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
 
+/// A server without a majority keeps its nodes for so long: an election is shorter.
+const LONELY_PAUSE: Duration = Duration::from_secs(6);
+
 /// What the server side of joining works with.
 pub struct Config {
     /// Signs nodes' certificates.
@@ -82,6 +85,9 @@ pub fn serves(path: &str) -> bool {
 impl Supervisor {
     /// Tunnels that nodes open become known in `tunnels` and live in `group`.
     pub fn new(config: Config, tunnels: Arc<Tunnels>, group: &Group) -> Arc<Supervisor> {
+        if let Some(store) = config.store.clone() {
+            group.spawn("lonely-server", part_when_lonely(store, Arc::clone(&tunnels)));
+        }
         Arc::new(Supervisor { config, tunnels, joins: Semaphore::new(JOINS_MAX), group: group.child("tunnels") })
     }
 
@@ -303,6 +309,9 @@ impl Supervisor {
         let Some(node) = self.node_of(conn) else {
             return text(StatusCode::FORBIDDEN, "tunnels are opened with a node's client certificate");
         };
+        if self.config.store.as_ref().is_some_and(|store| !is_heard(store)) {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "this server hears no majority of the servers: turn to another");
+        }
         if wire::upgrade::requested(req.headers()).as_deref() != Some(wire::tunnel::PROTOCOL) {
             return text(StatusCode::BAD_REQUEST, "want an upgrade to kedge-tunnel");
         }
@@ -312,9 +321,12 @@ impl Supervisor {
             let opened = async { wire::tunnel::Tunnel::accept(wire::upgrade::stream(upgrade).await?).await };
             match opened.await {
                 Ok((tunnel, ended)) => {
-                    let id = tunnels.add(&node, peer, tunnel);
+                    let (id, cut) = tunnels.add(&node, peer, tunnel);
                     info!(node = %node, peer = %peer, "tunnel opened");
-                    ended.await;
+                    tokio::select! {
+                        () = ended => {}
+                        () = cut.cancelled() => {}
+                    }
                     tunnels.remove(&node, id);
                     info!(node = %node, peer = %peer, "tunnel closed");
                 }
@@ -331,6 +343,34 @@ impl Supervisor {
         let who = pki::identity::parse(conn.client_certs.first()?).ok()?;
         let is_node = who.organizations.iter().any(|group| group == "system:nodes");
         who.common_name.strip_prefix("system:node:").filter(|_| is_node).map(str::to_owned)
+    }
+}
+
+/// Whether the server is in touch with a majority, as far as it knows.
+fn is_heard(store: &Store) -> bool {
+    let now = *store.leadership().borrow();
+    now.is_me || now.leader.is_some_and(|leader| leader != store.member_id())
+}
+
+/// A server that hears no majority can neither read nor write: nodes that hold to it are let go.
+async fn part_when_lonely(store: Arc<Store>, tunnels: Arc<Tunnels>) {
+    let mut leadership = store.leadership();
+    loop {
+        let changed = async {
+            if is_heard(&store) {
+                return leadership.changed().await.is_ok();
+            }
+            match tokio::time::timeout(LONELY_PAUSE, leadership.changed()).await {
+                Ok(changed) => changed.is_ok(),
+                Err(_) => {
+                    tunnels.cut_all();
+                    leadership.changed().await.is_ok()
+                }
+            }
+        };
+        if !changed.await {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

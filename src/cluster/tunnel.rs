@@ -26,6 +26,7 @@ struct Open {
     id: u64,
     peer: IpAddr,
     tunnel: Tunnel,
+    cut: CancellationToken,
 }
 
 /// The tunnels that nodes hold open to this server.
@@ -40,11 +41,17 @@ impl Tunnels {
         look(&mut self.by_node.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a tunnel in; the answer is for [`Tunnels::remove`].
-    pub fn add(&self, node: &str, peer: IpAddr, tunnel: Tunnel) -> u64 {
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-        self.with(|all| all.entry(node.to_owned()).or_default().push(Open { id, peer, tunnel }));
-        id
+    /// Takes a tunnel in; the answer is for [`Tunnels::remove`], and the token says when to let it go.
+    pub fn add(&self, node: &str, peer: IpAddr, tunnel: Tunnel) -> (u64, CancellationToken) {
+        let (id, cut) = (self.last_id.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
+        let open = Open { id, peer, tunnel, cut: cut.clone() };
+        self.with(|all| all.entry(node.to_owned()).or_default().push(open));
+        (id, cut)
+    }
+
+    /// Lets all tunnels go, so that the nodes turn to other servers.
+    pub fn cut_all(&self) {
+        self.with(|all| all.values().flatten().for_each(|open| open.cut.cancel()));
     }
 
     /// Forgets a tunnel that ended.

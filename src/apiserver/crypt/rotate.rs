@@ -76,6 +76,11 @@ impl Encryption {
             let why = "encryption is configured by --encryption-provider-config: change that file and restart";
             return Err(Status::new(409, "Conflict", why));
         };
+        // The keys are in a file of this server: the others would not know a new one.
+        if crate::endpoints::addresses(server).await?.len() > 1 {
+            let why = "the keys of encryption cannot be changed while the cluster has several servers: make it one server, change them, and let the others join anew";
+            return Err(Status::new(409, "Conflict", why));
+        }
         let _turn = self.turn.lock().await;
         let save = |config: &Config| {
             base::files::write_atomic(file, config.to_json().as_bytes(), 0o600).map_err(|err| Status::internal(Chain(&err)))

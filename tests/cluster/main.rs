@@ -1,0 +1,41 @@
+//! Several machines on one: servers and agents, each in namespaces of its own, on one bridge.
+//!
+//! Needs root, containerd and the static program that KEDGE_BIN names; without them it says so and does nothing.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+
+#[allow(dead_code, reason = "shared with tests/node, which uses all of it")]
+#[path = "../node/namespaces.rs"]
+mod namespaces;
+
+mod agents;
+mod history;
+mod hosts;
+mod servers;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// One after the other: each is many processes on two cores.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn inside(test: &str, story: impl FnOnce(&Path)) {
+    if std::env::var_os(namespaces::INSIDE).is_some() {
+        story(&PathBuf::from(std::env::var_os("KEDGE_BIN").unwrap()));
+        return;
+    }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match namespaces::what_is_missing() {
+        Some(missing) => println!("skipped: {missing}"),
+        None => namespaces::enter(test),
+    }
+}
+
+#[test]
+fn a_server_and_agents_behind_a_firewall() {
+    inside("a_server_and_agents_behind_a_firewall", agents::run);
+}
+
+#[test]
+fn servers_lose_their_leaders_and_nothing_else() {
+    inside("servers_lose_their_leaders_and_nothing_else", servers::run);
+}
