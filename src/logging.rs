@@ -18,7 +18,7 @@ pub(crate) struct LogError {
 /// Starts logging, to `file` or to standard error. `debug` shows one line a request.
 pub(crate) fn start(debug: bool, file: Option<&Path>) -> Result<(), LogError> {
     // Libraries below us log their retries as errors; what matters of them reaches our own lines.
-    let filter = if debug { "debug,h2=info,hyper=info,rustls=info,tower=info" } else { "info,openraft=error,kube_client=off" };
+    let filter = if debug { "debug,h2=info,hyper=info,rustls=info,tower=info" } else { "info,openraft=off,kube_client=off" };
     let builder = tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_target(debug);
     match file {
         None => builder.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init(),

@@ -1,12 +1,13 @@
 //! Calling the other members: one HTTP/2 connection to each, made when it is needed and again after it broke.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::task::Group;
 use bytes::Bytes;
+use tracing::{info, warn};
 use wire::Body;
 use wire::dial::Http2;
 
@@ -37,6 +38,8 @@ pub struct Peers {
     /// Where members said they are: newer than what the membership says.
     book: Mutex<BTreeMap<u64, String>>,
     links: Mutex<BTreeMap<(u64, Lane), Link>>,
+    /// Members that did not answer lately.
+    silent: Mutex<BTreeSet<u64>>,
     /// Whether the leader said that this member is none any more.
     removed: tokio::sync::watch::Sender<bool>,
     group: Group,
@@ -45,7 +48,7 @@ pub struct Peers {
 impl Peers {
     /// None yet. `cluster` says which cluster this member is in, if any.
     pub fn new(id: u64, cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>, network: Option<Network>, group: &Group) -> Peers {
-        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), removed: tokio::sync::watch::Sender::new(false), group: group.clone() }
+        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), silent: Mutex::default(), removed: tokio::sync::watch::Sender::new(false), group: group.clone() }
     }
 
     /// How this member is reached, if it has a network.
@@ -122,6 +125,17 @@ impl Peers {
 
     /// Posts a body and reads the answer's. A connection that failed is made again by the next call.
     pub async fn post(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
+        let answer = self.post_quietly(to, lane, path, body).await;
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        match &answer {
+            Err(Error::MemberUnreachable { address }) if silent.insert(to) => warn!(peer = to, addr = %address, "a member does not answer"),
+            Ok(_) if silent.remove(&to) => info!(peer = to, "the member answers again"),
+            Ok(_) | Err(_) => {}
+        }
+        answer
+    }
+
+    async fn post_quietly(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
         let network = self.network.as_ref().ok_or(Error::NoNetwork)?;
         let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: format!("member {to}") })?;
         let unreachable = || Error::MemberUnreachable { address: address.clone() };
