@@ -112,7 +112,14 @@ impl StoreFlags {
     }
 
     /// Opens the store.
-    pub(crate) async fn open(&self, db: &Path, birth: Birth, network: Network, rng: &Rng, group: &Group) -> Result<Datastore, DatastoreError> {
+    pub(crate) async fn open(
+        &self,
+        db: &Path,
+        birth: Birth,
+        network: Network,
+        rng: &Rng,
+        group: &Group,
+    ) -> Result<Datastore, DatastoreError> {
         if self.datastore_endpoint.is_empty() {
             let config = store::Config { dir: db.to_owned(), birth, network: Some(network), rng: rng.clone() };
             let store = Store::open(config, group).await.map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;

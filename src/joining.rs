@@ -176,7 +176,10 @@ impl Plan<'_> {
                     let members = store.members().await.unwrap_or_default();
                     let others: Vec<String> =
                         members.iter().filter(|m| m.id != store.member_id()).map(|m| format!("{} ({})", m.name, m.address)).collect();
-                    warn!(members = others.join(", "), "waiting for a majority of the servers; start them, or use --cluster-reset if they are gone for good");
+                    warn!(
+                        members = others.join(", "),
+                        "waiting for a majority of the servers; start them, or use --cluster-reset if they are gone for good"
+                    );
                 }
             }
         }

@@ -228,8 +228,12 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     lead(plan, &base, images.as_ref().ok(), &clients, &informers, workers);
     if !plan.args.disable_agent {
         front::own_identity(&plan.node_name, &plan.args.data_dir, &supervisor).await?;
-        let reach =
-            NodeReach { name: plan.node_name.clone(), ips: plan.node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
+        let reach = NodeReach {
+            name: plan.node_name.clone(),
+            ips: plan.node_ips.clone(),
+            port: plan.args.node.kubelet_port,
+            nodes: informers.get(),
+        };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
         let config = agent_config(plan, pki, images)?;
         addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
@@ -390,7 +394,8 @@ async fn api_server(
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
     let parts = parts.configured(&plan.apiserver, encryption).map_err(argument)?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
-    let connector = Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
+    let connector =
+        Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
         advertise_address: plan.advertise,

@@ -87,7 +87,8 @@ fn own_key(server: &ApiServer) -> Bytes {
 /// Makes the endpoints fit after each change of the keys, until the watch ends.
 async fn follow(server: &ApiServer) -> Result<(), Error> {
     let start = server.cache.storage().current_revision();
-    let request = WatchRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), start: Revision(start.0 + 1), prev_kv: false };
+    let request =
+        WatchRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), start: Revision(start.0 + 1), prev_kv: false };
     let mut stream = server.cache.storage().watch(request).await?;
     loop {
         // Also at the beginning: a change may have come between the last look and the watch.
@@ -101,7 +102,8 @@ async fn follow(server: &ApiServer) -> Result<(), Error> {
 
 /// The servers that live.
 pub(crate) async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
-    let range = RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), keys_only: true, ..RangeRequest::default() };
+    let range =
+        RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), keys_only: true, ..RangeRequest::default() };
     let found = server.cache.storage().range(range).await?;
     let address = |key: &[u8]| std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?.parse().ok();
     Ok(found.kvs.iter().filter_map(|kv| address(&kv.key)).collect())

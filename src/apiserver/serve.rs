@@ -170,7 +170,10 @@ impl ApiServer {
         });
         crate::custom::keeper::serve(&server);
         crate::bootstrap::run(&server).await?;
-        let endpoints = |status: crate::status::Status| BuildError::Bootstrap { what: "the endpoints of this server".to_owned(), why: status.message.clone() };
+        let endpoints = |status: crate::status::Status| BuildError::Bootstrap {
+            what: "the endpoints of this server".to_owned(),
+            why: status.message.clone(),
+        };
         let lease = crate::endpoints::begin(&server).await.map_err(endpoints)?;
         server.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
         crate::bootstrap::keep(&server, group);

@@ -154,7 +154,8 @@ impl Joiner {
     }
 
     fn request(&self, requests: Option<&Requests>, check: bool) -> JoinRequest {
-        let [client, serving, proxy] = requests.map(|requests| requests.requests.each_ref().map(|der| STANDARD.encode(der))).unwrap_or_default();
+        let [client, serving, proxy] =
+            requests.map(|requests| requests.requests.each_ref().map(|der| STANDARD.encode(der))).unwrap_or_default();
         JoinRequest {
             role: self.role,
             check,

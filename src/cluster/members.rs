@@ -23,7 +23,9 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(40);
 pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal> {
     let members = store.members().await.map_err(|err| refusal(&err))?;
     if members.iter().any(|member| member.id == new.id && !member.name.is_empty() && member.name != new.name) {
-        return Err(Refusal::Invalid { why: format!("the store has a member {:x} already, of another name: remove server/db of the joining server", new.id) });
+        return Err(Refusal::Invalid {
+            why: format!("the store has a member {:x} already, of another name: remove server/db of the joining server", new.id),
+        });
     }
     for old in members.iter().filter(|member| member.name == new.name && member.id != new.id) {
         info!(name = new.name, peer = old.id, "a server comes back without its store: its old self is removed");
@@ -36,9 +38,9 @@ fn refusal(err: &Error) -> Refusal {
     match err {
         Error::MemberUnreachable { address } => Refusal::Unheard { address: address.clone() },
         Error::NoNetwork => Refusal::NoMembers { why: "its store was opened without a network".to_owned() },
-        Error::LastMember => Refusal::NoMembers {
-            why: "its only voting member has the name of the joining one: choose another with --node-name".to_owned(),
-        },
+        Error::LastMember => {
+            Refusal::NoMembers { why: "its only voting member has the name of the joining one: choose another with --node-name".to_owned() }
+        }
         other => Refusal::NotReady { why: Chain(other).to_string() },
     }
 }

@@ -135,7 +135,14 @@ pub enum Refusal {
 impl Refusal {
     /// Whether trying again may help without anybody doing something.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Refusal::Unreachable { .. } | Refusal::NotReady { .. } | Refusal::ClockSkew { .. } | Refusal::Twin { .. } | Refusal::Unheard { .. })
+        matches!(
+            self,
+            Refusal::Unreachable { .. }
+                | Refusal::NotReady { .. }
+                | Refusal::ClockSkew { .. }
+                | Refusal::Twin { .. }
+                | Refusal::Unheard { .. }
+        )
     }
 }
 

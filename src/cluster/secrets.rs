@@ -54,7 +54,9 @@ mod tests {
     #[test]
     fn secrets_arrive_as_they_left_and_nothing_else_is_written() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for (name, text) in [("tls/server-ca.key", "k"), ("tls/etcd/peer-ca.crt", "c"), ("cred/encryption-config.json", "{}"), ("other", "x")] {
+        for (name, text) in
+            [("tls/server-ca.key", "k"), ("tls/etcd/peer-ca.crt", "c"), ("cred/encryption-config.json", "{}"), ("other", "x")]
+        {
             let path = from.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();

@@ -23,7 +23,9 @@ struct Cluster {
 
 impl Cluster {
     fn kubectl(&self, args: &[&str]) -> Said {
-        run_command(self.server.command("timeout").arg("20").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args))
+        run_command(
+            self.server.command("timeout").arg("20").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
+        )
     }
 
     /// `kedge agent --check` on the first agent's machine, from a folder that never joined.
@@ -81,7 +83,9 @@ fn pods_behind_a_firewall(cluster: &Cluster) {
         agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
         let pod = serde_json::json!({"apiVersion": "v1", "spec": {"nodeName": agent.name}}).to_string();
         let image = ["run", agent.name, "--image=kedge.local/busybox:1", "--image-pull-policy=Never"];
-        let made = cluster.kubectl(&[image.as_slice(), &["--overrides", &pod, "--command", "--", "sh", "-c", "echo I am $(hostname); sleep 1000"]].concat());
+        let made = cluster.kubectl(
+            &[image.as_slice(), &["--overrides", &pod, "--command", "--", "sh", "-c", "echo I am $(hostname); sleep 1000"]].concat(),
+        );
         assert!(made.ok, "{}", made.text);
     }
     for agent in &cluster.agents {
@@ -123,7 +127,8 @@ fn wrong_ways_to_join(cluster: &Cluster) {
 
 fn bootstrap_tokens(cluster: &Cluster, kubeconfig: &str) {
     let config = kubeconfig.replace("--write-kubeconfig", "--kubeconfig");
-    let token = |args: &[&str]| run_command(cluster.server.command(std::env::var_os("KEDGE_BIN").unwrap()).arg("token").args(args).arg(&config));
+    let token =
+        |args: &[&str]| run_command(cluster.server.command(std::env::var_os("KEDGE_BIN").unwrap()).arg("token").args(args).arg(&config));
     let made = token(&["create", "--ttl=1h", "--description=edge"]);
     assert!(made.ok, "{}", made.text);
     let text = made.text.trim();

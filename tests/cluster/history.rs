@@ -100,13 +100,22 @@ impl Clients {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let first = maps(kubeconfig, &servers[0], &runtime);
         let made = runtime.block_on(first.create(&PostParams::default(), &named(REGISTER, "begin"))).unwrap();
-        let (stop, history, created) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Done>>>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (stop, history, created) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Done>>>::default(), Arc::<Mutex<Vec<String>>>::default());
         let (mut counts, mut watched) = (Vec::new(), Vec::new());
         let clock = Instant::now();
         for (n, server) in servers.iter().enumerate() {
             let api = maps(kubeconfig, server, &runtime);
             let (count, seen) = (Arc::<Mutex<usize>>::default(), Seen::default());
-            let worker = Client { n, api: api.clone(), clock, stop: stop.clone(), history: history.clone(), created: created.clone(), count: count.clone() };
+            let worker = Client {
+                n,
+                api: api.clone(),
+                clock,
+                stop: stop.clone(),
+                history: history.clone(),
+                created: created.clone(),
+                count: count.clone(),
+            };
             runtime.spawn(worker.work());
             runtime.spawn(watch(api, made.resource_version().unwrap(), seen.clone(), stop.clone()));
             counts.push(count);
@@ -126,7 +135,7 @@ impl Clients {
         let api = maps(kubeconfig, server, &self.runtime);
         let end = self.runtime.block_on(api.replace(REGISTER, &PostParams::default(), &named(REGISTER, "end"))).unwrap();
         let there: Vec<String> =
-            self.runtime.block_on(api.list(&ListParams::default())).unwrap().items.iter().map(ResourceExt::name_any).collect();
+            self.runtime.block_on(api.list(&ListParams::default())).unwrap().items.iter().map(kube::ResourceExt::name_any).collect();
         for name in self.created.lock().unwrap().iter() {
             assert!(there.contains(name), "the creation of {name} was acknowledged, and it is not there");
         }
@@ -223,7 +232,13 @@ async fn watch(api: Api<ConfigMap>, from: String, seen: Seen, stop: Arc<AtomicBo
 #[test]
 fn the_checker_finds_a_stale_read_and_a_lost_write() {
     let secs = Duration::from_secs;
-    let done = |begun, ended, write, value: &str, version| Done { begun: secs(begun), ended: secs(ended), write, value: value.to_owned(), version };
+    let done = |begun, ended, write, value: &str, version| Done {
+        begun: secs(begun),
+        ended: secs(ended),
+        write,
+        value: value.to_owned(),
+        version,
+    };
     let (one, two) = (done(0, 1, true, "a", 2), done(2, 3, true, "b", 3));
     assert!(check(&[one.clone(), two.clone(), done(2, 4, false, "a", 2)]).is_ok());
     assert!(check(&[one.clone(), two.clone(), done(4, 5, false, "a", 2)]).is_err());

@@ -87,11 +87,26 @@ impl Host {
         let dir = place.join(name);
         fs::create_dir_all(&dir).unwrap();
         let ready = dir.join("ready");
-        let unshare = ["--mount", "--propagation=private", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", INIT, "init"];
+        let unshare = [
+            "--mount",
+            "--propagation=private",
+            "--net",
+            "--uts",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            INIT,
+            "init",
+        ];
         let log = fs::File::create(dir.join("init.log")).unwrap();
         let init = Command::new("unshare").args(unshare).arg(name).arg(&ready).stdin(Stdio::null()).stderr(log).spawn().unwrap();
         let limit = MAKE_LIMIT;
-        wait_for(&format!("machine {name}"), limit, || ready.exists().then_some(()).ok_or_else(|| fs::read_to_string(dir.join("init.log")).unwrap()));
+        wait_for(&format!("machine {name}"), limit, || {
+            ready.exists().then_some(()).ok_or_else(|| fs::read_to_string(dir.join("init.log")).unwrap())
+        });
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", init.id())).unwrap();
         let pid = children.split_whitespace().next().unwrap().parse().unwrap();
         let (link, netns) = (format!("to-{name}"), format!("{pid}"));

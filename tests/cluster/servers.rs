@@ -126,7 +126,8 @@ fn a_pod(servers: &[Server], agent: &Host) {
         if said.text.contains(" Ready") { Ok(()) } else { Err(format!("{}\n{}", said.text, agent.log("log"))) }
     });
     let tar = agent.dir.join("busybox.tar");
-    let made = run_command(std::process::Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
+    let made =
+        run_command(std::process::Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
     assert!(made.ok, "{}", made.text);
     let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
     agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
@@ -225,7 +226,8 @@ fn the_first_is_gone(servers: &mut [Server], agent: &Host) {
     }
     println!("without the first server its pod is reached after {:.1?}", began.elapsed());
     let made = wait_for("a write without the first server", LIMIT, || {
-        let said = servers[1].kubectl(&["create", "deployment", "late", "--image=kedge.local/busybox:1", "--replicas=1", "--", "sleep", "1000"]);
+        let said =
+            servers[1].kubectl(&["create", "deployment", "late", "--image=kedge.local/busybox:1", "--replicas=1", "--", "sleep", "1000"]);
         if said.ok || said.text.contains("already exists") { Ok(said.text) } else { Err(said.text) }
     });
     println!("{}", made.trim());

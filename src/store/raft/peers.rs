@@ -48,7 +48,16 @@ pub struct Peers {
 impl Peers {
     /// None yet. `cluster` says which cluster this member is in, if any.
     pub fn new(id: u64, cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>, network: Option<Network>, group: &Group) -> Peers {
-        Peers { id, cluster, network, book: Mutex::default(), links: Mutex::default(), silent: Mutex::default(), removed: tokio::sync::watch::Sender::new(false), group: group.clone() }
+        Peers {
+            id,
+            cluster,
+            network,
+            book: Mutex::default(),
+            links: Mutex::default(),
+            silent: Mutex::default(),
+            removed: tokio::sync::watch::Sender::new(false),
+            group: group.clone(),
+        }
     }
 
     /// How this member is reached, if it has a network.
