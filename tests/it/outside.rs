@@ -47,6 +47,7 @@ fn outside(answer: Answer) -> Outside {
         service_ips: Vec::new(),
         cluster_domain: "cluster.local".into(),
         tls_sans: vec!["api.default.svc".into()],
+        leaf_life: pki::authority::LEAF_LIFE,
     };
     let pki = Pki::load_or_create(dir.path(), options).unwrap();
     let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), None).unwrap();
