@@ -27,7 +27,7 @@ fn a_bad_value_names_its_flag() {
         ("--service-cidr=10.0.0.0", &["--service-cidr", "10.0.0.0"]),
         ("--cluster-dns=192.0.2.1", &["--cluster-dns", "--service-cidr"]),
         ("--cluster-cidr=10.43.0.0/17", &["--service-cidr", "--cluster-cidr"]),
-        ("--disable=traefik", &["--disable", "coredns"]),
+        ("--disable=../x", &["--disable", "coredns"]),
         ("--node-name=Not_A_Name", &["Not_A_Name", "--node-name"]),
         ("--write-kubeconfig-mode=8", &["--write-kubeconfig-mode", "octal"]),
     ] {
