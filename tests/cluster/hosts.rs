@@ -16,6 +16,10 @@ umount -l "$hold"
 rmdir "$hold"
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns
+if [ -e /etc/machine-id ]; then
+    printf '%032d\n' "$3" >/run/machine-id
+    mount --bind /run/machine-id /etc/machine-id
+fi
 mount --make-rshared /
 hostname "$1"
 ip link set lo up
@@ -102,7 +106,7 @@ impl Host {
             "init",
         ];
         let log = fs::File::create(dir.join("init.log")).unwrap();
-        let init = Command::new("unshare").args(unshare).arg(name).arg(&ready).stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        let init = Command::new("unshare").args(unshare).arg(name).arg(&ready).arg(number.to_string()).stdin(Stdio::null()).stderr(log).spawn().unwrap();
         let limit = MAKE_LIMIT;
         wait_for(&format!("machine {name}"), limit, || {
             ready.exists().then_some(()).ok_or_else(|| fs::read_to_string(dir.join("init.log")).unwrap())
