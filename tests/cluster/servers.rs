@@ -239,32 +239,32 @@ fn the_first_is_gone(servers: &mut [Server], agent: &Host) {
 
 /// Deleting a server's Node takes it out of the store. These servers run no pods, so their Nodes are made first.
 fn back_to_one(servers: &mut [Server]) {
-    let (rest, last) = servers.split_at_mut(2);
-    let last = &last[0];
-    for server in rest.iter_mut() {
-        let node = format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{}"}}}}"#, server.host.name);
+    for idx in [0, 1] {
+        let (name, last) = (servers[idx].host.name, &servers[2]);
+        let node = format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}}}}"#);
         let file = last.host.dir.join("node.json");
         std::fs::write(&file, node).unwrap();
         wait_for("a node to delete", LIMIT, || {
             let said = last.kubectl(&["apply", "-f", file.to_str().unwrap()]);
             if said.ok { Ok(()) } else { Err(said.text) }
         });
-        let deleted = last.kubectl(&["delete", "node", server.host.name]);
+        let deleted = last.kubectl(&["delete", "node", name]);
         assert!(deleted.ok, "{}", deleted.text);
-        let needle = "its server is a member of the store no more";
-        let name = server.host.name;
+        // Whichever of the others was first says so.
         wait_for("the member to go", LIMIT, || {
-            let log = last.log();
-            if log.lines().any(|line| line.contains(needle) && line.contains(name)) { Ok(()) } else { Err(log) }
+            let logs: String = servers.iter().map(Server::log).collect();
+            let gone = |line: &str| line.contains("its server is a member of the store no more") && line.contains(name);
+            if logs.lines().any(gone) { Ok(()) } else { Err(logs) }
         });
-        if let Some(mut role) = server.role.take() {
+        if let Some(mut role) = servers[idx].role.take() {
             wait_for("the removed server to end", LIMIT, || match role.try_wait() {
                 Ok(Some(_)) => Ok(()),
-                _ => Err(server.log()),
+                _ => Err(servers[idx].log()),
             });
-            assert!(server.log().contains("removed from the cluster"), "{}", server.log());
+            assert!(servers[idx].log().contains("removed from the cluster"), "{}", servers[idx].log());
         }
     }
+    let last = &servers[2];
     last.serves(1);
     let alone = last.kubectl(&["create", "configmap", "alone"]);
     assert!(alone.ok, "{}", alone.text);
