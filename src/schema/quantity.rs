@@ -203,7 +203,9 @@ fn nanos_of(whole: &str, fraction: &str, exponent: i32, shift: u32) -> i128 {
         // Shift before dividing, or 0.0000000001Gi would lose its digits.
         n = match n.checked_mul(1i128 << shift) {
             Some(n) => n,
-            None => return if power >= 0 { max } else { div_away(n, pow10(-power)).saturating_mul(1i128 << shift).min(max) },
+            None => {
+                return if power >= 0 { max } else { div_away(n, pow10(power.saturating_neg())).saturating_mul(1i128 << shift).min(max) };
+            }
         };
     }
     let n = if power >= 0 { n.saturating_mul(pow10(power)) } else { div_away(n, pow10(power.saturating_neg())) };

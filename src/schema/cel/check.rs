@@ -30,6 +30,14 @@ impl Checker<'_> {
             Kind::Ident(name) => self.ident(expr.at, name),
             Kind::Select { of, field, how } => self.select(expr.at, of, field, *how),
             Kind::Call { name, target, args } => self.call(expr.at, name, target.as_deref(), args),
+            Kind::Chain(first, rest) => {
+                let mut ty = self.of(first)?;
+                for (at, name, right) in rest {
+                    let right = self.of(right)?;
+                    ty = overload(*at, name, None, &[ty, right])?;
+                }
+                Ok(ty)
+            }
             Kind::List(items) => {
                 let mut item = None;
                 for (e, optional) in items {
@@ -53,10 +61,13 @@ impl Checker<'_> {
                 if name != "JSONPatch" && name != "Object" && !name.starts_with("Object.") {
                     return Err(Issue { at: expr.at, text: format!("undeclared reference to '{name}' (in container '')") });
                 }
-                for (_, value, _) in fields {
-                    self.of(value)?;
+                for (field, value, _) in fields {
+                    let ty = self.of(value)?;
+                    if name == "JSONPatch" {
+                        patch_field(expr.at, field, &ty)?;
+                    }
                 }
-                Ok(Ty::Dyn)
+                Ok(Ty::Made(name.as_str().into()))
             }
             Kind::Macro(m) => self.expand(expr.at, m),
         }
@@ -75,6 +86,12 @@ impl Checker<'_> {
     }
 
     fn select(&mut self, at: usize, of: &Expr, field: &str, how: Access) -> Result<Ty, Issue> {
+        // `authorizer.requestResource` is a name of its own.
+        if let Kind::Ident(name) = &of.kind
+            && let Some((_, ty)) = self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
+        {
+            return Ok(ty.clone());
+        }
         let of = self.of(of)?;
         let (inner, wrapped) = match of {
             Ty::Optional(inner) => (*inner, true),
@@ -85,7 +102,7 @@ impl Checker<'_> {
                 object.fields.get(field).cloned().ok_or_else(|| Issue { at, text: format!("undefined field '{field}'") })?
             }
             Ty::Map(_, value) => (**value).clone(),
-            Ty::Dyn => Ty::Dyn,
+            Ty::Dyn | Ty::Made(_) => Ty::Dyn,
             other => return Err(Issue { at, text: format!("type '{other}' does not support field selection") }),
         };
         Ok(match how {
@@ -98,29 +115,7 @@ impl Checker<'_> {
     fn call(&mut self, at: usize, name: &str, target: Option<&Expr>, args: &[Expr]) -> Result<Ty, Issue> {
         let target = target.map(|t| self.of(t)).transpose()?;
         let args = args.iter().map(|a| self.of(a)).collect::<Result<Vec<_>, _>>()?;
-        let overloads = signatures::of(name);
-        if overloads.is_empty() {
-            return Err(Issue { at, text: format!("undeclared reference to '{name}' (in container '')") });
-        }
-        let mut results = Vec::new();
-        for s in overloads.iter().filter(|s| s.target.is_some() == target.is_some() && s.args.len() == args.len()) {
-            let mut bound = BTreeMap::new();
-            let fits = match (&s.target, &target) {
-                (Some(wanted), Some(given)) => wanted.takes(given, &mut bound),
-                _ => true,
-            };
-            if fits && s.args.iter().zip(&args).all(|(wanted, given)| wanted.takes(given, &mut bound)) {
-                results.push(s.result.filled(&bound));
-            }
-        }
-        match results.into_iter().reduce(joined) {
-            Some(result) => Ok(result),
-            None => {
-                let shown = args.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                let applied = target.map_or_else(|| format!("({shown})"), |t| format!("{t}.({shown})"));
-                Err(Issue { at, text: format!("found no matching overload for '{name}' applied to '{applied}'") })
-            }
-        }
+        overload(at, name, target.as_ref(), &args)
     }
 
     fn expand(&mut self, at: usize, m: &Macro) -> Result<Ty, Issue> {
@@ -129,7 +124,7 @@ impl Checker<'_> {
         let (first, second) = match &range {
             _ if m.name == "bind" => (range.clone(), Ty::Dyn),
             Ty::Optional(inner) if m.name.starts_with("opt") => ((**inner).clone(), Ty::Dyn),
-            Ty::Dyn => (Ty::Dyn, Ty::Dyn),
+            Ty::Dyn | Ty::Made(_) => (Ty::Dyn, Ty::Dyn),
             _ if m.name.starts_with("opt") => {
                 return Err(Issue { at, text: format!("found no matching overload for 'hasValue' applied to '{range}.()'") });
             }
@@ -178,6 +173,45 @@ impl Checker<'_> {
             "optMap" => Ty::Optional(Box::new(last)),
             _ => last,
         })
+    }
+}
+
+/// What a function makes of arguments of these types.
+fn overload(at: usize, name: &str, target: Option<&Ty>, args: &[Ty]) -> Result<Ty, Issue> {
+    let overloads = signatures::of(name);
+    if overloads.is_empty() {
+        return Err(Issue { at, text: format!("undeclared reference to '{name}' (in container '')") });
+    }
+    let mut results = Vec::new();
+    for s in overloads.iter().filter(|s| s.target.is_some() == target.is_some() && s.args.len() == args.len()) {
+        let mut bound = BTreeMap::new();
+        let fits = match (&s.target, target) {
+            (Some(wanted), Some(given)) => wanted.takes(given, &mut bound),
+            _ => true,
+        };
+        if fits && s.args.iter().zip(args).all(|(wanted, given)| wanted.takes(given, &mut bound)) {
+            results.push(s.result.filled(&bound));
+        }
+    }
+    match results.into_iter().reduce(joined) {
+        Some(result) => Ok(result),
+        None => {
+            let shown = args.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let applied = target.map_or_else(|| format!("({shown})"), |t| format!("{t}.({shown})"));
+            Err(Issue { at, text: format!("found no matching overload for '{name}' applied to '{applied}'") })
+        }
+    }
+}
+
+/// The fields of a JSONPatch.
+fn patch_field(at: usize, field: &str, ty: &Ty) -> Result<(), Issue> {
+    match field {
+        "value" => Ok(()),
+        "op" | "path" | "from" if *ty == TEXT || *ty == Ty::Dyn => Ok(()),
+        "op" | "path" | "from" => {
+            Err(Issue { at, text: format!("expected type of field '{field}' is 'string' but provided type is '{ty}'") })
+        }
+        _ => Err(Issue { at, text: format!("undefined field '{field}'") }),
     }
 }
 

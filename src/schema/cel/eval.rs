@@ -69,6 +69,7 @@ impl Run<'_> {
             }
             Kind::Select { of, field, how } => self.select(of, field, *how),
             Kind::Call { name, target, args } => self.call(name, target.as_deref(), args),
+            Kind::Chain(first, rest) => self.chain(first, rest),
             Kind::List(items) => {
                 self.pay(1)?;
                 let mut out = Vec::with_capacity(items.len());
@@ -124,6 +125,11 @@ impl Run<'_> {
                 (None, _) => error(format!("no such key: {field}")),
             };
         }
+        if let Kind::Ident(name) = &of.kind
+            && let Some((_, value)) = self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
+        {
+            return Ok(value.clone());
+        }
         let of = self.eval(of)?;
         let (inner, wrapped) = match &of {
             Val::Optional(None) if how == Access::Test => return Ok(Val::Bool(false)),
@@ -175,6 +181,35 @@ impl Run<'_> {
             },
             Some(target) => functions::method(self, name, target, &args),
         }
+    }
+
+    fn chain(&mut self, first: &Expr, rest: &[(usize, String, Expr)]) -> Outcome {
+        // All operators of a chain are of one level, and `&&` and `||` are alone on theirs.
+        if let Some(decides) = rest.first().and_then(|(_, name, _)| match name.as_str() {
+            "_&&_" => Some(false),
+            "_||_" => Some(true),
+            _ => None,
+        }) {
+            let mut fault = None;
+            for term in std::iter::once(first).chain(rest.iter().map(|(.., e)| e)) {
+                self.pay(1)?;
+                match self.eval(term) {
+                    Ok(Val::Bool(b)) if b == decides => return Ok(Val::Bool(decides)),
+                    Ok(Val::Bool(_)) => {}
+                    Err(Fault::Budget) => return Err(Fault::Budget),
+                    Err(other) => fault = fault.or(Some(other)),
+                    Ok(_) => fault = fault.or(Some(Fault::Error("no such overload".into()))),
+                }
+            }
+            return fault.map_or(Ok(Val::Bool(!decides)), Err);
+        }
+        let mut value = self.eval(first)?;
+        for (_, name, right) in rest {
+            self.pay(1)?;
+            let right = self.eval(right)?;
+            value = operators::apply(self, name, &[value, right]).unwrap_or_else(|| error("no such overload"))?;
+        }
+        Ok(value)
     }
 
     /// `&&` and `||`: an error on one side does not matter if the other side decides.

@@ -2,6 +2,7 @@
 //!
 //! Why not a crate: none checks types or meters cost, and both are what an API server promises about its expressions.
 
+pub mod admission;
 pub mod authz;
 pub mod check;
 pub mod eval;
@@ -86,6 +87,15 @@ impl Program {
         }
     }
 
+    /// Whether it makes a value of this type, as far as can be known.
+    pub fn makes(&self, wanted: &Ty) -> bool {
+        match (&self.result, wanted) {
+            (Ty::List(a), Ty::List(b)) if **a != Ty::Dyn => a == b,
+            (Ty::List(_), Ty::List(_)) | (Ty::Dyn, _) => true,
+            (a, b) => a == b,
+        }
+    }
+
     /// Whether the expression uses a name anywhere.
     pub fn uses(&self, name: &str) -> bool {
         uses(&self.expr, name)
@@ -98,6 +108,7 @@ fn uses(expr: &Expr, name: &str) -> bool {
         Kind::Ident(n) => n == name,
         Kind::Select { of, .. } => uses(of, name),
         Kind::Call { target, args, .. } => target.as_ref().is_some_and(|t| uses(t, name)) || args.iter().any(|a| uses(a, name)),
+        Kind::Chain(first, rest) => uses(first, name) || rest.iter().any(|(.., e)| uses(e, name)),
         Kind::List(items) => items.iter().any(|(e, _)| uses(e, name)),
         Kind::Map(entries) => entries.iter().any(|(k, v, _)| uses(k, name) || uses(v, name)),
         Kind::Struct { fields, .. } => fields.iter().any(|(_, v, _)| uses(v, name)),

@@ -25,6 +25,8 @@ pub enum Kind {
     Select { of: Box<Expr>, field: String, how: Access },
     /// `target.name(args)`, `name(args)`; operators have names like `_+_`.
     Call { name: String, target: Option<Box<Expr>>, args: Vec<Expr> },
+    /// `a + b + c …` of one level of precedence, from left to right: flat, so that length costs no stack.
+    Chain(Box<Expr>, Vec<(usize, String, Expr)>),
     /// `[a, ?b]`: the flag says optional.
     List(Vec<(Expr, bool)>),
     /// `{a: b, ?c: d}`
@@ -68,6 +70,12 @@ pub struct Issue {
     pub text: String,
 }
 
+/// As cel-go's default.
+const TEXT_CHARS_MAX: usize = 100_000;
+/// Fields, indices and calls that follow one another: `a.b[c].d()`.
+const MEMBERS_MAX: usize = 64;
+/// Nodes on the way from the root to a leaf, of whatever kind.
+const NODES_DEEP_MAX: usize = 200;
 /// cel-go allows 250; a level is some ten calls here, and threads have 2 MiB of stack, also in builds without optimisation.
 const DEPTH_MAX: usize = 48;
 const RESERVED: [&str; 16] = [
@@ -113,12 +121,42 @@ const MACROS: [(&str, usize, usize); 18] = [
 ///
 /// Errors: it is no CEL.
 pub fn parse(text: &str) -> Result<Expr, Issue> {
+    let size = text.chars().count();
+    if size > TEXT_CHARS_MAX {
+        return Err(Issue { at: 0, text: format!("expression code point size exceeds limit: size: {size}, limit {TEXT_CHARS_MAX}") });
+    }
     let tokens = lex(text)?;
     let mut parser = Parser { tokens, next: 0, depth: 0 };
     let expr = parser.expr()?;
     match parser.peek() {
+        Token::End if is_deep(&expr) => Err(Issue { at: 0, text: format!("expression recursion limit exceeded: {NODES_DEEP_MAX}") }),
         Token::End => Ok(expr),
         _ => Err(parser.unexpected("<EOF>")),
+    }
+}
+
+/// Whether the tree is too deep to be walked by functions that call themselves.
+fn is_deep(expr: &Expr) -> bool {
+    let mut open = vec![(expr, 1)];
+    while let Some((expr, depth)) = open.pop() {
+        if depth > NODES_DEEP_MAX {
+            return true;
+        }
+        open.extend(children(expr).into_iter().map(|child| (child, depth + 1)));
+    }
+    false
+}
+
+fn children(expr: &Expr) -> Vec<&Expr> {
+    match &expr.kind {
+        Kind::Literal(_) | Kind::Ident(_) => Vec::new(),
+        Kind::Select { of, .. } => vec![of],
+        Kind::Call { target, args, .. } => target.iter().map(AsRef::as_ref).chain(args).collect(),
+        Kind::Chain(first, rest) => std::iter::once(first.as_ref()).chain(rest.iter().map(|(.., e)| e)).collect(),
+        Kind::List(items) => items.iter().map(|(e, _)| e).collect(),
+        Kind::Map(entries) => entries.iter().flat_map(|(k, v, _)| [k, v]).collect(),
+        Kind::Struct { fields, .. } => fields.iter().map(|(_, e, _)| e).collect(),
+        Kind::Macro(m) => std::iter::once(&m.range).chain(&m.body).collect(),
     }
 }
 
@@ -197,18 +235,26 @@ impl Parser {
         if level == LEVELS.len() {
             return self.unary();
         }
-        let mut left = self.binary(level + 1)?;
+        let left = self.binary(level + 1)?;
+        let mut rest = Vec::new();
         loop {
             let op = LEVELS[level]
                 .iter()
                 .find(|op| if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) });
-            let Some(op) = op else { return Ok(left) };
+            let Some(op) = op else { break };
             let at = self.at();
             self.next += 1;
             let right = self.binary(level + 1)?;
             let name = if *op == "in" { "@in".to_owned() } else { format!("_{op}_") };
-            left = call(at, &name, vec![left, right]);
+            rest.push((at, name, right));
         }
+        if rest.len() > 1 {
+            return Ok(Expr { at: rest[0].0, kind: Kind::Chain(Box::new(left), rest) });
+        }
+        Ok(match rest.pop() {
+            Some((at, name, right)) => call(at, &name, vec![left, right]),
+            None => left,
+        })
     }
 
     fn unary(&mut self) -> Result<Expr, Issue> {
@@ -238,7 +284,7 @@ impl Parser {
     }
 
     fn members(&mut self, mut expr: Expr) -> Result<Expr, Issue> {
-        loop {
+        for _ in 0..MEMBERS_MAX {
             let at = self.at();
             if self.eat(".?") || (self.is(".") && matches!(self.tokens.get(self.next + 1), Some((_, Token::Op("?"))))) {
                 if self.is(".") {
@@ -270,6 +316,7 @@ impl Parser {
                 return Ok(expr);
             }
         }
+        Err(Issue { at: self.at(), text: format!("expression recursion limit exceeded: {MEMBERS_MAX}") })
     }
 
     fn field_name(&mut self) -> Result<String, Issue> {
@@ -452,6 +499,11 @@ fn dotted(expr: &Expr) -> Option<String> {
         Kind::Select { of, field, how: Access::Plain } => Some(format!("{}.{field}", dotted(of)?)),
         _ => None,
     }
+}
+
+/// Whether a word may be no name.
+pub fn is_reserved(word: &str) -> bool {
+    RESERVED.contains(&word)
 }
 
 /// Every place where a message stands, as cel-go prints issues.

@@ -141,3 +141,17 @@ fn no_text_makes_it_panic() {
     assert!(eval(&"(".repeat(5000)).starts_with("compile"));
     assert!(eval(&"!".repeat(5000)).starts_with("compile"));
 }
+
+#[test]
+fn long_expressions_cost_no_stack_and_endless_ones_are_refused() {
+    assert_eq!(eval(&vec!["1"; 20_000].join("+")), "20000");
+    assert_eq!(eval(&vec!["true"; 10_000].join("&&")), "true");
+    assert_eq!(eval("false || self.nope == 1 || true"), "true");
+    assert_eq!(eval("10 - 3 - 2 - 1"), "4");
+    assert!(eval(&vec!["1"; 60_000].join("+")).contains("expression code point size exceeds limit"));
+    assert!(eval(&format!("self{}", ".a".repeat(5_000))).contains("expression recursion limit exceeded"));
+    assert!(eval(&format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000))).contains("expression recursion limit exceeded"));
+    let nested = (0..40).fold("self".to_owned(), |inner, _| format!("({inner}.a.a.a.a.a.a.a.a.a.a)"));
+    assert!(eval(&nested).contains("expression recursion limit exceeded"));
+    assert!(eval(&format!("{}true", "!".repeat(9_000))).contains("expression recursion limit exceeded"));
+}

@@ -20,6 +20,8 @@ pub enum Ty {
     Object(Arc<Object>),
     /// optional_type
     Optional(Box<Ty>),
+    /// What `Object{…}`, `Object.spec{…}` and `JSONPatch{…}` make, by that name.
+    Made(Arc<str>),
     /// Stands for one type in a signature.
     Param(char),
 }
@@ -117,7 +119,7 @@ impl Ty {
 
 fn nullable(a: &Ty, b: &Ty) -> bool {
     let may = |t: &Ty| {
-        matches!(t, Ty::Object(_) | Ty::Optional(_) | Ty::Null)
+        matches!(t, Ty::Object(_) | Ty::Optional(_) | Ty::Null | Ty::Made(_))
             || matches!(t, Ty::Named(n) if !matches!(*n, "bool" | "int" | "uint" | "double" | "string" | "bytes"))
     };
     (*a == Ty::Null && may(b)) || (*b == Ty::Null && may(a))
@@ -138,6 +140,7 @@ impl std::fmt::Display for Ty {
             Ty::Map(a, b) => write!(f, "map({a}, {b})"),
             Ty::Object(o) => f.write_str(&o.name),
             Ty::Optional(a) => write!(f, "optional_type({a})"),
+            Ty::Made(name) => f.write_str(name),
             Ty::Param(p) => write!(f, "{p}"),
         }
     }

@@ -37,7 +37,7 @@ fn lex(text: &str) -> Vec<Token> {
             rest = &rest[symbol.len()..];
             continue;
         }
-        let end = rest.find(|c: char| c.is_ascii_whitespace() || "=!(),><".contains(c)).unwrap_or(rest.len());
+        let end = rest.find(|c: char| " \t\r\n=!(),><".contains(c)).unwrap_or(rest.len());
         tokens.push(Token::Word(rest[..end].to_owned()));
         rest = &rest[end..];
     }

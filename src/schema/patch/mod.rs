@@ -29,6 +29,8 @@ pub enum PatchError {
 }
 
 const OPERATIONS_MAX: usize = 10_000;
+/// What the `copy` operations of a JSON patch may copy altogether, as upstream.
+const COPIED_BYTES_MAX: usize = 3 << 20;
 
 /// A patch's own text.
 ///
@@ -54,14 +56,71 @@ pub fn go_text(value: &Value) -> String {
 
 /// RFC 6902, all operations or none.
 pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
-    let operations: json_patch::Patch =
-        serde_json::from_value(read(patch)?).map_err(|e| PatchError::BadRequest(format!("error decoding patch: {e}")))?;
+    let list = read(patch)?;
+    let typed = |of: &Value, what: &str| {
+        let kind = crate::decode::go_kind(of);
+        PatchError::BadRequest(format!("error decoding patch: json: cannot unmarshal {kind} into Go value of type {what}"))
+    };
+    match list.as_array() {
+        None => return Err(typed(&list, "jsonpatch.Patch")),
+        Some(all) => {
+            if let Some(odd) = all.iter().find(|o| !o.is_object()) {
+                return Err(typed(odd, "jsonpatch.Operation"));
+            }
+        }
+    }
+    // What an operation lacks is found when it is applied, upstream too.
+    let operations: json_patch::Patch = serde_json::from_value(list).map_err(|e| PatchError::Rejected(e.to_string()))?;
     if operations.0.len() > OPERATIONS_MAX {
         return Err(PatchError::TooManyOperations { got: operations.0.len(), max: OPERATIONS_MAX });
     }
     let mut out = object.clone();
-    json_patch::patch(&mut out, &operations).map_err(|e| PatchError::Rejected(e.to_string()))?;
+    lay_on(&mut out, &operations).map_err(|e| PatchError::Rejected(e.to_string()))?;
     Ok(out)
+}
+
+/// RFC 6902 operations that a policy made; `None` if a `test` among them failed.
+///
+/// Errors: why they do not apply.
+pub fn operations(object: &Value, operations: Value) -> Result<Option<Value>, String> {
+    let operations: json_patch::Patch = serde_json::from_value(operations).map_err(|e| format!("JSON Patch: {e}"))?;
+    if operations.0.len() > OPERATIONS_MAX {
+        return Err(format!("JSON Patch: more than {OPERATIONS_MAX} operations"));
+    }
+    let mut out = object.clone();
+    match lay_on(&mut out, &operations) {
+        Ok(()) => Ok(Some(out)),
+        Err(Unlaid::Operation(err)) if matches!(err.kind, json_patch::PatchErrorKind::TestFailed) => Ok(None),
+        Err(err) => Err(format!("JSON Patch: {err}")),
+    }
+}
+
+/// Why operations could not be laid on.
+#[derive(Debug, thiserror::Error)]
+enum Unlaid {
+    #[error(transparent)]
+    Operation(#[from] json_patch::PatchError),
+    #[error("Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit {max}")]
+    Copied { got: usize, max: usize },
+}
+
+/// Changes `doc`, which is half changed after an error: the crate's way to undo panics where a move went into itself.
+fn lay_on(doc: &mut Value, operations: &[json_patch::PatchOperation]) -> Result<(), Unlaid> {
+    if !operations.iter().any(|o| matches!(o, json_patch::PatchOperation::Copy(_))) {
+        return Ok(json_patch::patch_unsafe(doc, operations)?);
+    }
+    let mut copied = 0;
+    for operation in operations {
+        // Thirty copies of everything into itself would be more than there is memory.
+        if let json_patch::PatchOperation::Copy(copy) = operation {
+            copied += doc.pointer(copy.from.as_str()).map_or(0, |v| v.to_string().len());
+            if copied > COPIED_BYTES_MAX {
+                return Err(Unlaid::Copied { got: copied, max: COPIED_BYTES_MAX });
+            }
+        }
+        json_patch::patch_unsafe(doc, std::slice::from_ref(operation))?;
+    }
+    Ok(())
 }
 
 /// RFC 7386: null removes, objects merge, everything else replaces.

@@ -1,0 +1,253 @@
+//! Seeded fuzzing of everything that reads what strangers send. Nothing may panic, overflow the stack or run for long.
+//!
+//! Each run is the same: the seed is fixed, and a failure prints the round. `KEDGE_FUZZ_ROUNDS` makes it longer.
+
+use std::cell::Cell;
+
+use base::rng::Rng;
+use serde_json::{Value, json};
+
+use crate::catalog::Catalog;
+use crate::cel::types::Ty;
+use crate::cel::value::Val;
+use crate::cel::{CALL_BUDGET, Program, Surroundings};
+use crate::decode::{FieldValidation, Format, decode, untyped};
+use crate::fields::FieldSelector;
+use crate::labels::Selector;
+use crate::quantity::Quantity;
+use crate::table::TypeDef;
+use crate::{apply, defaults, patch, protobuf, validate};
+
+const ROUNDS: u64 = 400;
+
+fn rounds() -> u64 {
+    option_env!("KEDGE_FUZZ_ROUNDS").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS)
+}
+
+fn pick<'a, T>(rng: &Rng, of: &'a [T]) -> &'a T {
+    &of[usize::try_from(rng.below(of.len() as u64)).unwrap()]
+}
+
+/// Bytes with some of them changed, doubled, cut or swapped.
+fn mutated(rng: &Rng, bytes: &[u8]) -> Vec<u8> {
+    let mut out = bytes.to_vec();
+    for _ in 0..=rng.below(6) {
+        if out.is_empty() {
+            return out;
+        }
+        let at = usize::try_from(rng.below(out.len() as u64)).unwrap();
+        match rng.below(6) {
+            0 => out[at] = u8::try_from(rng.below(256)).unwrap(),
+            1 => out.truncate(at),
+            2 => out.insert(at, *pick(rng, b"{}[]\",:0-9eE.\\\0\xff")),
+            3 => {
+                let end = (at + 16).min(out.len());
+                let piece = out[at..end].to_vec();
+                out.splice(at..at, piece);
+            }
+            4 => drop(out.remove(at)),
+            _ => out[at] ^= 1 << rng.below(8),
+        }
+    }
+    out
+}
+
+/// A JSON value that may be anywhere.
+fn any_value(rng: &Rng, depth: u32) -> Value {
+    match rng.below(if depth == 0 { 6 } else { 8 }) {
+        0 => Value::Null,
+        1 => json!(rng.below(2) == 0),
+        2 => json!(*pick(rng, &[0_i64, -1, 1, 80, 65536, i64::MAX, i64::MIN])),
+        3 => json!(*pick(rng, &[0.5, -1e300, 1e300])),
+        4 => json!(*pick(
+            rng,
+            &["", "a", "A_b", "100m", "1Gi", "50%", "-", "..", "/", "\u{0}", "äöü", "2026-01-01T00:00:00Z", "app.kubernetes.io/x"]
+        )),
+        5 => json!("x".repeat(usize::try_from(rng.below(300)).unwrap())),
+        6 => Value::Array((0..rng.below(4)).map(|_| any_value(rng, depth - 1)).collect()),
+        _ => Value::Object((0..rng.below(4)).map(|n| (format!("k{n}"), any_value(rng, depth - 1))).collect()),
+    }
+}
+
+/// The places in a value.
+fn places(value: &Value, at: &str, out: &mut Vec<String>) {
+    out.push(at.to_owned());
+    match value {
+        Value::Object(map) => map.iter().for_each(|(k, v)| places(v, &format!("{at}/{}", k.replace('~', "~0").replace('/', "~1")), out)),
+        Value::Array(items) => items.iter().enumerate().for_each(|(n, v)| places(v, &format!("{at}/{n}"), out)),
+        _ => {}
+    }
+}
+
+/// An object with one place filled with something else.
+fn disturbed(rng: &Rng, object: &Value) -> Value {
+    let mut all = Vec::new();
+    places(object, "", &mut all);
+    let mut out = object.clone();
+    if let Some(place) = out.pointer_mut(pick(rng, &all).as_str()) {
+        *place = any_value(rng, 3);
+    }
+    out
+}
+
+fn pod() -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}, "finalizers": ["x/y"]},
+        "spec": {"restartPolicy": "Always", "volumes": [{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}],
+            "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "protocol": "TCP"}],
+                "env": [{"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "resources": {"limits": {"cpu": "1"}}, "volumeMounts": [{"name": "v", "mountPath": "/m"}],
+                "livenessProbe": {"httpGet": {"port": 80, "path": "/"}}}],
+            "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}}}})
+}
+
+/// An object for each of many built-in kinds, with every field of its type a few levels deep.
+fn filled(rng: &Rng, t: &TypeDef, depth: u32) -> Value {
+    use crate::table::Shape;
+    fn of(rng: &Rng, shape: &Shape, depth: u32) -> Value {
+        match shape {
+            Shape::Struct(t) if depth > 0 => filled(rng, t.get(), depth - 1),
+            Shape::List(item) if depth > 0 => Value::Array(vec![of(rng, item, depth - 1)]),
+            Shape::Map(item) if depth > 0 => json!({"k": of(rng, item, depth - 1)}),
+            Shape::Bool => json!(true),
+            Shape::Int32 | Shape::Int64 | Shape::IntOrString => json!(rng.below(100)),
+            Shape::Float => json!(0.5),
+            Shape::Time | Shape::MicroTime => json!("2026-01-01T00:00:00Z"),
+            Shape::Quantity => json!("1"),
+            Shape::Duration => json!("1s"),
+            Shape::Bytes => json!("QUJD"),
+            Shape::String => json!(*pick(rng, &["a", "Always", "TCP", "", "a.b/c"])),
+            _ => Value::Null,
+        }
+    }
+    let mut out = serde_json::Map::new();
+    for field in t.fields.iter().filter(|_| rng.below(3) > 0) {
+        let value = of(rng, &field.shape, depth);
+        if !value.is_null() {
+            out.insert(field.name.to_string(), value);
+        }
+    }
+    Value::Object(out)
+}
+
+#[test]
+fn bodies_in_every_encoding_are_read_or_refused() {
+    let rng = Rng::from_seed(1);
+    let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+    let good_json = serde_json::to_vec(&pod()).unwrap();
+    let good_yaml = b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &a {name: c, image: i}\n  - *a\n".to_vec();
+    let good_proto = protobuf::encode(&pod()).unwrap();
+    for round in 0..rounds() {
+        println!("round {round}");
+        let _any = decode(&mutated(&rng, &good_json), Format::Json, of, FieldValidation::Warn);
+        let _any = untyped(&mutated(&rng, &good_json), Format::Json);
+        let _any = decode(&mutated(&rng, &good_yaml), Format::Yaml, of, FieldValidation::Strict);
+        if let Ok(value) = protobuf::decode(&mutated(&rng, &good_proto), of) {
+            let _again = protobuf::encode(&value);
+        }
+    }
+}
+
+#[test]
+fn objects_of_every_kind_are_defaulted_and_judged_whatever_they_hold() {
+    let rng = Rng::from_seed(2);
+    let catalog = Catalog::builtin();
+    let rows = catalog.resources();
+    for round in 0..rounds() {
+        println!("round {round}");
+        let row = pick(&rng, rows);
+        let mut object = filled(&rng, row.type_def(), 6);
+        object["apiVersion"] = json!(row.api_version());
+        object["kind"] = json!(row.kind);
+        let object = disturbed(&rng, &object);
+        let Ok(decoded) = crate::decode::conform_resource(object, row, FieldValidation::Ignore) else { continue };
+        let mut value = decoded.value;
+        defaults::apply(catalog, row, &mut value);
+        let _errors = validate::create(row, &value);
+        let other = disturbed(&rng, &value);
+        let _errors = validate::update(row, &value, &other);
+        let _bytes = protobuf::encode(&value);
+        let _row = crate::print::row(row, &value, jiff::Timestamp::UNIX_EPOCH);
+    }
+}
+
+#[test]
+fn patches_are_laid_on_or_refused() {
+    let rng = Rng::from_seed(3);
+    let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+    let ops = ["add", "remove", "replace", "move", "copy", "test", "odd"];
+    for round in 0..rounds() {
+        println!("round {round}");
+        let object = pod();
+        let wish = disturbed(&rng, &object);
+        let _any = patch::merge(&object, &wish);
+        let _any = patch::strategic(of, &object, &wish);
+        let marked = json!({"spec": {"$patch": any_value(&rng, 1), "containers": [{"$patch": "delete", "name": any_value(&rng, 1)}, any_value(&rng, 2)],
+            "$setElementOrder/containers": any_value(&rng, 2), "$deleteFromPrimitiveList/x": any_value(&rng, 2), "$retainKeys": any_value(&rng, 2)}});
+        let _any = patch::strategic(of, &object, &marked);
+        let mut all = Vec::new();
+        places(&object, "", &mut all);
+        let list: Vec<Value> = (0..rng.below(5))
+            .map(|_| json!({"op": pick(&rng, &ops), "path": pick(&rng, &all), "from": pick(&rng, &all), "value": any_value(&rng, 2)}))
+            .collect();
+        let _any = patch::json(&object, &mutated(&rng, json!(list).to_string().as_bytes()));
+        let _any = patch::json(&object, json!(list).to_string().as_bytes());
+        let request =
+            apply::Request { type_def: of, api_version: "v1", subresource: "", manager: "m", now: "2026-01-01T00:00:00Z", reset: &[] };
+        let mut live = object.clone();
+        live["metadata"]["managedFields"] = any_value(&rng, 3);
+        let _any = apply::apply(&request, Some(&live), &wish, rng.below(2) == 0);
+        let mut new = wish.clone();
+        if new.is_object() && (new["metadata"].is_object() || new.get("metadata").is_none()) {
+            apply::track_update(&request, Some(&live), &mut new);
+        }
+    }
+}
+
+#[test]
+fn selectors_and_quantities_are_read_or_refused() {
+    let rng = Rng::from_seed(4);
+    let seeds =
+        ["a=b,c!=d,e in (f,g),!h,i notin (j)", "x>1,y<2", "metadata.name=a,spec.x!=b", "1.5Gi", "-3e10", "100m", "12345678901234567890Ei"];
+    for round in 0..rounds() * 4 {
+        println!("round {round}");
+        let text = String::from_utf8_lossy(&mutated(&rng, pick(&rng, &seeds).as_bytes())).into_owned();
+        if let Ok(selector) = Selector::parse(&text) {
+            let _any = selector.matches_object(&pod());
+        }
+        if let Ok(selector) = FieldSelector::parse(&text) {
+            let _any = selector.matches_object(&pod());
+        }
+        if let Ok(quantity) = Quantity::from_value(&json!(text)) {
+            let _any = (quantity.to_string(), quantity.value(), quantity.milli_value());
+        }
+        let _any = Selector::from_label_selector(Some(&any_value(&rng, 3)));
+    }
+}
+
+#[test]
+fn expressions_run_within_their_budget_or_fail() {
+    let rng = Rng::from_seed(5);
+    let seeds = [
+        "self.l.all(x, x > 0) && self.s.startsWith('h') ? 1 + 2 * 3 : size(self.m)",
+        "self.l.map(x, self.l.map(y, x * y)).exists(z, z == [1, 2])",
+        "cel.bind(x, self.a + 1, x * x) in [1, 2, 4u, 3.5, 'a', b'c', null]",
+        "self.?b[?'k'].orValue({'a': [1, {2: 3}]})['a'][0]",
+        "'%s is %d'.format([self.s, self.a]).replace('h', 'j').split(' ')[1].matches('^[a-z]+$')",
+        "quantity('1.5Gi').add(quantity('1')).isGreaterThan(quantity('1G')) || ip('::1').isLoopback()",
+        "timestamp('2026-01-01T00:00:00Z') + duration('1h') > timestamp('2025-01-01T00:00:00Z')",
+        "Object{spec: Object.spec{x: [1]}}.spec.x[0] == 1 && JSONPatch{op: 'add'}.op == 'add'",
+    ];
+    let object = Val::from_json(&json!({"a": 1, "l": [1, 2, 3], "m": {"k": "v"}, "s": "hello"}));
+    for round in 0..rounds() * 4 {
+        println!("round {round}");
+        let mut text = String::from_utf8_lossy(&mutated(&rng, pick(&rng, &seeds).as_bytes())).into_owned();
+        if rng.below(4) == 0 {
+            text = format!("({text}) {} ({})", pick(&rng, &["+", "&&", "==", "in", "?:", "."]), pick(&rng, &seeds));
+        }
+        let Ok(program) = Program::compile(&text, &[("self".to_owned(), Ty::Dyn)]) else { continue };
+        let surroundings = Surroundings { values: vec![("self".to_owned(), object.clone())], ..Surroundings::default() };
+        if let Ok(value) = program.run(&surroundings, &Cell::new(CALL_BUDGET)) {
+            let _any = value.to_json();
+        }
+    }
+}
