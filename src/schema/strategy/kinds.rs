@@ -108,6 +108,29 @@ fn service_update(new: &mut Value, old: &Value) {
     if health(new) && health(old) && new["spec"]["healthCheckNodePort"].as_i64().unwrap_or(0) == 0 {
         copy_in(make(new, &["spec"]), &old["spec"], "healthCheckNodePort");
     }
+    drop_dependent(new, old, &now, &before);
+}
+
+/// What only the type before needed goes with it, unless the client changed it too: then validation speaks.
+fn drop_dependent(new: &mut Value, old: &Value, now: &str, before: &str) {
+    let balancer = |k: &str| k == "LoadBalancer";
+    let outside = |v: &Value, k: &str| {
+        matches!(k, "NodePort" | "LoadBalancer") || (k == "ClusterIP" && v["spec"]["externalIPs"].as_array().is_some_and(|l| !l.is_empty()))
+    };
+    let mut stale = Vec::new();
+    if balancer(before) && !balancer(now) {
+        stale.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
+    }
+    if outside(old, before) && !outside(new, now) {
+        stale.push("externalTrafficPolicy");
+    }
+    for field in stale {
+        if new["spec"][field] == old["spec"][field]
+            && let Some(spec) = new["spec"].as_object_mut()
+        {
+            spec.remove(field);
+        }
+    }
 }
 
 fn copy_in(to: &mut Map<String, Value>, from: &Value, key: &str) {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::quantity::Quantity;
 use crate::read;
-use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each, join, not_negative, required_text};
+use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each, join, not_negative};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use crate::validate::{env, names, security};
 
 /// Which list of a pod a container stands in: each allows a little less.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,18 @@ pub(super) enum Role {
 pub(super) struct Pod<'a> {
     pub(super) volumes: &'a BTreeSet<&'a str>,
     pub(super) host_network: bool,
+    /// Root in a container is root of the host: `hostUsers` is not false.
+    pub(super) host_users: bool,
+    /// `terminationGracePeriodSeconds`.
+    pub(super) grace_secs: Option<i64>,
+    /// `os.name`.
+    pub(super) os: &'a str,
+    /// `restartPolicy`.
+    pub(super) restart_policy: &'a str,
+    /// Volumes that may be used as block devices.
+    pub(super) blocks: &'a BTreeSet<&'a str>,
+    /// Names of `resourceClaims`.
+    pub(super) claims: &'a BTreeSet<&'a str>,
 }
 
 /// One list of containers. `seen` holds the names of all containers of the pod so far.
@@ -75,23 +87,35 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
         errors.push(FieldError::not_supported(format!("{path}.imagePullPolicy"), policy, supported));
     }
     ports(container, path, pod, errors);
-    env(container, path, errors);
+    env::env(container, path, errors);
     mounts(container, path, pod, errors);
+    devices(container, path, pod, errors);
+    let policy = read::text(container, "terminationMessagePolicy");
+    if !matches!(policy, "" | "File" | "FallbackToLogsOnError") {
+        let supported = &["File", "FallbackToLogsOnError"];
+        errors.push(FieldError::not_supported(format!("{path}.terminationMessagePolicy"), policy, supported));
+    }
+    restart(container, path, role, errors);
+    resize(container, path, pod, errors);
     for (field, kind) in [("livenessProbe", Probe::Liveness), ("readinessProbe", Probe::Readiness), ("startupProbe", Probe::Startup)] {
         if let Some(probe) = read::at(container, field) {
-            self::probe(probe, &format!("{path}.{field}"), kind, errors);
+            self::probe(probe, &format!("{path}.{field}"), kind, pod.grace_secs, errors);
         }
     }
     for hook in ["postStart", "preStop"] {
         if let Some(handler) = read::at(container, &format!("lifecycle.{hook}")) {
-            self::handler(handler, &format!("{path}.lifecycle.{hook}"), &["exec", "httpGet", "tcpSocket", "sleep"], errors);
+            self::handler(handler, &format!("{path}.lifecycle.{hook}"), &["exec", "httpGet", "tcpSocket", "sleep"], pod.grace_secs, errors);
         }
+    }
+    if let Some(signal) = read::some_text(container, "lifecycle.stopSignal") {
+        stop_signal(signal, pod.os, &format!("{path}.lifecycle.stopSignal"), errors);
     }
     if let Some(requirements) = read::at(container, "resources") {
         resources(requirements, &format!("{path}.resources"), errors);
+        claims(requirements, &format!("{path}.resources"), pod, errors);
     }
     if let Some(context) = read::at(container, "securityContext") {
-        security_context(context, &format!("{path}.securityContext"), errors);
+        security::container(context, &format!("{path}.securityContext"), pod.host_users, errors);
     }
 }
 
@@ -115,8 +139,8 @@ fn ports(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
         if host != 0 {
             invalid_each(&format!("{path}.hostPort"), host, names::port_number_errors(host), errors);
             if pod.host_network && host != number {
-                let message = "must match `hostPort` when `hostNetwork` is true";
-                errors.push(FieldError::invalid(format!("{path}.containerPort"), number, message));
+                let message = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(FieldError::invalid(format!("{path}.hostPort"), host, message));
             }
         }
     }
@@ -132,55 +156,9 @@ fn host_ports(container: &Value, path: &str, seen: &mut BTreeSet<String>, errors
     }
 }
 
-fn env(container: &Value, path: &str, errors: &mut Errors) {
-    for (idx, variable) in read::list(container, "env").iter().enumerate() {
-        let path = format!("{path}.env[{idx}]");
-        let name = read::text(variable, "name");
-        if name.is_empty() {
-            errors.push(FieldError::required(format!("{path}.name"), ""));
-        } else {
-            invalid_each(&format!("{path}.name"), name, names::env_name_errors(name), errors);
-        }
-        let Some(from) = read::map(variable, "valueFrom") else { continue };
-        let path = format!("{path}.valueFrom");
-        match from.values().filter(|v| !v.is_null()).count() {
-            0 => errors.push(FieldError::invalid(
-                path.as_str(),
-                "",
-                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
-            )),
-            _ if !read::text(variable, "value").is_empty() => {
-                errors.push(FieldError::invalid(path.as_str(), "", "may not be specified when `value` is not empty"));
-            }
-            1 => {}
-            _ => errors.push(FieldError::invalid(path.as_str(), "", "may not have more than one field specified at a time")),
-        }
-        for source in ["configMapKeyRef", "secretKeyRef"] {
-            if let Some(reference) = from.get(source).filter(|v| v.is_object()) {
-                let key = read::text(reference, "key");
-                match key {
-                    "" => errors.push(FieldError::required(format!("{path}.{source}.key"), "")),
-                    _ => invalid_each(&format!("{path}.{source}.key"), key, names::config_key_errors(key), errors),
-                }
-            }
-        }
-        if let Some(reference) = from.get("fieldRef").filter(|v| v.is_object()) {
-            required_text(reference, &format!("{path}.fieldRef"), "fieldPath", errors);
-        }
-    }
-    for (idx, source) in read::list(container, "envFrom").iter().enumerate() {
-        let path = format!("{path}.envFrom[{idx}]");
-        let given = ["configMapRef", "secretRef"].iter().filter(|f| read::at(source, f).is_some()).count();
-        match given {
-            0 => errors.push(FieldError::invalid(path, "", "must specify one of: `configMapRef` or `secretRef`")),
-            1 => {}
-            _ => errors.push(FieldError::invalid(path, "", "may not have more than one field specified at a time")),
-        }
-    }
-}
-
 fn mounts(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
     let mut points = BTreeSet::new();
+    let list = format!("{path}.volumeMounts");
     for (idx, mount) in read::list(container, "volumeMounts").iter().enumerate() {
         let path = format!("{path}.volumeMounts[{idx}]");
         let name = read::text(mount, "name");
@@ -196,15 +174,166 @@ fn mounts(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.mountPath"), point, "must be unique"));
         }
         let (sub, expression) = (read::text(mount, "subPath"), read::text(mount, "subPathExpr"));
+        // Upstream leaves the position out of the paths of these.
         if !sub.is_empty() {
-            local_path(sub, &format!("{path}.subPath"), errors);
+            local_path(sub, &format!("{list}.subPath"), errors);
         }
         if !expression.is_empty() {
             if !sub.is_empty() {
                 let message = "subPathExpr and subPath are mutually exclusive";
                 errors.push(FieldError::invalid(format!("{path}.subPathExpr"), expression, message));
             }
-            local_path(expression, &format!("{path}.subPathExpr"), errors);
+            local_path(expression, &format!("{list}.subPathExpr"), errors);
+        }
+        propagation(container, mount, &list, errors);
+        for (field, other) in [("name", "name"), ("mountPath", "devicePath")] {
+            let text = read::text(mount, field);
+            if !text.is_empty() && read::list(container, "volumeDevices").iter().any(|d| read::text(d, other) == text) {
+                let what = if field == "name" {
+                    "must not already exist in volumeDevices"
+                } else {
+                    "must not already exist as a path in volumeDevices"
+                };
+                errors.push(FieldError::invalid(format!("{path}.{field}"), text, what));
+            }
+        }
+    }
+}
+
+/// How mounts below a mount spread, and how far read-only goes.
+fn propagation(container: &Value, mount: &Value, path: &str, errors: &mut Errors) {
+    let how = read::some_text(mount, "mountPropagation");
+    if let Some(how) = how.filter(|h| !["Bidirectional", "HostToContainer", "None"].contains(h)) {
+        let supported = &["Bidirectional", "HostToContainer", "None"];
+        errors.push(FieldError::not_supported(format!("{path}.mountPropagation"), how, supported));
+    }
+    if how == Some("Bidirectional") && !read::flag(container, "securityContext.privileged") {
+        let why = "Bidirectional mount propagation is available only to privileged containers";
+        errors.push(FieldError::forbidden(format!("{path}.mountPropagation"), why));
+    }
+    let field = format!("{path}.recursiveReadOnly");
+    match read::some_text(mount, "recursiveReadOnly") {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if !read::flag(mount, "readOnly") {
+                errors.push(FieldError::forbidden(field.as_str(), "may only be specified when readOnly is true"));
+            }
+            if !matches!(how, None | Some("None")) {
+                errors.push(FieldError::forbidden(field, "may only be specified when mountPropagation is None or not specified"));
+            }
+        }
+        Some(other) => errors.push(FieldError::not_supported(field, other, &["Disabled", "Enabled", "IfPossible"])),
+    }
+}
+
+fn devices(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+    let (mut named, mut at) = (BTreeSet::new(), BTreeSet::new());
+    for (idx, device) in read::list(container, "volumeDevices").iter().enumerate() {
+        let path = format!("{path}.volumeDevices[{idx}]");
+        let (name, point) = (read::text(device, "name"), read::text(device, "devicePath"));
+        let wrong = |field: &str, value: &str, why: &str| FieldError::invalid(format!("{path}.{field}"), value, why);
+        if name.is_empty() {
+            errors.push(FieldError::required(format!("{path}.name"), ""));
+        } else if !named.insert(name) {
+            errors.push(wrong("name", name, "must be unique"));
+        }
+        if !pod.volumes.contains(name) {
+            errors.push(FieldError::not_found(format!("{path}.name"), name));
+        } else if !pod.blocks.contains(name) {
+            let why = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+            errors.push(wrong("name", name, why));
+        }
+        if point.is_empty() {
+            errors.push(FieldError::required(format!("{path}.devicePath"), ""));
+        } else if !at.insert(point) {
+            errors.push(wrong("devicePath", point, "must be unique"));
+        }
+        if point.split('/').any(|part| part == "..") {
+            errors.push(wrong("devicePath", point, "can not contain backsteps ('..')"));
+        }
+    }
+}
+
+/// `restartPolicy` and `restartPolicyRules` of a container.
+fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
+    let (policy, rules) = (read::some_text(container, "restartPolicy"), read::list(container, "restartPolicyRules"));
+    if role == Role::Ephemeral {
+        return;
+    }
+    match policy {
+        None if !rules.is_empty() => {
+            let why = "must specify restartPolicy when restart rules are used";
+            errors.push(FieldError::required(format!("{path}.restartPolicy"), why));
+        }
+        Some(policy) if !["Always", "Never", "OnFailure"].contains(&policy) => {
+            errors.push(FieldError::not_supported(format!("{path}.restartPolicy"), policy, &["Always", "Never", "OnFailure"]));
+        }
+        _ => {}
+    }
+    if rules.len() > 20 {
+        errors.push(FieldError::too_many(format!("{path}.restartPolicyRules"), rules.len(), 20));
+    }
+}
+
+fn resize(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+    let path = format!("{path}.resizePolicy");
+    let mut seen = BTreeSet::new();
+    for (idx, policy) in read::list(container, "resizePolicy").iter().enumerate() {
+        let (resource, restart) = (read::text(policy, "resourceName"), read::text(policy, "restartPolicy"));
+        if !seen.insert(resource) {
+            errors.push(FieldError::duplicate(format!("{path}[{idx}]"), resource));
+        }
+        match resource {
+            "cpu" | "memory" => {}
+            "" => errors.push(FieldError::required(path.as_str(), "")),
+            other => errors.push(FieldError::not_supported(path.as_str(), other, &["cpu", "memory"])),
+        }
+        match restart {
+            "NotRequired" | "RestartContainer" => {}
+            "" => errors.push(FieldError::required(path.as_str(), "")),
+            other => errors.push(FieldError::not_supported(path.as_str(), other, &["NotRequired", "RestartContainer"])),
+        }
+        if pod.restart_policy == "Never" && restart != "NotRequired" {
+            let why = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
+            errors.push(FieldError::invalid(path.as_str(), restart, why));
+        }
+    }
+}
+
+fn stop_signal(signal: &str, os: &str, path: &str, errors: &mut Errors) {
+    match os {
+        "" => errors.push(FieldError::forbidden(path, "may not be set for containers with empty `spec.os.name`")),
+        "windows" if !["SIGKILL", "SIGTERM"].contains(&signal) => {
+            errors.push(FieldError::not_supported(path, signal, &["SIGKILL", "SIGTERM"]));
+        }
+        _ => {}
+    }
+}
+
+fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (idx, claim) in read::list(requirements, "claims").iter().enumerate() {
+        let path = format!("{path}.claims[{idx}]");
+        let (name, request) = (read::text(claim, "name"), read::text(claim, "request"));
+        if name.is_empty() {
+            errors.push(FieldError::required(path, ""));
+            continue;
+        }
+        if !request.is_empty() {
+            invalid_each(&format!("{path}.request"), request, names::dns_label_errors(request), errors);
+        }
+        let whole = seen.contains(&(name, "")) || (request.is_empty() && seen.iter().any(|(n, _)| *n == name));
+        if whole {
+            errors.push(FieldError::duplicate(path.as_str(), name));
+        } else if !seen.insert((name, request)) {
+            errors.push(FieldError::duplicate(path.as_str(), format!("{name}/{request}")));
+        }
+        if !pod.claims.contains(name) {
+            let mut error = FieldError::not_found(path, name);
+            let known: Vec<&str> = pod.claims.iter().copied().collect();
+            let rest = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
+            error.detail = format!("must be one of the names in pod.spec.resourceClaims{rest}");
+            errors.push(error);
         }
     }
 }
@@ -231,8 +360,8 @@ enum Probe {
     Startup,
 }
 
-fn probe(probe: &Value, path: &str, kind: Probe, errors: &mut Errors) {
-    handler(probe, path, &["exec", "httpGet", "tcpSocket", "grpc"], errors);
+fn probe(probe: &Value, path: &str, kind: Probe, grace_secs: Option<i64>, errors: &mut Errors) {
+    handler(probe, path, &["exec", "httpGet", "tcpSocket", "grpc"], grace_secs, errors);
     for field in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
         not_negative(probe, path, field, errors);
     }
@@ -250,7 +379,7 @@ fn probe(probe: &Value, path: &str, kind: Probe, errors: &mut Errors) {
     }
 }
 
-fn handler(handler: &Value, path: &str, kinds: &[&str], errors: &mut Errors) {
+fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>, errors: &mut Errors) {
     let given: Vec<&str> = kinds.iter().filter(|k| read::at(handler, k).is_some()).copied().collect();
     if given.is_empty() {
         errors.push(FieldError::required(path, "must specify a handler type"));
@@ -269,16 +398,25 @@ fn handler(handler: &Value, path: &str, kinds: &[&str], errors: &mut Errors) {
                     errors.push(FieldError::required(format!("{path}.httpGet.path"), ""));
                 }
                 port(read::at(handler, "httpGet.port"), &format!("{path}.httpGet.port"), errors);
-                for (idx, header) in read::list(handler, "httpGet.httpHeaders").iter().enumerate() {
+                let scheme = read::text(handler, "httpGet.scheme");
+                if !matches!(scheme, "" | "HTTP" | "HTTPS") {
+                    errors.push(FieldError::not_supported(format!("{path}.httpGet.scheme"), scheme, &["HTTP", "HTTPS"]));
+                }
+                for header in read::list(handler, "httpGet.httpHeaders") {
                     let name = read::text(header, "name");
-                    let field = format!("{path}.httpGet.httpHeaders[{idx}]");
-                    invalid_each(&field, name, names::http_header_errors(name), errors);
+                    invalid_each(&format!("{path}.httpGet.httpHeaders"), name, names::http_header_errors(name), errors);
                 }
             }
             "tcpSocket" | "grpc" => {
                 port(read::at(handler, &format!("{kind}.port")), &format!("{path}.{kind}.port"), errors);
             }
-            "sleep" => not_negative(handler, path, "sleep.seconds", errors),
+            "sleep" => {
+                let secs = read::number(handler, "sleep.seconds");
+                if let Some(grace) = grace_secs.filter(|grace| secs < 0 || secs > *grace) {
+                    let why = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                    errors.push(FieldError::invalid(format!("{path}.sleep"), secs, why));
+                }
+            }
             _ => {}
         }
     }
@@ -339,25 +477,6 @@ pub(super) fn resources(requirements: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::required(format!("{path}.limits"), message));
             }
             _ => {}
-        }
-    }
-}
-
-fn security_context(context: &Value, path: &str, errors: &mut Errors) {
-    for field in ["runAsUser", "runAsGroup"] {
-        if let Some(id) = read::integer(context, field) {
-            invalid_each(&format!("{path}.{field}"), id, names::range_errors(id, 0, i64::from(i32::MAX)), errors);
-        }
-    }
-    let escalation = read::at(context, "allowPrivilegeEscalation").and_then(Value::as_bool);
-    if escalation == Some(false) {
-        if read::flag(context, "privileged") {
-            let message = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(FieldError::invalid(path, context.clone(), message));
-        }
-        if read::texts(context, "capabilities.add").iter().any(|c| matches!(*c, "CAP_SYS_ADMIN" | "SYS_ADMIN")) {
-            let message = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            errors.push(FieldError::invalid(path, json!(context), message));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::meta;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use crate::validate::{matching, names};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -278,11 +278,7 @@ fn conversion(object: &Value, errors: &mut Errors) {
                     why,
                 ));
             }
-            let client = webhook.get("clientConfig").unwrap_or(&Value::Null);
-            let (url, service) = (!read::text(client, "url").is_empty(), read::at(client, "service").is_some());
-            if url == service {
-                errors.push(FieldError::required(format!("{path}.webhook.clientConfig"), "exactly one of url or service is required"));
-            }
+            matching::client_config(&webhook["clientConfig"], &format!("{path}.webhook.clientConfig"), errors);
         }
         other => errors.push(FieldError::not_supported(format!("{path}.strategy"), other, &["None", "Webhook"])),
     }

@@ -4,11 +4,15 @@ pub mod error;
 pub mod names;
 pub mod options;
 
+mod autoscaler;
 mod checks;
 mod cluster;
 mod config;
 mod container;
 mod definition;
+mod env;
+mod job;
+mod matching;
 mod metadata;
 mod network;
 mod pod;
@@ -16,8 +20,10 @@ mod pod_update;
 mod policy;
 mod rbac;
 mod rules;
+mod security;
 mod storage;
 mod volume;
+mod webhook;
 mod workload;
 
 #[cfg(test)]
@@ -65,6 +71,17 @@ pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> 
         custom(definition, new, Some(old), &mut errors);
     } else if r.kind == "CustomResourceDefinition" {
         definition::status(new, &mut errors);
+    }
+    errors
+}
+
+/// Checks `metadata.labels` or `metadata.annotations`, by the name of the field.
+pub fn labels_or_annotations(field: &str, map: &serde_json::Map<String, Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if field == "labels" {
+        metadata::labels(map, "metadata.labels", &mut errors);
+    } else {
+        metadata::annotations(map, "metadata.annotations", &mut errors);
     }
     errors
 }

@@ -25,9 +25,14 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", message));
         }
         "ExternalName" => {
+            let message = "may not be set for ExternalName services";
             if !cluster_ip.is_empty() {
-                let message = "may not be set for ExternalName services";
                 errors.push(FieldError::forbidden("spec.clusterIPs", message));
+            }
+            for field in ["ipFamilies", "ipFamilyPolicy"] {
+                if read::at(spec, field).is_some_and(|v| v.as_array().is_none_or(|l| !l.is_empty())) {
+                    errors.push(FieldError::forbidden(format!("spec.{field}"), message));
+                }
             }
             let name = read::text(spec, "externalName");
             match name {
@@ -50,12 +55,86 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
     for (idx, address) in read::texts(spec, "externalIPs").iter().enumerate() {
         ip(address, &format!("spec.externalIPs[{idx}]"), errors);
     }
-    for (idx, range) in read::texts(spec, "loadBalancerSourceRanges").iter().enumerate() {
-        cidr(range, &format!("spec.loadBalancerSourceRanges[{idx}]"), errors);
-    }
+    balancer(object, spec, kind, errors);
+    traffic(spec, kind, errors);
+    affinity(spec, errors);
     if read::text(spec, "sessionAffinity") == "None" && read::at(spec, "sessionAffinityConfig").is_some() {
         let message = "must not be set when session affinity is None";
         errors.push(FieldError::forbidden("spec.sessionAffinityConfig", message));
+    }
+}
+
+/// What only balancers have.
+fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
+    let only = "may only be used when `type` is 'LoadBalancer'";
+    let ranges = read::texts(spec, "loadBalancerSourceRanges");
+    // Upstream spells this path with a capital.
+    let path = "spec.LoadBalancerSourceRanges";
+    if !ranges.is_empty() && kind != "LoadBalancer" {
+        errors.push(FieldError::forbidden(path, only));
+    }
+    for (idx, range) in ranges.iter().enumerate() {
+        cidr(range.trim(), &format!("{path}[{idx}]"), errors);
+    }
+    let key = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    if let Some(text) = crate::meta::annotation(object, key).filter(|_| ranges.is_empty()) {
+        let path = format!("metadata.annotations[{key}]");
+        if kind != "LoadBalancer" {
+            errors.push(FieldError::forbidden(path.as_str(), only));
+        }
+        for range in text.trim().split(',').map(str::trim).filter(|_| !text.trim().is_empty()) {
+            cidr(range, &path, errors);
+        }
+    }
+    if read::at(spec, "allocateLoadBalancerNodePorts").is_some() && kind != "LoadBalancer" {
+        errors.push(FieldError::forbidden("spec.allocateLoadBalancerNodePorts", only));
+    }
+    if let Some(class) = read::some_text(spec, "loadBalancerClass") {
+        if kind != "LoadBalancer" {
+            errors.push(FieldError::forbidden("spec.loadBalancerClass", "may only be used when `type` is 'LoadBalancer'"));
+        }
+        invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors);
+    }
+}
+
+/// Where packets go: policies for traffic from outside and inside, and which endpoints are preferred.
+fn traffic(spec: &Value, kind: &str, errors: &mut Errors) {
+    let external = read::text(spec, "externalTrafficPolicy");
+    let outside =
+        matches!(kind, "LoadBalancer" | "NodePort") || (matches!(kind, "ClusterIP" | "") && !read::list(spec, "externalIPs").is_empty());
+    if !outside && !external.is_empty() {
+        let why = "may only be set for externally-accessible services";
+        errors.push(FieldError::invalid("spec.externalTrafficPolicy", external, why));
+    } else if outside && !matches!(external, "Cluster" | "Local" | "") {
+        errors.push(FieldError::not_supported("spec.externalTrafficPolicy", external, &["Cluster", "Local"]));
+    }
+    let port = read::number(spec, "healthCheckNodePort");
+    if port != 0 && !(kind == "LoadBalancer" && external == "Local") {
+        let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(FieldError::invalid("spec.healthCheckNodePort", port, why));
+    }
+    let internal = read::text(spec, "internalTrafficPolicy");
+    if !matches!(internal, "Cluster" | "Local" | "") {
+        errors.push(FieldError::not_supported("spec.internalTrafficPolicy", internal, &["Cluster", "Local"]));
+    }
+    if let Some(near) = read::some_text(spec, "trafficDistribution") {
+        let supported = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+        if !supported.contains(&near) {
+            errors.push(FieldError::not_supported("spec.trafficDistribution", near, &supported));
+        }
+    }
+}
+
+fn affinity(spec: &Value, errors: &mut Errors) {
+    match read::text(spec, "sessionAffinity") {
+        "" | "None" => {}
+        "ClientIP" => {
+            let path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+            if let Some(secs) = read::integer(spec, "sessionAffinityConfig.clientIP.timeoutSeconds").filter(|s| !(1..=86400).contains(s)) {
+                errors.push(FieldError::invalid(path, secs, "must be greater than 0 and less than 86400"));
+            }
+        }
+        other => errors.push(FieldError::not_supported("spec.sessionAffinity", other, &["ClientIP", "None"])),
     }
 }
 
@@ -78,13 +157,19 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
         if let Some(target) = read::at(entry, "targetPort") {
             port(Some(target), &format!("{path}.targetPort"), errors);
         }
+        if !matches!(protocol, "" | "SCTP" | "TCP" | "UDP") {
+            errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
+        }
+        if let Some(application) = read::some_text(entry, "appProtocol") {
+            invalid_each(&format!("{path}.appProtocol"), application, names::qualified_name_errors(application), errors);
+        }
         if !numbers.insert((number, protocol)) {
             errors.push(FieldError::duplicate(path.as_str(), json!({"port": number, "protocol": protocol})));
         }
         let node_port = read::number(entry, "nodePort");
         if node_port != 0 {
-            if matches!(kind, "ClusterIP" | "ExternalName" | "") {
-                let message = format!("may not be used when `type` is '{kind}'");
+            if matches!(kind, "ClusterIP" | "") {
+                let message = "may not be used when `type` is 'ClusterIP'";
                 errors.push(FieldError::forbidden(format!("{path}.nodePort"), message));
             }
             if !node_ports.insert((node_port, protocol)) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::table::Resource;
 use crate::validate::checks::Errors;
 use crate::validate::names::{self, NameCheck};
-use crate::validate::{cluster, config, definition, network, pod, pod_update, policy, rbac, storage, workload};
+use crate::validate::{autoscaler, cluster, config, definition, network, pod, pod_update, policy, rbac, storage, webhook, workload};
 
 /// The rules of one kind.
 pub(super) struct Rules {
@@ -33,6 +33,7 @@ const fn rule(
     Rules { group, kind, name, create, update }
 }
 
+const ADMISSION: &str = "admissionregistration.k8s.io";
 const APPS: &str = "apps";
 const NET: &str = "networking.k8s.io";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -50,9 +51,9 @@ static RULES: &[Rules] = &[
     rule(APPS, "ControllerRevision", names::subdomain, workload::controller_revision, workload::controller_revision_update),
     rule("batch", "Job", names::subdomain, workload::job, workload::job_update),
     rule("batch", "CronJob", names::subdomain, workload::cron_job, any_change),
-    rule("autoscaling", "HorizontalPodAutoscaler", names::subdomain, workload::autoscaler, any_change),
+    rule("autoscaling", "HorizontalPodAutoscaler", names::subdomain, autoscaler::autoscaler, any_change),
     rule("policy", "PodDisruptionBudget", names::subdomain, workload::disruption_budget, any_change),
-    rule("", "Service", names::label_1035, network::service, network::service_update),
+    rule("", "Service", names::label, network::service, network::service_update),
     rule("", "Endpoints", names::subdomain, network::endpoints, any_change),
     rule("discovery.k8s.io", "EndpointSlice", names::subdomain, network::endpoint_slice, network::endpoint_slice_update),
     rule(NET, "Ingress", names::subdomain, network::ingress, any_change),
@@ -73,8 +74,12 @@ static RULES: &[Rules] = &[
     rule("certificates.k8s.io", "ClusterTrustBundle", names::path_segment, anything, any_change),
     rule(NET, "IPAddress", names::path_segment, cluster::ip_address, any_change),
     rule("apiextensions.k8s.io", "CustomResourceDefinition", names::subdomain, definition::create, definition::update),
-    rule("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", names::subdomain, policy::validating, any_change),
-    rule("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", names::subdomain, policy::mutating_binding, any_change),
+    rule(ADMISSION, "ValidatingAdmissionPolicy", names::subdomain, policy::validating, any_change),
+    rule(ADMISSION, "MutatingAdmissionPolicy", names::subdomain, policy::mutating, any_change),
+    rule(ADMISSION, "ValidatingAdmissionPolicyBinding", names::subdomain, policy::validating_binding, any_change),
+    rule(ADMISSION, "MutatingAdmissionPolicyBinding", names::subdomain, policy::mutating_binding, any_change),
+    rule(ADMISSION, "MutatingWebhookConfiguration", names::subdomain, webhook::configuration, any_change),
+    rule(ADMISSION, "ValidatingWebhookConfiguration", names::subdomain, webhook::configuration, any_change),
     rule(RBAC, "Role", names::path_segment, rbac::role, any_change),
     rule(RBAC, "ClusterRole", names::path_segment, rbac::cluster_role, any_change),
     rule(RBAC, "RoleBinding", names::path_segment, rbac::role_binding, rbac::binding_update),

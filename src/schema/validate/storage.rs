@@ -4,17 +4,36 @@ use serde_json::Value;
 
 use crate::quantity::Quantity;
 use crate::read;
-use crate::validate::checks::{Errors, immutable, label_selector, resource_list};
+use crate::validate::checks::{Errors, immutable, invalid_each, label_selector, resource_list};
 use crate::validate::error::FieldError;
+use crate::validate::{names, pod, volume};
 
-fn access_modes(object: &Value, required: &str, errors: &mut Errors) {
-    let modes = read::texts(object, "spec.accessModes");
+const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+
+fn access_modes(spec: &Value, path: &str, required: &str, errors: &mut Errors) {
+    let modes = read::texts(spec, "accessModes");
+    let path = format!("{path}.accessModes");
     if modes.is_empty() {
-        errors.push(FieldError::required("spec.accessModes", required));
+        errors.push(FieldError::required(path.as_str(), required));
     }
-    if modes.contains(&"ReadWriteOncePod") && modes.len() > 1 {
+    for mode in modes.iter().filter(|m| !MODES.contains(m)) {
+        errors.push(FieldError::not_supported(path.as_str(), *mode, &MODES));
+    }
+    if modes.contains(&"ReadWriteOncePod") && modes.iter().any(|m| *m != "ReadWriteOncePod" && MODES.contains(m)) {
         let message = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden("spec.accessModes", message));
+        errors.push(FieldError::forbidden(path, message));
+    }
+}
+
+/// The classes of a volume or claim, and whether it is a file system.
+fn classes(spec: &Value, path: &str, errors: &mut Errors) {
+    for field in ["storageClassName", "volumeAttributesClassName"] {
+        if let Some(name) = read::some_text(spec, field).filter(|n| !n.is_empty()) {
+            invalid_each(&format!("{path}.{field}"), name, names::dns_subdomain_errors(name), errors);
+        }
+    }
+    if let Some(mode) = read::some_text(spec, "volumeMode").filter(|m| !["Block", "Filesystem"].contains(m)) {
+        errors.push(FieldError::not_supported(format!("{path}.volumeMode"), mode, &["Block", "Filesystem"]));
     }
 }
 
@@ -37,13 +56,54 @@ fn source(object: &Value) -> Vec<(&String, &Value)> {
 }
 
 pub(super) fn volume(object: &Value, errors: &mut Errors) {
-    access_modes(object, "", errors);
+    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
+    access_modes(spec, "spec", "", errors);
     if read::map(object, "spec.capacity").is_none_or(serde_json::Map::is_empty) {
         errors.push(FieldError::required("spec.capacity", ""));
-    } else if let Some(extra) = read::map(object, "spec.capacity").into_iter().flatten().map(|(k, _)| k).find(|k| *k != "storage") {
-        errors.push(FieldError::not_supported("spec.capacity", extra.as_str(), &["storage"]));
     }
-    resource_list(read::at(object, "spec").unwrap_or(&Value::Null), "spec", "capacity", errors);
+    let capacity = read::map(object, "spec.capacity").cloned().unwrap_or_default();
+    if !capacity.contains_key("storage") || capacity.len() > 1 {
+        errors.push(FieldError::not_supported("spec.capacity", Value::Object(capacity.clone()), &["storage"]));
+    }
+    resource_list(spec, "spec", "capacity", errors);
+    for (name, amount) in &capacity {
+        if let Some(q) = Quantity::from_value(amount).ok().filter(|q| q.sign() == 0) {
+            errors.push(FieldError::invalid(format!("spec.capacity[{name}]"), q.to_string(), "must be greater than zero"));
+        }
+    }
+    let policy = read::text(spec, "persistentVolumeReclaimPolicy");
+    if !matches!(policy, "" | "Delete" | "Recycle" | "Retain") {
+        let supported = &["Delete", "Recycle", "Retain"];
+        errors.push(FieldError::not_supported("spec.persistentVolumeReclaimPolicy", policy, supported));
+    }
+    if policy == "Recycle" && read::text(spec, "hostPath.path").trim_end_matches('/').is_empty() && read::at(spec, "hostPath").is_some() {
+        let why = "may not be 'recycle' for a hostPath mount of '/'";
+        errors.push(FieldError::forbidden("spec.persistentVolumeReclaimPolicy", why));
+    }
+    classes(spec, "spec", errors);
+    if read::at(spec, "volumeAttributesClassName").is_some() && read::at(spec, "csi").is_none() {
+        errors.push(FieldError::required("spec.csi", "has to be specified when using volumeAttributesClassName"));
+    }
+    if let Some(required) = read::at(spec, "nodeAffinity") {
+        match read::at(required, "required") {
+            Some(selector) => pod::node_selector(selector, "spec.nodeAffinity.required", errors),
+            None => errors.push(FieldError::required("spec.nodeAffinity.required", "must specify required node constraints")),
+        }
+    }
+    if let Some(csi) = read::at(spec, "csi") {
+        if read::text(csi, "driver").is_empty() {
+            errors.push(FieldError::required("spec.csi.driver", ""));
+        }
+        volume::csi_driver(read::text(csi, "driver"), "spec.csi.driver", errors);
+        if read::text(csi, "volumeHandle").is_empty() {
+            errors.push(FieldError::required("spec.csi.volumeHandle", ""));
+        }
+    }
+    for (source, field) in [("hostPath", "path"), ("local", "path"), ("nfs", "server"), ("nfs", "path")] {
+        if read::at(spec, source).is_some_and(|s| read::text(s, field).is_empty()) {
+            errors.push(FieldError::required(format!("spec.{source}.{field}"), ""));
+        }
+    }
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),
         [_] => {}
@@ -64,18 +124,59 @@ pub(super) fn volume_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 pub(super) fn claim(object: &Value, errors: &mut Errors) {
-    access_modes(object, "at least 1 access mode is required", errors);
-    if let Some(selector) = read::at(object, "spec.selector") {
-        label_selector(selector, "spec.selector", errors);
+    claim_spec(read::at(object, "spec").unwrap_or(&Value::Null), "spec", errors);
+}
+
+/// A `PersistentVolumeClaimSpec`.
+pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
+    access_modes(spec, path, "at least 1 access mode is required", errors);
+    if let Some(selector) = read::at(spec, "selector") {
+        label_selector(selector, &format!("{path}.selector"), errors);
     }
-    let path = "spec.resources[storage]";
-    match read::at(object, "spec.resources.requests.storage") {
-        None => errors.push(FieldError::required(path, "")),
+    let field = format!("{path}.resources[storage]");
+    match read::at(spec, "resources.requests.storage") {
+        None => errors.push(FieldError::required(field, "")),
         Some(amount) => match Quantity::from_value(amount) {
-            Ok(q) if q.sign() <= 0 => errors.push(FieldError::invalid(path, q.to_string(), "must be greater than zero")),
+            Ok(q) if q.sign() <= 0 => errors.push(FieldError::invalid(field, q.to_string(), "must be greater than zero")),
             Ok(_) => {}
-            Err(e) => errors.push(FieldError::invalid(path, amount.clone(), e.to_string())),
+            Err(e) => errors.push(FieldError::invalid(field, amount.clone(), e.to_string())),
         },
+    }
+    classes(spec, path, errors);
+    for field in ["dataSource", "dataSourceRef"] {
+        if let Some(of) = read::at(spec, field) {
+            data_source(of, &format!("{path}.{field}"), errors);
+        }
+    }
+    let foreign = !read::text(spec, "dataSourceRef.namespace").is_empty();
+    if let (Some(source), Some(reference)) = (read::at(spec, "dataSource"), read::at(spec, "dataSourceRef")) {
+        let differs = ["apiGroup", "kind", "name"].iter().any(|f| read::some_text(source, f) != read::some_text(reference, f));
+        let shown = format!("{path}.dataSource");
+        if foreign {
+            errors.push(FieldError::invalid(path, shown, "may not be specified when dataSourceRef.namespace is specified"));
+        } else if differs {
+            errors.push(FieldError::invalid(path, shown, "must match dataSourceRef"));
+        }
+    }
+}
+
+fn data_source(of: &Value, path: &str, errors: &mut Errors) {
+    for field in ["name", "kind"] {
+        if read::text(of, field).is_empty() {
+            errors.push(FieldError::required(format!("{path}.{field}"), ""));
+        }
+    }
+    let (group, kind) = (read::text(of, "apiGroup"), read::text(of, "kind"));
+    if group.is_empty() && kind != "PersistentVolumeClaim" {
+        let why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+        errors.push(FieldError::invalid(path, kind, why));
+    }
+    if !group.is_empty() {
+        invalid_each(&format!("{path}.apiGroup"), group, names::dns_subdomain_errors(group), errors);
+    }
+    let namespace = read::text(of, "namespace");
+    if !namespace.is_empty() {
+        invalid_each(&format!("{path}.namespace"), namespace, names::dns_label_errors(namespace), errors);
     }
 }
 

@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{
-    Errors, IMMUTABLE, immutable, int_or_percent, int_or_percent_value, label_selector, not_negative, positive, required_text,
-    selector_matches_template, workload_selector,
+    Errors, IMMUTABLE, immutable, int_or_percent, int_or_percent_value, label_selector, not_negative, selector_matches_template,
+    workload_selector,
 };
 use crate::validate::error::FieldError;
+use crate::validate::job;
 use crate::validate::pod::pod_template;
 
 fn spec_of(object: &Value) -> &Value {
@@ -193,15 +194,14 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     {
         not_negative(spec, path, field, errors);
     }
-    if read::text(spec, "completionMode") == "Indexed" && read::at(spec, "completions").is_none() {
-        let message = "when completion mode is Indexed";
-        errors.push(FieldError::required(format!("{path}.completions"), message));
-    }
+    job::modes(spec, path, errors);
     pod_template(spec, "template", &format!("{path}.template"), errors);
     let policy = read::text(spec, "template.spec.restartPolicy");
     let here = format!("{path}.template.spec.restartPolicy");
     if matches!(policy, "" | "Always") {
         errors.push(FieldError::required(here, "valid values: \"OnFailure\", \"Never\""));
+    } else if !matches!(policy, "OnFailure" | "Never") {
+        errors.push(FieldError::not_supported(here, policy, &["OnFailure", "Never"]));
     } else if read::at(spec, "podFailurePolicy").is_some() && policy != "Never" {
         let message = "only \"Never\" is supported when podFailurePolicy is specified";
         errors.push(FieldError::invalid(here, policy, message));
@@ -288,24 +288,6 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     job_spec(read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null), "spec.jobTemplate.spec", errors);
 }
 
-pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
-    let spec = spec_of(object);
-    let (min, max) = (read::integer(spec, "minReplicas"), read::number(spec, "maxReplicas"));
-    if let Some(min) = min.filter(|m| *m < 1) {
-        errors.push(FieldError::invalid("spec.minReplicas", min, "must be greater than or equal to 1"));
-    }
-    if max < 1 {
-        errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than 0"));
-    }
-    if min.is_some_and(|min| max < min) {
-        errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than or equal to `minReplicas`"));
-    }
-    let target = read::at(spec, "scaleTargetRef").unwrap_or(&Value::Null);
-    required_text(target, "spec.scaleTargetRef", "kind", errors);
-    required_text(target, "spec.scaleTargetRef", "name", errors);
-    positive(spec, "spec", "targetCPUUtilizationPercentage", errors);
-}
-
 pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
     let spec = spec_of(object);
     if read::at(spec, "minAvailable").is_some() && read::at(spec, "maxUnavailable").is_some() {
@@ -314,6 +296,16 @@ pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
     }
     int_or_percent(spec, "spec", "minAvailable", errors);
     int_or_percent(spec, "spec", "maxUnavailable", errors);
+    for field in ["minAvailable", "maxUnavailable"] {
+        if read::at(spec, field).is_some_and(Value::is_string) && int_or_percent_value(spec, field) > 100 {
+            let value = read::at(spec, field).cloned().unwrap_or(Value::Null);
+            errors.push(FieldError::invalid(format!("spec.{field}"), value, "must not be greater than 100%"));
+        }
+    }
+    let unhealthy = read::text(spec, "unhealthyPodEvictionPolicy");
+    if !matches!(unhealthy, "" | "AlwaysAllow" | "IfHealthyBudget") {
+        errors.push(FieldError::not_supported("spec.unhealthyPodEvictionPolicy", unhealthy, &["AlwaysAllow", "IfHealthyBudget"]));
+    }
     if let Some(selector) = read::at(spec, "selector") {
         label_selector(selector, "spec.selector", errors);
     }
