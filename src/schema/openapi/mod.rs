@@ -46,16 +46,24 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
     for group in catalog.groups() {
         for version in &group.versions {
             let path = path_of(&group.name, version);
-            let stamps: Vec<&str> = catalog
-                .of_version(&group.name, version)
-                .filter(served)
-                .filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()))
-                .collect();
-            let url = format!("/openapi/v3/{path}?hash={}", hash(&[&[build, &path][..], &stamps].concat()));
+            let url = format!("/openapi/v3/{path}?hash={}", v3_hash(catalog, &group.name, version, build));
             paths.insert(path, json!({"serverRelativeURL": url}));
         }
     }
     json!({"paths": paths})
+}
+
+/// The hash of one group version's document.
+pub fn v3_hash(catalog: &Catalog, group: &str, version: &str, build: &str) -> String {
+    let path = path_of(group, version);
+    let custom = catalog.of_version(group, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()));
+    let parts: Vec<&str> = [build, path.as_str()].into_iter().chain(custom).collect();
+    hash(&parts)
+}
+
+/// The hash of a document that is made already.
+pub fn hash_of(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02X}")).collect()
 }
 
 /// A short hash for index entries, also for CRDs (`[resourceVersion, path]`).

@@ -210,9 +210,21 @@ impl Writer {
         let consumes: Vec<&str> = if o.patch { PATCHES.to_vec() } else { vec!["*/*"] };
         if let Some(body) = &o.body {
             let schema = self.dialect.reference(body);
+            let needs_body = o.action != "delete" && o.action != "deletecollection";
             match self.dialect {
-                Dialect::V2 => parameters.push(json!({"name": "body", "in": "body", "required": o.action != "delete" && o.action != "deletecollection", "schema": schema})),
-                Dialect::V3 => out["requestBody"] = json!({"content": content(&consumes, &schema), "required": true}),
+                Dialect::V2 => {
+                    let mut body = json!({"name": "body", "in": "body", "schema": schema});
+                    if needs_body {
+                        body["required"] = true.into();
+                    }
+                    parameters.push(body);
+                }
+                Dialect::V3 => {
+                    out["requestBody"] = json!({"content": content(&consumes, &schema)});
+                    if needs_body {
+                        out["requestBody"]["required"] = true.into();
+                    }
+                }
             }
         }
         if !parameters.is_empty() {

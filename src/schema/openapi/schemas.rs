@@ -130,7 +130,11 @@ impl Writer<'_> {
     }
 
     fn field(&mut self, owner: &TypeDef, f: &Field) -> Value {
-        let mut schema = self.shape(&f.shape, &f.name);
+        let mut schema = match &f.shape {
+            // Upstream writes no zero values for items of lists whose kind is said.
+            Shape::List(item) if f.list_said => json!({"type": "array", "items": self.shape(item, "")}),
+            shape => self.shape(shape, &f.name),
+        };
         // Beside a $ref other keys are ignored in v3, so it is wrapped there as upstream does.
         if self.dialect == Dialect::V3 && schema.get("$ref").is_some() {
             schema = json!({"allOf": [schema]});
@@ -171,7 +175,7 @@ impl Writer<'_> {
             Shape::Any if field == "fieldsV1" => self.named(&format!("{META}.FieldsV1")),
             Shape::Any => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
             Shape::List(item) => json!({"type": "array", "items": self.item(item)}),
-            Shape::Map(entry) => json!({"type": "object", "additionalProperties": self.item(entry)}),
+            Shape::Map(entry) => json!({"type": "object", "additionalProperties": self.shape(entry, "")}),
             Shape::Struct(t) => self.named(t.name()),
         }
     }
