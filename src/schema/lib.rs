@@ -11,6 +11,7 @@ pub mod decode;
 pub mod defaults;
 pub mod discovery;
 pub mod fields;
+pub mod gates;
 pub mod labels;
 pub mod meta;
 pub mod openapi;
@@ -24,3 +25,6 @@ pub mod rows;
 pub mod strategy;
 pub mod table;
 pub mod validate;
+
+#[cfg(test)]
+mod fuzz_tests;
