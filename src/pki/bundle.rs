@@ -17,6 +17,7 @@ use crate::{pem, tls};
 pub struct Bundle {
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
+    certs: Arc<Vec<CertificateDer<'static>>>,
 }
 
 impl fmt::Debug for Bundle {
@@ -29,8 +30,10 @@ impl Bundle {
     /// Every certificate of the PEM texts becomes a trusted authority.
     pub fn from_pems<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Bundle, PkiError> {
         let mut roots = RootCertStore::empty();
+        let mut certs = Vec::new();
         for text in texts {
             for cert in pem::certificates(text.as_bytes())? {
+                certs.push(cert.clone());
                 roots.add(cert).map_err(|err| PkiError::malformed("certificate", err))?;
             }
         }
@@ -39,7 +42,7 @@ impl Bundle {
             .allow_unauthenticated()
             .build()
             .map_err(|err| PkiError::malformed("certificate", err))?;
-        Ok(Bundle { roots, clients })
+        Ok(Bundle { roots, clients, certs: Arc::new(certs) })
     }
 
     /// One PEM text.
@@ -53,6 +56,10 @@ impl Bundle {
         let since_epoch = std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         let verdict = self.clients.verify_client_cert(leaf, rest, UnixTime::since_unix_epoch(since_epoch));
         verdict.map(drop).map_err(|err| PkiError::Untrusted(err.to_string()))
+    }
+
+    pub(crate) fn certs(&self) -> Arc<Vec<CertificateDer<'static>>> {
+        self.certs.clone()
     }
 
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {

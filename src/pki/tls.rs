@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use crate::bundle::Bundle;
 use crate::certstore::CertStore;
 use crate::error::PkiError;
+use crate::self_signed::OwnAuthority;
 
 /// HTTP/2, then HTTP/1.1.
 pub const ALPN_HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -21,10 +22,83 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one that
-/// leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by token).
-pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
-    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
+/// Which versions of TLS and which suites a server takes: upstream's `tls-min-version` and `tls-cipher-suites`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    only_tls13: bool,
+    /// Of TLS 1.2; empty: all we have. Those of TLS 1.3 cannot be chosen, as in Go.
+    suites: Vec<String>,
+}
+
+/// Suites of TLS 1.2 that Go knows and we do not have: in a list they are allowed and never spoken.
+const NOT_OURS: [&str; 12] = [
+    "TLS_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+];
+
+impl Policy {
+    /// Reads `VersionTLS12` or `VersionTLS13`.
+    ///
+    /// Errors: a version that is not spoken.
+    pub fn set_min_version(&mut self, text: &str) -> Result<(), String> {
+        self.only_tls13 = match text {
+            "VersionTLS12" => false,
+            "VersionTLS13" => true,
+            "VersionTLS10" | "VersionTLS11" => return Err(format!("{text} is not spoken: want VersionTLS12 or VersionTLS13")),
+            _ => return Err(format!("unknown tls version {text:?}")),
+        };
+        Ok(())
+    }
+
+    /// Reads suites by Go's names.
+    ///
+    /// Errors: a name that nobody knows, or none of them is ours.
+    pub fn set_suites(&mut self, names: &[String]) -> Result<(), String> {
+        let ours: Vec<&str> = provider().cipher_suites.iter().filter_map(|s| s.suite().as_str()).collect();
+        let mut chosen = Vec::new();
+        for name in names {
+            // Go has a shorter name for the two with ChaCha20.
+            let full = if name.ends_with("_CHACHA20_POLY1305") { format!("{name}_SHA256") } else { name.clone() };
+            let tls13 = full.replacen("TLS_", "TLS13_", 1);
+            if ours.contains(&full.as_str()) {
+                chosen.push(full);
+            } else if !ours.contains(&tls13.as_str()) && !NOT_OURS.contains(&name.as_str()) {
+                return Err(format!("Cipher suite {name} not supported or doesn't exist"));
+            }
+        }
+        if chosen.is_empty() && !names.is_empty() {
+            return Err("none of these suites is spoken here".to_owned());
+        }
+        self.suites = chosen;
+        Ok(())
+    }
+
+    fn provider(&self) -> CryptoProvider {
+        let mut provider = rustls::crypto::ring::default_provider();
+        if !self.suites.is_empty() {
+            let wanted = |s: &rustls::SupportedCipherSuite| s.suite().as_str().is_some_and(|n| self.suites.iter().any(|w| w == n));
+            provider.cipher_suites.retain(|s| s.tls13().is_some() || wanted(s));
+        }
+        provider
+    }
+}
+
+/// The same as [`server_config`], by a policy.
+pub fn server_config_by(policy: &Policy, certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
+    let versions: &[&rustls::SupportedProtocolVersion] =
+        if policy.only_tls13 { &[&rustls::version::TLS13] } else { &[&rustls::version::TLS13, &rustls::version::TLS12] };
+    let builder =
+        ServerConfig::builder_with_provider(Arc::new(policy.provider())).with_protocol_versions(versions).map_err(PkiError::Tls)?;
     let builder = match clients {
         Some(bundle) => builder.with_client_cert_verifier(bundle.client_verifier()),
         None => builder.with_no_client_auth(),
@@ -32,6 +106,12 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
     let mut config = builder.with_cert_resolver(certs);
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
+}
+
+/// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one that
+/// leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by token).
+pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
+    server_config_by(&Policy::default(), certs, clients)
 }
 
 /// A client that trusts `servers` and shows `cert` if it has one.
@@ -76,7 +156,12 @@ impl ClientSetup {
     /// HTTP/1.1 only. `None` for `servers`: takes any server's certificate (and shows none of its own then).
     pub fn http1(servers: Option<&Bundle>, cert: Option<Arc<CertStore>>) -> Result<ClientSetup, PkiError> {
         let config = match servers {
-            Some(servers) => client_config(servers, cert)?,
+            Some(servers) => {
+                let mut config = ClientConfig::clone(&*client_config(servers, cert)?);
+                let verifier = OwnAuthority::new(servers.roots(), servers.certs())?;
+                config.dangerous().set_certificate_verifier(Arc::new(verifier));
+                Arc::new(config)
+            }
             None => unverified_client_config()?,
         };
         let mut config = ClientConfig::clone(&config);
