@@ -205,6 +205,12 @@ pub(crate) struct ServerArgs {
     /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_apiserver_arg: Vec<String>,
+    /// Flag of kube-controller-manager, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
+    pub(crate) kube_controller_manager_arg: Vec<String>,
+    /// Flag of kube-scheduler, NAME=VALUE: those that ask for what is are taken, others are refused by name. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
+    pub(crate) kube_scheduler_arg: Vec<String>,
     /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file of the folder
     /// server/manifests without its ending. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component, help_heading = "Components")]

@@ -103,6 +103,7 @@ struct Plan {
     taints: Vec<Taint>,
     kubelet: kubelet::settings::Settings,
     apiserver: Arguments,
+    controllers: controllers::settings::Settings,
 }
 
 fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
@@ -131,6 +132,7 @@ impl Plan {
         let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
         let taints = host::taints(&args.node)?;
+        scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
         Ok(Plan {
             kubelet: kubelet.map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
@@ -146,6 +148,7 @@ impl Plan {
             service_cidr,
             taints,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
+            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg).map_err(ServerError::Argument)?,
             args,
         })
     }
@@ -283,7 +286,7 @@ impl Base {
         let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
-        let tls = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
+        let tls = pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
         let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
         let mut listener = listener.map_err(|source| ServerError::Listen { addr, source })?;
         if let Some(store) = &datastore.embedded {
@@ -333,6 +336,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&SystemImages>, clients: &Clien
     let config = controllers::registry::Config {
         local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidr: plan.cluster_cidr,
+        settings: plan.controllers.clone(),
         root_ca_pem: base.pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
             .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),

@@ -8,6 +8,7 @@ pub mod cron;
 pub mod files;
 pub mod folder;
 pub mod limits;
+pub mod metrics;
 pub mod rng;
 pub mod secret;
 pub mod sys;

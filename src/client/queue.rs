@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use base::metrics::{self, Metric};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -12,17 +13,26 @@ use tokio::time::Instant;
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(120);
 
+const ADDS: Metric = Metric { name: "workqueue_adds_total", help: "Keys added to a work queue." };
+const DEPTH: Metric = Metric { name: "workqueue_depth", help: "Keys that wait in a work queue." };
+const RETRIES: Metric = Metric { name: "workqueue_retries_total", help: "Keys added again after a failure." };
+const WAITED: Metric = Metric { name: "workqueue_queue_duration_seconds", help: "How long keys waited for a worker." };
+const WORKED: Metric = Metric { name: "workqueue_work_duration_seconds", help: "How long workers took for a key." };
+
 struct State<K> {
-    ready: VecDeque<K>,
+    /// With the moment since which they wait.
+    ready: VecDeque<(K, Instant)>,
     /// Keys in `ready`, and keys to run again after the worker that has them.
     wanted: BTreeSet<K>,
-    working: BTreeSet<K>,
+    working: BTreeMap<K, Instant>,
     delayed: BTreeMap<(Instant, K), ()>,
     failures: HashMap<K, u32>,
 }
 
 /// Keys to work on. Shared by reference or in an `Arc`.
 pub struct Queue<K> {
+    /// Under which it is counted; without one it is not.
+    name: OnceLock<&'static str>,
     state: Mutex<State<K>>,
     changed: Notify,
 }
@@ -32,11 +42,11 @@ impl<K: Clone + Ord + Hash> Default for Queue<K> {
         let state = State {
             ready: VecDeque::new(),
             wanted: BTreeSet::new(),
-            working: BTreeSet::new(),
+            working: BTreeMap::new(),
             delayed: BTreeMap::new(),
             failures: HashMap::new(),
         };
-        Queue { state: Mutex::new(state), changed: Notify::new() }
+        Queue { name: OnceLock::new(), state: Mutex::new(state), changed: Notify::new() }
     }
 }
 
@@ -45,9 +55,26 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts what goes through it under this name, from now on.
+    pub fn named(&self, name: &'static str) {
+        let _first_name_stays = self.name.set(name);
+    }
+
+    fn measure(&self, n_added: usize, depth: usize) {
+        let Some(name) = self.name.get() else { return };
+        if n_added > 0 {
+            metrics::count(ADDS, &[("name", name)], n_added as u64);
+        }
+        metrics::set(DEPTH, &[("name", name)], depth as f64);
+    }
+
     /// Asks for `key` to be worked on. One that waits already is not added again; one that is being worked on runs once more.
     pub fn add(&self, key: K) {
-        self.lock().add(key);
+        let (added, depth) = {
+            let mut state = self.lock();
+            (state.add(key), state.ready.len())
+        };
+        self.measure(usize::from(added), depth);
         self.changed.notify_one();
     }
 
@@ -68,6 +95,9 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             *failures = failures.saturating_add(1);
             *failures
         };
+        if let Some(name) = self.name.get() {
+            metrics::count(RETRIES, &[("name", name)], 1);
+        }
         self.add_after(key, BACKOFF_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(BACKOFF_MAX));
     }
 
@@ -81,10 +111,16 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         loop {
             let wake = {
                 let mut state = self.lock();
-                state.ripen(Instant::now());
-                if let Some(key) = state.take() {
-                    if !state.ready.is_empty() {
+                let n_ripe = state.ripen(Instant::now());
+                if let Some((key, since)) = state.take() {
+                    let depth = state.ready.len();
+                    if depth > 0 {
                         self.changed.notify_one();
+                    }
+                    drop(state);
+                    self.measure(n_ripe, depth);
+                    if let Some(name) = self.name.get() {
+                        metrics::observe(WAITED, &[("name", name)], since.elapsed());
                     }
                     return key;
                 }
@@ -105,34 +141,46 @@ impl<K: Clone + Ord + Hash> Queue<K> {
     /// The worker has finished with `key`.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
-        state.working.remove(key);
-        if state.wanted.contains(key) {
-            state.ready.push_back(key.clone());
-            drop(state);
+        let began = state.working.remove(key);
+        let again = state.wanted.contains(key);
+        if again {
+            state.ready.push_back((key.clone(), Instant::now()));
+        }
+        drop(state);
+        if again {
             self.changed.notify_one();
+        }
+        if let (Some(name), Some(began)) = (self.name.get(), began) {
+            metrics::observe(WORKED, &[("name", name)], began.elapsed());
         }
     }
 }
 
 impl<K: Clone + Ord + Hash> State<K> {
-    fn add(&mut self, key: K) {
-        if self.wanted.insert(key.clone()) && !self.working.contains(&key) {
-            self.ready.push_back(key);
+    /// Whether it was not wanted already.
+    fn add(&mut self, key: K) -> bool {
+        let new = self.wanted.insert(key.clone());
+        if new && !self.working.contains_key(&key) {
+            self.ready.push_back((key, Instant::now()));
         }
+        new
     }
 
-    fn ripen(&mut self, now: Instant) {
+    /// How many keys' time has come.
+    fn ripen(&mut self, now: Instant) -> usize {
+        let mut n_added = 0;
         while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
             let ((_, key), ()) = entry.remove_entry();
-            self.add(key);
+            n_added += usize::from(self.add(key));
         }
+        n_added
     }
 
-    fn take(&mut self) -> Option<K> {
-        let key = self.ready.pop_front()?;
+    fn take(&mut self) -> Option<(K, Instant)> {
+        let (key, since) = self.ready.pop_front()?;
         self.wanted.remove(&key);
-        self.working.insert(key.clone());
-        Some(key)
+        self.working.insert(key.clone(), Instant::now());
+        Some((key, since))
     }
 }
 

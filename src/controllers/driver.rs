@@ -109,6 +109,7 @@ impl Context {
         reconciler: impl Reconcile,
         ready: impl Future<Output = ()> + Send + 'static,
     ) {
+        queue.named(name);
         let reconciler = Arc::new(reconciler);
         let (queue, group) = (Arc::clone(queue), self.group.child(name));
         self.group.spawn(name, async move {

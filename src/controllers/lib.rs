@@ -4,6 +4,7 @@
 //! server stores anything, and no controller knows another.
 
 pub mod registry;
+pub mod settings;
 
 mod driver;
 

@@ -9,6 +9,7 @@ use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
+use crate::settings::Settings;
 use crate::{
     certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace, node,
     pod_gc, quota, replicaset, secrets, service_account, service_lb, statefulset, volume,
@@ -46,6 +47,8 @@ pub struct Config {
     pub balancer_reserved_ports: Option<Vec<u16>>,
     /// Signs certificates and tokens.
     pub signer: Arc<dyn Signer>,
+    /// What flags chose.
+    pub settings: Settings,
     /// Where the class `local-path` puts volumes; `None` leaves it to another provisioner.
     pub local_path: Option<LocalPath>,
 }
@@ -63,13 +66,13 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     statefulset::start(&context);
     disruption::start(&context);
     quota::start(&context);
-    hpa::start(&context);
+    hpa::start(&context, config.settings.autoscaler_period);
     certificates::start(&context, Arc::clone(&config.signer));
     secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
     volume::start(&context, config.local_path.clone());
     garbage::start(&context);
-    pod_gc::start(&context);
-    node::start(&context, config.cluster_cidr);
+    pod_gc::start(&context, config.settings.ended_pods_max);
+    node::start(&context, config.cluster_cidr, config.settings.node_grace);
     deployment::start(&context);
     replicaset::start(&context);
     endpointslice::start(&context);

@@ -5,6 +5,8 @@
 
 pub mod run;
 
+pub mod settings;
+
 pub mod queue;
 
 pub mod snapshot;

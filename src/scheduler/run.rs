@@ -24,6 +24,11 @@ use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
 use crate::snapshot::{Snapshot, has_ended};
 
+const ATTEMPTS: base::metrics::Metric =
+    base::metrics::Metric { name: "scheduler_schedule_attempts_total", help: "Attempts to find a node for a pod." };
+const ATTEMPT_TIME: base::metrics::Metric =
+    base::metrics::Metric { name: "scheduler_scheduling_attempt_duration_seconds", help: "How long deciding took." };
+
 /// Pods that name no scheduler, or this one, are ours.
 const SCHEDULER_NAME: &str = "default-scheduler";
 /// Bindings on their way at once; then the loop waits.
@@ -76,6 +81,14 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         rng: Rng::from_os(),
     };
     group.spawn("cycle", scheduler.cycle(results));
+}
+
+/// Counts a decision as upstream does.
+fn attempted(decision: &Decision, took: std::time::Duration) {
+    let result = if matches!(decision, Decision::Bind { .. }) { "scheduled" } else { "unschedulable" };
+    let labels = [("profile", "default-scheduler"), ("result", result)];
+    base::metrics::count(ATTEMPTS, &labels, 1);
+    base::metrics::observe(ATTEMPT_TIME, &labels, took);
 }
 
 fn key(pod: &Pod) -> String {
@@ -228,8 +241,11 @@ impl Scheduler {
             return self.queue.remove(next);
         };
         let uid = pod.uid().unwrap_or_default();
+        let watch = base::time::Stopwatch::start();
         let snapshot = self.snapshot(&pod);
-        match cycle::decide(&pod, &snapshot, self.rng.below(u64::MAX)) {
+        let decision = cycle::decide(&pod, &snapshot, self.rng.below(u64::MAX));
+        attempted(&decision, watch.elapsed());
+        match decision {
             Decision::Bind { node } => {
                 let waiting = cycle::waiting_claims(&pod, &snapshot);
                 if !waiting.is_empty() {

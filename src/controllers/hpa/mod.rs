@@ -30,8 +30,6 @@ use replicas::{Count, Question, Reading, Target};
 use status::Report;
 
 const NAME: &str = "horizontal-pod-autoscaler";
-/// Between two looks (upstream's `--horizontal-pod-autoscaler-sync-period`).
-const PERIOD: Duration = Duration::from_secs(15);
 
 struct Controller {
     client: kube::Client,
@@ -40,10 +38,12 @@ struct Controller {
     pods: Informer<Pod>,
     memory: Mutex<HashMap<Key, Memory>>,
     clock: Clock,
+    /// Between two looks at one autoscaler.
+    period: Duration,
 }
 
 /// Starts the controller.
-pub(crate) fn start(context: &Context) {
+pub(crate) fn start(context: &Context, period: Duration) {
     let (autoscalers, pods) = (context.informers.get::<HorizontalPodAutoscaler>(), context.informers.get::<Pod>());
     let queue = Arc::new(Queue::default());
     context.feed(&autoscalers, &queue, |change| match change {
@@ -57,6 +57,7 @@ pub(crate) fn start(context: &Context) {
         pods: pods.clone(),
         memory: Mutex::default(),
         clock: Clock::system(),
+        period,
     };
     context.start(NAME, &queue, controller, async move {
         autoscalers.synced().await;
@@ -76,7 +77,7 @@ impl Reconcile for Controller {
             self.recorder.report(&*hpa, Severity::Warning, reason, why);
         }
         self.write_status(&hpa, report.status).await?;
-        Ok(Next::After(PERIOD))
+        Ok(Next::After(self.period))
     }
 }
 

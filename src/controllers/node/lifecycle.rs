@@ -22,8 +22,6 @@ use super::plan;
 use crate::driver::{self, Context, Error, Next, Reconcile};
 
 const NAME: &str = "node-controller";
-/// Silence of this length makes a node unreachable (upstream's `--node-monitor-grace-period`).
-const GRACE: Duration = Duration::from_secs(50);
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
 
@@ -34,12 +32,14 @@ struct Nodes {
     leases: Informer<Lease>,
     pods: Informer<Pod>,
     clock: Clock,
+    /// Silence of this length makes a node unreachable (upstream's `--node-monitor-grace-period`).
+    grace: Duration,
     /// What each node last showed and when we saw it, by our own clock: nodes' clocks may be anything.
     seen: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
 /// Starts the controllers of silence, taints and eviction.
-pub(crate) fn start(context: &Context) {
+pub(crate) fn start(context: &Context, grace: Duration) {
     let nodes = context.informers.get::<Node>();
     let pods = context.informers.get::<Pod>();
     // All leases are few: nodes' and leaders'.
@@ -58,6 +58,7 @@ pub(crate) fn start(context: &Context) {
         leases: leases.clone(),
         pods: pods.clone(),
         clock: Clock::system(),
+        grace,
         seen: Mutex::default(),
     };
     let ready = (nodes.clone(), leases, pods.clone());
@@ -77,9 +78,9 @@ impl Reconcile for Nodes {
             return Ok(Next::Wait);
         };
         let silent = self.silent_for(&node);
-        if silent >= GRACE && plan::condition(&node, "Ready").is_none_or(|c| c.status != "Unknown") {
+        if silent >= self.grace && plan::condition(&node, "Ready").is_none_or(|c| c.status != "Unknown") {
             self.mark_unknown(&node).await?;
-            return Ok(Next::After(GRACE));
+            return Ok(Next::After(self.grace));
         }
         if let Some(taints) = plan::taints(&node, self.clock.now()) {
             let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"taints": taints}});
@@ -90,7 +91,7 @@ impl Reconcile for Nodes {
         if plan::condition(&node, "Ready").is_some_and(|c| c.status == "False" || c.status == "Unknown") {
             self.mark_pods_not_ready(&node).await?;
         }
-        Ok(Next::After(GRACE.saturating_sub(silent).max(Duration::from_secs(1))))
+        Ok(Next::After(self.grace.saturating_sub(silent).max(Duration::from_secs(1))))
     }
 }
 

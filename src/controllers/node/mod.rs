@@ -7,13 +7,15 @@ mod plan;
 mod tests;
 mod ttl;
 
+use std::time::Duration;
+
 use ipnet::IpNet;
 
 use crate::driver::Context;
 
 /// Starts all controllers of nodes.
-pub(crate) fn start(context: &Context, cluster_cidr: IpNet) {
+pub(crate) fn start(context: &Context, cluster_cidr: IpNet, grace: Duration) {
     ipam::start(context, &[cluster_cidr]);
-    lifecycle::start(context);
+    lifecycle::start(context, grace);
     ttl::start(context);
 }

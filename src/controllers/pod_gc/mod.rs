@@ -14,8 +14,6 @@ use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::pods;
 
 const NAME: &str = "pod-garbage-collector";
-/// Ended pods that are kept (upstream's `--terminated-pod-gc-threshold`).
-const TERMINATED_MAX: usize = 12500;
 /// A node may come back under its name right away: its pods wait this long (upstream's quarantine).
 const QUARANTINE: Duration = Duration::from_secs(40);
 
@@ -23,10 +21,12 @@ struct Controller {
     client: kube::Client,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
+    /// Ended pods that are kept (upstream's `--terminated-pod-gc-threshold`); 0 keeps all.
+    ended_max: usize,
 }
 
 /// Starts the controller.
-pub(crate) fn start(context: &Context) {
+pub(crate) fn start(context: &Context, ended_max: usize) {
     let (nodes, pods) = (context.informers.get::<Node>(), context.informers.get::<Pod>());
     let queue = Arc::new(Queue::default());
     // One key for the count of ended pods: an empty name; all others are pods.
@@ -43,7 +43,7 @@ pub(crate) fn start(context: &Context) {
         }
         Vec::new()
     });
-    let controller = Controller { client: context.client(NAME), nodes: nodes.clone(), pods: pods.clone() };
+    let controller = Controller { client: context.client(NAME), nodes: nodes.clone(), pods: pods.clone(), ended_max };
     context.start(NAME, &queue, controller, async move {
         nodes.synced().await;
         pods.synced().await;
@@ -90,7 +90,7 @@ impl Reconcile for Controller {
 impl Controller {
     async fn trim_ended(&self) -> Result<Next, Error> {
         let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| ended(pod)).collect();
-        let surplus = over.len().saturating_sub(TERMINATED_MAX);
+        let surplus = if self.ended_max == 0 { 0 } else { over.len().saturating_sub(self.ended_max) };
         over.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
         for pod in over.iter().take(surplus) {
             self.remove(pod, "PodGC: too many terminated pods").await?;

@@ -1,0 +1,146 @@
+//! Numbers that any part of the process keeps, in one place that renders them in Prometheus' text form.
+//!
+//! Labels are few and their values bounded by what the process itself is made of: nothing that a stranger sends becomes a label.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bounds in seconds for what takes from a tenth of a millisecond to a minute.
+pub const SECONDS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
+/// A metric: its name and what it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// As Prometheus knows it.
+    pub name: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+enum Number {
+    Counter(u64),
+    Gauge(f64),
+    Histogram { counts: [u64; SECONDS.len()], total: u64, sum: f64 },
+}
+
+struct Family {
+    help: &'static str,
+    series: BTreeMap<String, Number>,
+}
+
+type Families = BTreeMap<&'static str, Family>;
+
+fn families() -> MutexGuard<'static, Families> {
+    static FAMILIES: OnceLock<Mutex<Families>> = OnceLock::new();
+    FAMILIES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text(labels: &[(&str, &str)]) -> String {
+    let quoted = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    labels.iter().map(|(k, v)| format!("{k}=\"{}\"", quoted(v))).collect::<Vec<_>>().join(",")
+}
+
+fn with(metric: Metric, labels: &[(&str, &str)], new: impl FnOnce() -> Number, change: impl FnOnce(&mut Number)) {
+    let mut families = families();
+    let family = families.entry(metric.name).or_insert_with(|| Family { help: metric.help, series: BTreeMap::new() });
+    change(family.series.entry(text(labels)).or_insert_with(new));
+}
+
+/// Adds to a counter.
+pub fn count(metric: Metric, labels: &[(&str, &str)], n: u64) {
+    with(
+        metric,
+        labels,
+        || Number::Counter(0),
+        |number| {
+            if let Number::Counter(all) = number {
+                *all += n;
+            }
+        },
+    );
+}
+
+/// Sets a gauge.
+pub fn set(metric: Metric, labels: &[(&str, &str)], value: f64) {
+    with(
+        metric,
+        labels,
+        || Number::Gauge(0.0),
+        |number| {
+            if let Number::Gauge(now) = number {
+                *now = value;
+            }
+        },
+    );
+}
+
+/// Notes how long something took.
+pub fn observe(metric: Metric, labels: &[(&str, &str)], took: std::time::Duration) {
+    let secs = took.as_secs_f64();
+    with(
+        metric,
+        labels,
+        || Number::Histogram { counts: [0; SECONDS.len()], total: 0, sum: 0.0 },
+        |number| {
+            if let Number::Histogram { counts, total, sum } = number {
+                for (count, bound) in counts.iter_mut().zip(SECONDS) {
+                    *count += u64::from(secs <= bound);
+                }
+                *total += 1;
+                *sum += secs;
+            }
+        },
+    );
+}
+
+/// All of them, in Prometheus' text form.
+pub fn render() -> String {
+    let mut out = String::new();
+    for (name, family) in families().iter() {
+        let kind = match family.series.values().next() {
+            Some(Number::Counter(_)) => "counter",
+            Some(Number::Gauge(_)) => "gauge",
+            Some(Number::Histogram { .. }) => "histogram",
+            None => continue,
+        };
+        // Writing to a String cannot fail.
+        let _ok = writeln!(out, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
+        for (labels, number) in &family.series {
+            let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+            match number {
+                Number::Counter(n) => drop(writeln!(out, "{name}{braced} {n}")),
+                Number::Gauge(n) => drop(writeln!(out, "{name}{braced} {n}")),
+                Number::Histogram { counts, total, sum } => {
+                    let comma = if labels.is_empty() { "" } else { "," };
+                    for (count, bound) in counts.iter().zip(SECONDS) {
+                        let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
+                    }
+                    let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {total}");
+                    let _ok = writeln!(out, "{name}_sum{braced} {sum}\n{name}_count{braced} {total}");
+                }
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_prometheus_reads_them() {
+        count(Metric { name: "test_things_total", help: "Things." }, &[("name", "a\"b")], 2);
+        set(Metric { name: "test_depth", help: "Depth." }, &[], 3.0);
+        observe(Metric { name: "test_took_seconds", help: "Took." }, &[("x", "y")], Duration::from_millis(2));
+        let text = render();
+        assert!(text.contains("# TYPE test_things_total counter\ntest_things_total{name=\"a\\\"b\"} 2\n"), "{text}");
+        assert!(text.contains("test_depth 3\n"));
+        assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"0.001\"} 0\n"));
+        assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"+Inf\"} 1\n"));
+        assert!(text.contains("test_took_seconds_count{x=\"y\"} 1\n"));
+    }
+}
