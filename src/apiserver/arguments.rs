@@ -14,6 +14,8 @@ pub struct Arguments {
     pub anonymous_auth: Option<bool>,
     /// `oidc-*`
     pub oidc: Oidc,
+    /// `authentication-config`
+    pub authentication_config: Option<PathBuf>,
     /// `authentication-token-webhook-config-file`
     pub token_webhook: Option<PathBuf>,
     /// `authentication-token-webhook-version`
@@ -52,6 +54,8 @@ pub struct Arguments {
     pub min_request_timeout: Duration,
     /// `default-not-ready-toleration-seconds` and `default-unreachable-toleration-seconds`
     pub tolerations_secs: (i64, i64),
+    /// `tls-min-version` and `tls-cipher-suites`
+    pub tls: pki::tls::Policy,
 }
 
 /// `oidc-*`
@@ -103,6 +107,7 @@ impl Default for Arguments {
             token_auth_file: None,
             anonymous_auth: None,
             oidc: Oidc { username_claim: "sub".into(), signing_algs: vec!["RS256".into()], ..Oidc::default() },
+            authentication_config: None,
             token_webhook: None,
             token_webhook_version: "v1".into(),
             token_webhook_ttl: minutes(2),
@@ -130,6 +135,7 @@ impl Default for Arguments {
             request_timeout: minutes(1),
             min_request_timeout: minutes(30),
             tolerations_secs: (300, 300),
+            tls: pki::tls::Policy::default(),
         }
     }
 }
@@ -166,7 +172,6 @@ const NOT_HERE: &[&str] = &[
     "audit-webhook-truncate-max-batch-size",
     "audit-webhook-truncate-max-event-size",
     "audit-webhook-version",
-    "authentication-config",
     "authorization-webhook-version",
     "bind-address",
     "cert-dir",
@@ -200,7 +205,6 @@ const NOT_HERE: &[&str] = &[
     "etcd-servers",
     "etcd-servers-overrides",
     "external-hostname",
-    "feature-gates",
     "goaway-chance",
     "http2-max-streams-per-connection",
     "kubelet-certificate-authority",
@@ -233,7 +237,6 @@ const NOT_HERE: &[&str] = &[
     "requestheader-group-headers",
     "requestheader-uid-headers",
     "requestheader-username-headers",
-    "runtime-config",
     "runtime-config-emulation-forward-compatible",
     "secure-port",
     "service-account-extend-token-expiration",
@@ -255,9 +258,7 @@ const NOT_HERE: &[&str] = &[
     "storage-media-type",
     "strict-transport-security-directives",
     "tls-cert-file",
-    "tls-cipher-suites",
     "tls-curve-preferences",
-    "tls-min-version",
     "tls-private-key-file",
     "tls-sni-cert-key",
     "tracing-config-file",
@@ -300,6 +301,7 @@ impl Arguments {
         match name {
             "token-auth-file" => self.token_auth_file = file()?,
             "anonymous-auth" => self.anonymous_auth = Some(switch(value)?),
+            "authentication-config" => self.authentication_config = file()?,
             "authentication-token-webhook-config-file" => self.token_webhook = file()?,
             "authentication-token-webhook-version" => self.token_webhook_version = one_of(value, &["v1", "v1beta1"])?,
             "authentication-token-webhook-cache-ttl" => self.token_webhook_ttl = duration(value)?,
@@ -322,6 +324,10 @@ impl Arguments {
             "min-request-timeout" => self.min_request_timeout = Duration::from_secs(number(value)?),
             "default-not-ready-toleration-seconds" => self.tolerations_secs.0 = number(value)?,
             "default-unreachable-toleration-seconds" => self.tolerations_secs.1 = number(value)?,
+            "feature-gates" => schema::gates::check(value)?,
+            "runtime-config" => runtime_config(value)?,
+            "tls-min-version" => self.tls.set_min_version(value)?,
+            "tls-cipher-suites" => self.tls.set_suites(&list(value))?,
             _ if name.starts_with("oidc-") => return self.oidc.set(name, value),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if name.starts_with("audit-") && self.audit.set(name, value)? => {}
@@ -344,6 +350,9 @@ impl Arguments {
         }
         if (self.audit.log_path.is_some() || self.audit.webhook.is_some()) && self.audit.policy_file.is_none() {
             return Err("--kube-apiserver-arg: an audit backend without audit-policy-file would log nothing: give a policy".to_owned());
+        }
+        if self.authentication_config.is_some() && !self.oidc.issuer_url.is_empty() {
+            return Err("--kube-apiserver-arg: authentication-config and oidc-* can not be specified together".to_owned());
         }
         if self.oidc.issuer_url.is_empty() != self.oidc.client_id.is_empty() {
             return Err("--kube-apiserver-arg: oidc-issuer-url and oidc-client-id must be specified together".to_owned());
@@ -444,6 +453,22 @@ fn plugins(value: &str) -> Result<Vec<String>, String> {
     }
 }
 
+/// Which APIs are served: all of them, always. What asks for that is satisfied.
+fn runtime_config(value: &str) -> Result<(), String> {
+    for pair in list(value) {
+        let (what, wanted) = pair.split_once('=').unwrap_or((&pair, "true"));
+        let groups = schema::catalog::Catalog::builtin().groups();
+        let served = groups.iter().any(|g| g.versions.iter().any(|v| schema::table::api_version(&g.name, v) == what));
+        if !served && !matches!(what, "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy") {
+            return Err(format!("unknown api groups {what}"));
+        }
+        if !switch(wanted)? {
+            return Err(format!("kedge serves every version of v1.36, {what} cannot be switched off"));
+        }
+    }
+    Ok(())
+}
+
 fn number<N: std::str::FromStr>(value: &str) -> Result<N, String> {
     value.parse().map_err(|_| format!("{value:?} is not a number"))
 }
@@ -500,6 +525,11 @@ mod tests {
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
         assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
         assert!(parse(&["disable-admission-plugins=Foo"]).unwrap_err().contains("\"Foo\" is unknown"));
+        assert!(parse(&["tls-min-version=VersionTLS13", "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).is_ok());
+        assert!(parse(&["tls-cipher-suites=TLS_ODD"]).unwrap_err().contains("TLS_ODD not supported"));
+        assert!(parse(&["runtime-config=api/all=true,batch/v1=true"]).is_ok());
+        assert!(parse(&["runtime-config=batch/v1=false"]).unwrap_err().contains("cannot be switched off"));
+        assert!(parse(&["feature-gates=Odd=true"]).unwrap_err().contains("unrecognized feature gate: Odd"));
     }
 
     #[test]

@@ -18,8 +18,9 @@ use crate::arguments::Arguments;
 use crate::audit::auditor::{Auditor, Plan};
 use crate::authn::basic::BasicUser;
 use crate::authn::chain::{self, Chain, TokenAuthenticator};
+use crate::authn::configuration::{Anonymous, Configuration};
 use crate::authn::issue::Issuer;
-use crate::authn::oidc::Oidc;
+use crate::authn::jwt::{self, Jwt};
 use crate::authn::token_file::TokenFile;
 use crate::authn::token_webhook::TokenWebhook;
 use crate::authz::configured;
@@ -38,6 +39,7 @@ struct Settings {
     arguments: Arguments,
     tokens: Option<TokenFile>,
     token_webhook: Option<Remote>,
+    authentication: Configuration,
     modes: Vec<configured::Mode>,
     audit: Option<Plan>,
     encryption: Option<Encryption>,
@@ -86,6 +88,7 @@ impl Parts {
             arguments: arguments.clone(),
             tokens: arguments.token_auth_file.as_deref().map(TokenFile::read).transpose().map_err(|why| flag("token-auth-file", why))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
+            authentication: authentication(arguments)?,
             modes: configured::modes(arguments)?,
             audit: Plan::read(&arguments.audit)?,
             encryption: Some(encryption),
@@ -96,7 +99,7 @@ impl Parts {
     /// The guards over what the server stores.
     pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
         let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
-        let Settings { arguments, tokens, token_webhook, modes, audit, encryption } = self.settings;
+        let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption } = self.settings;
         let mut audiences = vec![self.issuer.clone(), "kedge".to_owned()];
         audiences.extend(arguments.api_audiences.iter().cloned());
         let mut front_proxy_names = vec!["system:auth-proxy".to_owned()];
@@ -113,8 +116,8 @@ impl Parts {
         };
         let first = tokens.map(|file| Arc::new(file) as Arc<dyn TokenAuthenticator>).into_iter().collect();
         let mut last: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
-        if !arguments.oidc.issuer_url.is_empty() {
-            last.push(Arc::new(Oidc::new(arguments.oidc.clone(), webhooks.clone(), self.clock.clone())));
+        for issuer in authentication.issuers {
+            last.push(Arc::new(Jwt::new(issuer, webhooks.clone(), self.clock.clone())));
         }
         if let Some(remote) = token_webhook {
             let version = arguments.token_webhook_version.clone();
@@ -147,7 +150,29 @@ impl Parts {
             front_proxy: self.front_proxy,
             auditor,
             encryption,
-            anonymous: arguments.anonymous_auth,
+            anonymous: authentication.anonymous.unwrap_or_default(),
         }
     }
+}
+
+/// Issuers of tokens and the anonymous, by a file or by flags.
+fn authentication(arguments: &Arguments) -> Result<Configuration, String> {
+    let mut configuration = match &arguments.authentication_config {
+        None => Configuration::default(),
+        Some(path) => {
+            let named = |why: String| format!("authentication-config: {}: {why}", path.display());
+            let text = std::fs::read_to_string(path).map_err(|err| named(err.to_string()))?;
+            Configuration::parse(&text).map_err(named)?
+        }
+    };
+    if !arguments.oidc.issuer_url.is_empty() {
+        configuration.issuers.push(jwt::Settings::of_flags(&arguments.oidc));
+    }
+    if let Some(any) = arguments.anonymous_auth {
+        if configuration.anonymous.is_some() {
+            return Err("anonymous-auth: can not be specified when the anonymous field is set in authentication-config".to_owned());
+        }
+        configuration.anonymous = Some(if any { Anonymous::Any } else { Anonymous::Nothing });
+    }
+    Ok(configuration)
 }

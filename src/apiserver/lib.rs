@@ -19,6 +19,7 @@ mod compaction;
 pub mod connect;
 pub mod crypt;
 pub mod custom;
+mod documents;
 mod endpoints;
 pub mod eviction;
 pub mod flow;

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use schema::table::Resource;
 use serde_json::Value;
 use tokio::sync::watch;
+
+use crate::status::Status;
 
 /// Objects in their storage version, from the watch cache. The newest write of this server is always visible.
 #[async_trait]
@@ -21,6 +24,13 @@ pub trait Lookup: Send + Sync + 'static {
 
     /// A counter that moves after each change of a resource (the store revision of the newest change).
     fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64>;
+
+    /// Brings an object from one version of its resource to another; custom ones may need a webhook for it.
+    ///
+    /// Errors: there is no way, or the webhook failed.
+    async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
+        crate::kinds::convert(object, from, to)
+    }
 }
 
 /// Resources whose cache is filled before the first request: `(group, resource)`.
@@ -28,6 +38,8 @@ pub const PRELOADED: &[(&str, &str)] = &[
     ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "mutatingadmissionpolicybindings"),
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("", "services"),

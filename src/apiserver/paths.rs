@@ -1,7 +1,7 @@
 //! Paths that are no resources: health, version, metrics, discovery, OpenAPI, keys.
 
 use http::{Method, Response, StatusCode};
-use schema::{discovery, openapi};
+use schema::discovery;
 use serde_json::{Value, json};
 use std::sync::PoisonError;
 use wire::Body;
@@ -10,10 +10,10 @@ use crate::aggregate::merge;
 use crate::crypt::rotate::Change;
 use crate::negotiate::{self, Output};
 use crate::pipeline::Exchange;
-use crate::respond;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::verbs::page_not_found;
+use crate::{documents, respond};
 
 /// The API level we speak.
 pub const MAJOR: &str = "1";
@@ -58,18 +58,14 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         ["apis", group] => found(x, merge::group(discovery::group(catalog, group), &x.server.aggregation.now(), group)),
         ["api", version] => found(x, discovery::resources(catalog, "", version)),
         ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
-        ["openapi", "v2"] => openapi_v2(x).await,
-        ["openapi", "v3"] => {
-            let mut index = openapi::v3_index(catalog, GIT_VERSION);
-            merge::openapi_v3_index(x.server, &mut index, &x.server.aggregation.now()).await;
-            json_answer(x, &index)
-        }
-        ["openapi", "v3", "api", version] => found(x, openapi::v3(catalog, "", version)),
+        ["openapi", "v2"] => documents::v2(x).await,
+        ["openapi", "v3"] => documents::v3_index(x).await,
+        ["openapi", "v3", "api", version] => documents::v3(x, "", version),
         ["openapi", "v3", "apis", ..] if merge::openapi_v3_backend(&x.server.aggregation.now(), &path).is_some() => {
             let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else { return Ok(page_not_found()) };
             crate::aggregate::proxy::run(x, &service).await
         }
-        ["openapi", "v3", "apis", group, version] => found(x, openapi::v3(catalog, group, version)),
+        ["openapi", "v3", "apis", group, version] => documents::v3(x, group, version),
         _ => Ok(page_not_found()),
     }
 }
@@ -154,19 +150,6 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
         }
     }
     None
-}
-
-async fn openapi_v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let mut document = openapi::v2(&x.catalog, GIT_VERSION);
-    merge::openapi_v2(x.server, &mut document, &x.server.aggregation.now()).await;
-    let accepts = x.parts.headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
-    // kubectl asks for `…spec.v2@v1.0+protobuf` and takes nothing else.
-    if accepts.flat_map(|v| v.split(',')).any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf")) {
-        let bytes = openapi::v2_protobuf::encode(&document);
-        return Ok(respond::chunks(StatusCode::OK, openapi::v2_protobuf::MEDIA_TYPE, vec![bytes.into()], &x.parts.headers));
-    }
-    let bytes = serde_json::to_vec(&document).map_err(Status::internal)?;
-    Ok(respond::chunks(StatusCode::OK, "application/json", vec![bytes.into()], &x.parts.headers))
 }
 
 fn listed(server: &ApiServer) -> Vec<String> {

@@ -19,6 +19,7 @@ use wire::{Body, ConnInfo};
 use crate::attributes::Attributes;
 use crate::audit::auditor::Record;
 use crate::audit::policy::Stage as AuditStage;
+use crate::authn::configuration::Anonymous;
 use crate::authz::Decision;
 use crate::metrics::Series;
 use crate::query::Query;
@@ -30,6 +31,10 @@ use crate::{aggregate, impersonate, info, paths, respond, verbs};
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+
+/// As Go's server.
+const DRAIN_BYTES_MAX: usize = 256 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// One request on its way.
 pub struct Exchange<'a> {
@@ -107,6 +112,7 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
     };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;
     let panicked = outcome.is_err();
+    drain(exchange.take_body()).await;
     let mut response = match outcome {
         Ok(Ok(response)) => response,
         Ok(Err(status)) => respond::status(&status, &exchange.parts.headers),
@@ -120,6 +126,22 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
     };
     finish(&exchange, &mut response, &watch);
     end_audit(&mut exchange, response, panicked).await
+}
+
+/// Reads what a client sent and nobody wanted, within bounds: a connection with an unread body cannot be used again.
+async fn drain(body: Option<Body>) {
+    let Some(mut body) = body else { return };
+    let mut left = DRAIN_BYTES_MAX;
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.len()));
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    // Whoever takes longer loses the connection.
+    let _done = tokio::time::timeout(DRAIN_TIME, read).await;
 }
 
 async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
@@ -177,7 +199,13 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
     // The credentials have served: nothing behind this point may see or log them.
     x.parts.headers.remove(http::header::AUTHORIZATION);
     if x.attributes.user.name == crate::user::ANONYMOUS {
-        let welcome = x.server.guards.anonymous.unwrap_or_else(|| paths::open_to_anonymous(&x.attributes.path));
+        let path = &x.attributes.path;
+        let welcome = match &x.server.guards.anonymous {
+            Anonymous::Health => paths::open_to_anonymous(path),
+            Anonymous::Any => true,
+            Anonymous::Nothing => false,
+            Anonymous::Paths(paths) => paths.contains(path),
+        };
         if !welcome {
             return Err(Status::unauthorized());
         }
@@ -285,7 +313,7 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
 }
 
 async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
-    let unasked = x.server.guards.anonymous.is_none() && x.attributes.user.name == crate::user::ANONYMOUS;
+    let unasked = x.server.guards.anonymous == Anonymous::Health && x.attributes.user.name == crate::user::ANONYMOUS;
     if unasked && paths::open_to_anonymous(&x.attributes.path) {
         return Ok(());
     }

@@ -19,12 +19,14 @@ use crate::aggregate::merge::Documents;
 use crate::aggregate::registry::Registry;
 use crate::arguments::Arguments;
 use crate::audit::auditor::Auditor;
+use crate::authn::configuration::Anonymous;
 use crate::authn::{Authenticator, TokenIssuer};
 use crate::authz::Authorizer;
 use crate::cache::Cache;
 use crate::connect::Connector;
 use crate::crypt::rotate::Encryption;
 use crate::custom::catalogs::Catalogs;
+use crate::custom::conversion::Converter;
 use crate::flow::controller::Flow;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
@@ -90,8 +92,8 @@ pub struct Guards {
     pub auditor: Option<Arc<Auditor>>,
     /// Encryption at rest, where it is configured.
     pub encryption: Option<Encryption>,
-    /// `--anonymous-auth`; `None`: only health may be asked without credentials.
-    pub anonymous: Option<bool>,
+    /// What may be asked without credentials.
+    pub anonymous: Anonymous,
     /// Who this server is to those whose APIs it aggregates.
     pub front_proxy: Identity,
 }
@@ -153,6 +155,7 @@ impl ApiServer {
         }
         let lookup = Arc::clone(&cache) as Arc<dyn Lookup>;
         let guards = guards(Arc::clone(&lookup));
+        cache.convert_by(Converter::new(Arc::clone(&guards.webhooks), config.rng.clone()));
         let seats = config.arguments.inflight.0 + config.arguments.inflight.1;
         let served = if config.serve_usage { vec![(usage::GROUP, usage::VERSION)] } else { Vec::new() };
         let server = Arc::new(ApiServer {

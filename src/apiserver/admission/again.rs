@@ -1,7 +1,7 @@
 //! Reinvocation: when a webhook or policy changes an object late, those that were asked earlier may want to see it again.
 //!
-//! As upstream: there are at most two rounds. A change by a webhook starts the second one, in which built-in plugins run again and
-//! those webhooks and policies with `reinvocationPolicy: IfNeeded` that were asked before the last change by somebody else.
+//! As upstream: there are at most two rounds. A change by a webhook or a policy starts the second one, in which built-in plugins run
+//! again and those webhooks and policies with `reinvocationPolicy: IfNeeded` that were asked before the last change by somebody else.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,20 @@ use serde_json::Value;
 pub struct Again {
     second: bool,
     wanted: bool,
+    /// Of mutating webhooks.
+    pub webhooks: Asked,
+    /// Of mutating policies.
+    pub policies: Asked,
+}
+
+/// Who was asked, among webhooks or among policies.
+#[derive(Debug, Default)]
+pub struct Asked {
     /// Asked, and not since something changed.
     called: BTreeSet<String>,
     /// To be asked again.
     repeat: BTreeSet<String>,
-    /// The object as the webhooks left it in the first round.
+    /// The object as the first round left it.
     left: Option<Value>,
 }
 
@@ -31,17 +40,21 @@ impl Again {
         self.wanted && !self.second
     }
 
+    /// Something changed that the others should see.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
     /// The second round begins.
     pub fn begin_second(&mut self) {
         self.second = true;
     }
+}
 
-    /// `id` changed the object: everybody asked before wants to see it, but for `id` itself.
-    pub fn changed_by(&mut self, id: &str) {
-        self.wanted = true;
-        let mut asked = std::mem::take(&mut self.called);
-        asked.remove(id);
-        self.repeat.append(&mut asked);
+impl Asked {
+    /// The object changed: everybody asked before wants to see it. Who changed it is told by [`Asked::called`] afterwards.
+    pub fn changed(&mut self) {
+        self.repeat.append(&mut self.called);
     }
 
     /// `id` was asked and would like to be again if something changes after it.
@@ -54,15 +67,15 @@ impl Again {
         self.repeat.contains(id)
     }
 
-    /// Called before webhooks run: a built-in plugin that changed the object in the second round counts as a change.
-    pub fn before_webhooks(&mut self, object: &Value) {
-        if self.second && self.left.as_ref().is_some_and(|left| left != object) {
-            self.repeat.append(&mut self.called);
+    /// Called before they run: what others changed since the first round counts as a change.
+    pub fn before(&mut self, second: bool, object: &Value) {
+        if second && self.left.as_ref().is_some_and(|left| left != object) {
+            self.changed();
         }
     }
 
     /// Called when they have run.
-    pub fn after_webhooks(&mut self, object: &Value) {
+    pub fn after(&mut self, object: &Value) {
         self.left = Some(object.clone());
     }
 }
@@ -74,21 +87,21 @@ mod tests {
     #[test]
     fn only_those_asked_before_a_change_are_asked_again() {
         let mut again = Again::default();
-        again.called("a".into());
-        again.changed_by("b");
-        again.called("b".into());
-        assert!(again.wanted() && again.repeats("a") && !again.repeats("b"));
+        again.webhooks.called("a".into());
+        again.webhooks.changed();
+        again.webhooks.called("b".into());
+        again.want();
+        assert!(again.wanted() && again.webhooks.repeats("a") && !again.webhooks.repeats("b"));
         again.begin_second();
         assert!(again.is_second() && !again.wanted());
     }
 
     #[test]
     fn a_change_by_a_plugin_between_the_rounds_counts() {
-        let mut again = Again::default();
-        again.called("a".into());
-        again.after_webhooks(&Value::from(1));
-        again.begin_second();
-        again.before_webhooks(&Value::from(2));
-        assert!(again.repeats("a"));
+        let mut asked = Asked::default();
+        asked.called("a".into());
+        asked.after(&Value::from(1));
+        asked.before(true, &Value::from(2));
+        assert!(asked.repeats("a"));
     }
 }

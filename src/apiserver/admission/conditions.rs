@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use schema::cel::admission::{Extras, names};
 use schema::cel::types::{BOOL, Ty};
 use schema::cel::value::Val;
 use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
@@ -14,17 +15,10 @@ use super::matching::Matched;
 /// Conditions by name.
 pub struct Conditions(Vec<(String, Result<Program, String>)>);
 
-/// What an expression of a webhook's condition may use.
-pub fn names() -> Vec<(String, Ty)> {
-    let dynamic = ["object", "oldObject", "request"].map(|n| (n.to_owned(), Ty::Dyn));
-    let authorizer = Ty::Named("kubernetes.authorization.Authorizer");
-    dynamic.into_iter().chain([("authorizer".to_owned(), authorizer)]).collect()
-}
-
 impl Conditions {
     /// Reads `matchConditions`.
     pub fn compile(conditions: &Value) -> Conditions {
-        Conditions::with(conditions, &names())
+        Conditions::with(conditions, &names(Extras { params: false, authorizer: true }))
     }
 
     /// The same with other names: policies know `params` and `variables` too.
@@ -44,7 +38,7 @@ impl Conditions {
         if self.0.is_empty() {
             return Ok(true);
         }
-        let facts = Facts::of(review, matched).map_err(|status| status.message.clone())?;
+        let facts = Facts::of(review, matched).await.map_err(|status| status.message.clone())?;
         self.hold_with(&facts.surroundings(None, Val::Null), &Cell::new(OBJECT_BUDGET))
     }
 

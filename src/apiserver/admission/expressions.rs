@@ -22,6 +22,7 @@ pub struct Facts {
     old: Val,
     request: Val,
     namespace: Val,
+    resource: Authz,
     host: Option<Asker>,
 }
 
@@ -35,16 +36,16 @@ impl Facts {
     /// Reads a request.
     ///
     /// Errors: the object has no form in that version.
-    pub fn of(review: &Review<'_>, matched: &Matched) -> Result<Facts, Status> {
-        let object = question::versioned(review, review.object, matched)?;
-        let request = question::request("", review, matched, &object)?;
+    pub async fn of(review: &Review<'_>, matched: &Matched) -> Result<Facts, Status> {
+        let object = question::versioned(review, review.object, matched).await?;
+        let request = question::request("", review, matched, &object).await?;
         let mut shown = request;
+        let old = shown["oldObject"].take();
         if let Some(map) = shown.as_object_mut() {
             for field in ["object", "oldObject", "uid"] {
                 map.remove(field);
             }
         }
-        let old = review.old.map(|old| question::versioned(review, old, matched)).transpose()?.unwrap_or_default();
         let namespace = match review.attributes.namespace.as_str() {
             "" => None,
             _ if review.attributes.is("", "namespaces") => None,
@@ -55,6 +56,7 @@ impl Facts {
             old: Val::from_json(&old),
             request: Val::from_json(&shown),
             namespace: namespace.map_or(Val::Null, |n| Val::from_json(&n)),
+            resource: resource_check(review.attributes),
             host: None,
         })
     }
@@ -76,7 +78,20 @@ impl Facts {
         ];
         let mut values: Vec<(String, Val)> = named.into_iter().map(|(n, v)| (n.to_owned(), v.clone())).collect();
         values.push(("authorizer".to_owned(), Val::Authz(Authz::default().into())));
+        values.push(("authorizer.requestResource".to_owned(), Val::Authz(self.resource.clone().into())));
         Surroundings { values, lazy, host: self.host.as_ref().map(|h| h as &dyn Host) }
+    }
+}
+
+/// `authorizer.requestResource`: a question about what the request itself is about.
+fn resource_check(a: &Attributes) -> Authz {
+    Authz {
+        group: a.group.clone(),
+        resource: a.resource.clone(),
+        subresource: a.subresource.clone(),
+        namespace: a.namespace.clone(),
+        name: a.name.clone(),
+        ..Authz::default()
     }
 }
 

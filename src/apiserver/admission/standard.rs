@@ -12,7 +12,8 @@ use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::node_restriction::NodeRestriction;
 use super::pod_security::PodSecurity;
-use super::policies::ValidatingAdmissionPolicies;
+use super::policies::mutating::MutatingAdmissionPolicies;
+use super::policies::validating::ValidatingAdmissionPolicies;
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
 use super::runtime_class::RuntimeClass;
@@ -70,6 +71,7 @@ pub fn plugins(escalation: Escalation, outside: Outside, arguments: &Arguments) 
         Arc::new(SubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(RbacEscalation(escalation)),
+        Arc::new(MutatingAdmissionPolicies::new(authorizer.clone())),
         Arc::new(Mutating::new(outside.clone())),
         Arc::new(ValidatingAdmissionPolicies::new(authorizer)),
         Arc::new(Validating::new(outside)),

@@ -3,9 +3,10 @@
 pub mod basic;
 pub mod bootstrap_token;
 pub mod chain;
+pub mod configuration;
 pub mod front_proxy;
 pub mod issue;
-pub mod oidc;
+pub mod jwt;
 pub mod review;
 pub mod service_account;
 pub mod token_file;

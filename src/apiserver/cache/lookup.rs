@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::chain::Chain;
+use schema::table::Resource;
 use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::Cache;
+use crate::custom::conversion;
 use crate::keys;
 use crate::lookup::Lookup;
+use crate::status::Status;
 
 #[async_trait]
 impl Lookup for Cache {
@@ -26,6 +29,10 @@ impl Lookup for Cache {
 
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
+    }
+
+    async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
+        conversion::one(self.converter(), object, from, to).await
     }
 
     fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64> {

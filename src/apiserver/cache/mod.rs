@@ -11,7 +11,7 @@ pub mod lookup;
 pub mod stream;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use crate::custom::catalogs::Catalogs;
+use crate::custom::conversion::Converter;
 use crate::keys;
 pub use kind::Kind;
 
@@ -40,13 +41,14 @@ pub struct Cache {
     /// Everything up to this revision has been applied.
     seen: watch::Sender<u64>,
     catalogs: Arc<Catalogs>,
+    converter: OnceLock<Converter>,
 }
 
 impl Cache {
     /// A cold cache and the task that feeds it.
     pub fn start(storage: Arc<dyn Storage>, catalogs: Arc<Catalogs>, group: &Group) -> Arc<Cache> {
         let seen = watch::Sender::new(0);
-        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs });
+        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs, converter: OnceLock::new() });
         let feeder = Arc::clone(&cache);
         group.spawn("watch-cache", async move { feeder.feed().await });
         cache
@@ -55,6 +57,16 @@ impl Cache {
     /// The store behind it.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
+    }
+
+    /// Who converts custom objects; told once, when webhooks can be called.
+    pub fn convert_by(&self, converter: Converter) {
+        let _told_once = self.converter.set(converter);
+    }
+
+    /// Who converts custom objects.
+    pub fn converter(&self) -> Option<&Converter> {
+        self.converter.get()
     }
 
     async fn feed(&self) {
@@ -160,7 +172,10 @@ impl Cache {
         loop {
             let limit = limits::CACHE_FILL_PAGE_KEYS;
             let request = RangeRequest { key, range_end: range_end.clone(), limit, revision, ..RangeRequest::default() };
-            let page = self.storage.range(request).await?;
+            let watch = base::time::Stopwatch::start();
+            let page = self.storage.range(request).await;
+            crate::metrics::stored("list", watch.elapsed());
+            let page = page?;
             let at = *revision.get_or_insert(page.revision);
             all.extend(page.kvs);
             let Some(last) = all.last().filter(|_| page.more) else { return Ok((all, at.0)) };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -23,6 +24,9 @@ const WRITE_BYTES: usize = 32 * 1024;
 /// Turns stored JSON into what one watcher asked for (another version, a Table row).
 pub type Encode = Arc<dyn Fn(&Bytes) -> Result<Bytes, Status> + Send + Sync>;
 
+/// Brings stored JSON into the version that one watcher asked for, by a webhook.
+pub type Convert = Arc<dyn Fn(&Bytes) -> BoxFuture<'static, Result<Bytes, Status>> + Send + Sync>;
+
 /// Everything a watch needs besides its changes.
 pub struct Options {
     /// Kind and apiVersion of the objects, for bookmarks.
@@ -35,7 +39,9 @@ pub struct Options {
     pub initial_end: Option<u64>,
     /// When the watch ends.
     pub deadline: Instant,
-    /// `None`: the stored form as it is.
+    /// What comes before `encode`.
+    pub convert: Option<Convert>,
+    /// `None`: the form as it is.
     pub encode: Option<Encode>,
     /// What an event looks like on the wire.
     pub framing: Framing,
@@ -78,7 +84,7 @@ impl Watcher {
         loop {
             match self.step {
                 Step::Initial => {
-                    let chunk = self.initial_chunk();
+                    let chunk = self.initial_chunk().await;
                     if !chunk.is_empty() {
                         return Some(chunk);
                     }
@@ -93,7 +99,7 @@ impl Watcher {
                     while out.len() < WRITE_BYTES
                         && let Some(delivery) = self.past.next()
                     {
-                        self.add(&mut out, &delivery);
+                        self.add(&mut out, &delivery).await;
                     }
                     if !out.is_empty() {
                         return Some(out.into());
@@ -106,12 +112,12 @@ impl Watcher {
         }
     }
 
-    fn initial_chunk(&mut self) -> Bytes {
+    async fn initial_chunk(&mut self) -> Bytes {
         let mut out = Vec::new();
         while out.len() < WRITE_BYTES
             && let Some(entry) = self.initial.next()
         {
-            match self.encoded(&entry.json) {
+            match self.encoded(&entry.json).await {
                 Ok(object) => out.extend_from_slice(&self.options.framing.frame("ADDED", &object)),
                 Err(status) => out.extend_from_slice(&self.fail(&status)),
             }
@@ -140,16 +146,16 @@ impl Watcher {
                 }
             }
         };
-        if self.options.encode.is_none() && self.live.is_empty() {
+        if self.is_plain() && self.live.is_empty() {
             // The usual case: one event, no copy.
             return Some(first.1.frame(first.0));
         }
         let mut out = Vec::new();
-        self.add(&mut out, &first);
+        self.add(&mut out, &first).await;
         while out.len() < WRITE_BYTES
             && let Ok(delivery) = self.live.try_recv()
         {
-            self.add(&mut out, &delivery);
+            self.add(&mut out, &delivery).await;
         }
         Some(out.into())
     }
@@ -159,18 +165,27 @@ impl Watcher {
         self.fail(&Status::expired("The resourceVersion for the provided watch is too old."))
     }
 
-    fn add(&mut self, out: &mut Vec<u8>, (event, change): &Delivery) {
-        if self.options.encode.is_none() {
+    async fn add(&mut self, out: &mut Vec<u8>, (event, change): &Delivery) {
+        if self.is_plain() {
             return out.extend_from_slice(&change.frame(*event));
         }
-        match self.encoded(&change.object(*event)) {
+        match self.encoded(&change.object(*event)).await {
             Ok(object) => out.extend_from_slice(&self.options.framing.frame(EventType::name(*event), &object)),
             Err(status) => out.extend_from_slice(&self.fail(&status)),
         }
     }
 
-    fn encoded(&self, json: &Bytes) -> Result<Bytes, Status> {
-        self.options.encode.as_ref().map_or_else(|| Ok(json.clone()), |encode| encode(json))
+    /// Whether the shared frames are what this watcher wants.
+    fn is_plain(&self) -> bool {
+        self.options.encode.is_none() && self.options.convert.is_none()
+    }
+
+    async fn encoded(&self, json: &Bytes) -> Result<Bytes, Status> {
+        let json = match &self.options.convert {
+            Some(convert) => convert(json).await?,
+            None => json.clone(),
+        };
+        self.options.encode.as_ref().map_or_else(|| Ok(json.clone()), |encode| encode(&json))
     }
 
     fn fail(&mut self, status: &Status) -> Bytes {

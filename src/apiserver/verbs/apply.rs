@@ -10,7 +10,7 @@ use wire::Body;
 
 use super::Call;
 use super::update::{answer, check_address};
-use super::write::{self, Part};
+use super::write::{self, Maker, Part};
 use crate::kinds;
 use crate::negotiate::Format;
 use crate::status::{Cause, Status};
@@ -40,7 +40,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let mut ignored = Vec::new();
     kinds::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
-    let mut config = kinds::convert(config, &call.resource, &call.stored)?;
+    let mut config = call.to_stored(config).await?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
@@ -61,8 +61,8 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         let conformed = schema::decode::conform_resource(merged, &stored, FieldValidation::Ignore);
         conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&stored.kind, &stored.version)))
     };
-    let written = write::update(call, &name, part, part == Part::Main, None, &mut make).await?;
-    answer(call, written)
+    let written = write::update(call, &name, part, part == Part::Main, None, Maker::Stored(&mut make)).await?;
+    answer(call, written).await
 }
 
 fn raw(bytes: &[u8]) -> Result<Value, Status> {

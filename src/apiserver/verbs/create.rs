@@ -55,12 +55,13 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     if call.resource.plural == "bindings" {
         return super::subresource::bind_by_name(call, object).await;
     }
-    let mut object = kinds::convert(object, &call.resource, &call.stored)?;
+    let mut object = call.to_stored(object).await?;
     check_namespace(call, &mut object)?;
     let manager = write::manager(call)?;
     let dry_run = call.dry_run()?;
     let stored = store(call, object, Some(&manager), dry_run).await?;
-    present::object(call, StatusCode::CREATED, kinds::convert(stored, &call.stored, &call.resource)?)
+    let shown = call.to_requested(stored).await?;
+    present::object(call, StatusCode::CREATED, shown)
 }
 
 /// The object lives in the namespace of the URL, or nowhere.
@@ -129,6 +130,10 @@ async fn attempt(
     write::stamp(server, object);
     let catalog = Arc::clone(&call.x.catalog);
     schema::defaults::apply(&catalog, &call.stored, object);
+    // The writer owns what it sent, not what admission and the kind's strategy add below.
+    if let Some(manager) = tracked {
+        write::track(call, manager, None, object);
+    }
     let attributes = write::attributes_for(&call.x.attributes, name, call.namespace());
     let lookup = server.lookup();
     let mut warnings = Vec::new();
@@ -160,9 +165,6 @@ async fn attempt(
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
     call.x.warnings.extend(warnings);
-    if let Some(manager) = tracked {
-        write::track(call, manager, None, object);
-    }
     if dry_run {
         let free = get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if free { Attempt::Stored } else { Attempt::Taken });

@@ -13,8 +13,8 @@ use super::{Call, get};
 use crate::admission::{Operation, Review};
 use crate::hooks::{self, Hooks};
 use crate::negotiate::{self, Format};
+use crate::respond;
 use crate::status::Status;
-use crate::{kinds, respond};
 
 /// The two finalizers of the garbage collector.
 const ORPHAN: &str = "orphan";
@@ -57,7 +57,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Outcome::Gone(object) if !row.returns_deleted => {
             Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object))
         }
-        Outcome::Gone(object) | Outcome::Pending(object) => kinds::convert(object, &call.stored, &call.resource)?,
+        Outcome::Gone(object) | Outcome::Pending(object) => call.to_requested(object).await?,
     };
     Ok(respond::value(StatusCode::OK, &body, call.output, &call.x.parts.headers))
 }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        plan(hooks::of("", "pods"), &kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
+        plan(hooks::of("", "pods"), &crate::kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     drop(work);
     warnings.dedup();
     call.x.warnings.extend(warnings);
-    present::list(call, items.iter().map(AsRef::as_ref), &ListMeta { rv, next: String::new(), remaining: None })
+    present::list(call, items, &ListMeta { rv, next: String::new(), remaining: None }).await
 }
 
 async fn one(call: &Call<'_, '_>, entry: &Entry, options: &delete::Options) -> Result<Vec<String>, Status> {

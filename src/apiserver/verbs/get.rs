@@ -18,7 +18,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     let entry = read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
     if call.sub.as_ref().is_none_or(|s| s.name == "status") {
-        return present::entry(call, StatusCode::OK, &entry);
+        return present::entry(call, StatusCode::OK, &entry).await;
     }
     Err(Status::method_not_allowed())
 }

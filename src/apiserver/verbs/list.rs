@@ -33,14 +33,14 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let mut wanted = entries.iter().filter(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
     if limit == 0 {
         let meta = ListMeta { rv, next: String::new(), remaining: None };
-        return present::list(call, wanted.map(AsRef::as_ref), &meta);
+        return present::list(call, wanted.cloned().collect(), &meta).await;
     }
     let page: Vec<&Arc<Entry>> = wanted.by_ref().take(limit).collect();
     let left = wanted.count() as u64;
     let next = page.last().filter(|_| left > 0).map(|last| Token::after(&last.key, rv).encode()).unwrap_or_default();
     // With a selector upstream does not count what is left.
     let meta = ListMeta { rv, next, remaining: filter.is_all().then_some(left) };
-    present::list(call, page.into_iter().map(AsRef::as_ref), &meta)
+    present::list(call, page.into_iter().cloned().collect(), &meta).await
 }
 
 /// Numbers among the options are numbers.

@@ -25,6 +25,7 @@ use http_body_util::BodyExt as _;
 use schema::table::{Resource, Subresource};
 use wire::Body;
 
+use crate::custom::conversion;
 use crate::negotiate::{self, Output};
 use crate::pipeline::Exchange;
 use crate::respond;
@@ -76,6 +77,16 @@ impl Call<'_, '_> {
     /// Errors: 400/422 for a value other than `All`.
     pub fn dry_run(&self) -> Result<bool, Status> {
         dry_run(self.x.query.all("dryRun"))
+    }
+
+    /// An object in the version that is kept, from whichever it is in.
+    pub async fn to_stored(&self, object: serde_json::Value) -> Result<serde_json::Value, Status> {
+        conversion::one(self.x.server.cache.converter(), object, &self.resource, &self.stored).await
+    }
+
+    /// An object in the version asked for, from whichever it is in.
+    pub async fn to_requested(&self, object: serde_json::Value) -> Result<serde_json::Value, Status> {
+        conversion::one(self.x.server.cache.converter(), object, &self.stored, &self.resource).await
     }
 
     /// 404 about the object asked for.

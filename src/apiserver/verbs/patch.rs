@@ -10,7 +10,7 @@ use serde_json::Value;
 use wire::Body;
 
 use super::update::answer;
-use super::write::{self, Part};
+use super::write::{self, Maker, Part};
 use super::{Call, apply};
 use crate::status::Status;
 use crate::{kinds, negotiate};
@@ -41,27 +41,26 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let bytes = call.body().await?;
     let name = call.x.attributes.name.clone();
     let manager = write::manager(call)?;
-    let (resource, stored) = (Arc::clone(&call.resource), Arc::clone(&call.stored));
+    let resource = Arc::clone(&call.resource);
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut warnings = Vec::new();
     let mut make = |old: Option<&Value>| {
-        let old = kinds::convert(old.cloned().unwrap_or_default(), &stored, &resource)?;
+        let old = old.cloned().unwrap_or_default();
         let patched = patched(resource.type_def(), way, &old, &bytes)?;
         warnings.clear();
-        let decoded = kinds::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
+        kinds::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
             Way::Strategic => serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch)),
             Way::Json | Way::Merge => patched.to_string(),
-        })?;
-        kinds::convert(decoded, &resource, &stored)
+        })
     };
     let mut checked = |old: Option<&Value>| {
         let mut new = make(old)?;
         same_address(&mut new, old)?;
         Ok(new)
     };
-    let written = write::update(call, &name, part, false, Some(&manager), &mut checked).await?;
+    let written = write::update(call, &name, part, false, Some(&manager), Maker::Requested(&mut checked)).await?;
     call.x.warnings.extend(warnings);
-    answer(call, written)
+    answer(call, written).await
 }
 
 fn same_address(new: &mut Value, old: Option<&Value>) -> Result<(), Status> {

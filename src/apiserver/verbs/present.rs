@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
 use schema::table::Resource;
 use serde_json::{Map, Value, json};
@@ -10,6 +11,7 @@ use wire::Body;
 
 use super::Call;
 use crate::cache::entry::Entry;
+use crate::custom::conversion;
 use crate::negotiate::{Format, Output, Transform};
 use crate::status::Status;
 use crate::{kinds, respond};
@@ -28,11 +30,12 @@ pub struct ListMeta {
 }
 
 /// A stored object.
-pub fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
+pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
     if is_plain(call) {
         return Ok(respond::json(code, entry.json.clone(), call.output, &call.x.parts.headers));
     }
-    object(call, code, kinds::parse(&entry.json, &call.stored, &call.resource)?)
+    let shown = call.to_requested(entry.value()).await?;
+    object(call, code, shown)
 }
 
 /// An object of the requested version.
@@ -53,7 +56,7 @@ fn rv_of(object: &Value) -> u64 {
 }
 
 fn is_plain(call: &Call<'_, '_>) -> bool {
-    call.output.transform == Transform::Object && same(&call.stored, &call.resource)
+    call.output.transform == Transform::Object && same(&call.stored, &call.resource) && conversion::by_webhook(&call.resource).is_none()
 }
 
 fn same(a: &Resource, b: &Resource) -> bool {
@@ -61,12 +64,16 @@ fn same(a: &Resource, b: &Resource) -> bool {
 }
 
 /// A list of stored objects. In the stored version their bytes are copied, never parsed.
-pub fn list<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Result<Response<Body>, Status> {
+pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) -> Result<Response<Body>, Status> {
     if is_plain(call) && call.output.format == Format::Json && !call.output.pretty {
-        return Ok(spliced(call, items, meta));
+        return Ok(spliced(call, items.iter().map(AsRef::as_ref), meta));
     }
-    let values: Result<Vec<Value>, Status> = items.map(|e| kinds::parse(&e.json, &call.stored, &call.resource)).collect();
-    let values = values?;
+    let values: Vec<Value> = if conversion::by_webhook(&call.resource).is_some() {
+        let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
+        converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?
+    } else {
+        items.iter().map(|e| kinds::parse(&e.json, &call.stored, &call.resource)).collect::<Result<_, _>>()?
+    };
     let whole = match call.output.transform {
         Transform::Table => table(call, values, meta),
         Transform::Object => json!({
@@ -146,9 +153,27 @@ fn row(resource: &Resource, object: Value, include: &str, output: Output, now: j
     row
 }
 
-/// How a watch turns stored bytes into what the client asked for; `None` if they are it.
+/// How a watch brings objects into the version asked for, where a webhook may be needed for that.
+pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Convert> {
+    conversion::by_webhook(&call.resource)?;
+    let (cache, stored, resource) = (Arc::clone(&call.x.server.cache), Arc::clone(&call.stored), Arc::clone(&call.resource));
+    Some(Arc::new(move |json: &Bytes| {
+        let (cache, stored, resource, json) = (Arc::clone(&cache), Arc::clone(&stored), Arc::clone(&resource), json.clone());
+        async move {
+            let object = serde_json::from_slice(&json).map_err(Status::internal)?;
+            let object = conversion::one(cache.converter(), object, &stored, &resource).await?;
+            serde_json::to_vec(&object).map(Bytes::from).map_err(Status::internal)
+        }
+        .boxed()
+    }))
+}
+
+/// How a watch turns bytes (of the stored version, or what [`watch_converter`] made of them) into what the client asked for;
+/// `None` if they are it.
 pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
-    if is_plain(call) && call.output.format == Format::Json {
+    let converted = conversion::by_webhook(&call.resource).is_some();
+    let same = same(&call.stored, &call.resource) || converted;
+    if same && call.output.transform == Transform::Object && call.output.format == Format::Json {
         return None;
     }
     let (stored, resource, output) = (Arc::clone(&call.stored), Arc::clone(&call.resource), call.output);
@@ -157,7 +182,8 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     // Only the first Table of a watch carries the columns.
     let first = std::sync::atomic::AtomicBool::new(true);
     Some(Arc::new(move |json: &Bytes| {
-        let object = kinds::parse(json, &stored, &resource)?;
+        let object =
+            if converted { serde_json::from_slice(json).map_err(Status::internal)? } else { kinds::parse(json, &stored, &resource)? };
         let shaped = match output.transform {
             Transform::Object => object,
             Transform::Metadata => metadata_only(object, output),

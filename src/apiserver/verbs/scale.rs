@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use super::update::check_address;
-use super::write::{self, Part};
+use super::write::{self, Maker, Part};
 use super::{Call, get, present};
 use crate::status::Status;
 use crate::{kinds, negotiate};
@@ -52,7 +52,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Ok(object)
     };
     let url_name = call.x.attributes.name.clone();
-    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), &mut make).await?;
+    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Stored(&mut make)).await?;
     present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &written.into_object()))
 }
 

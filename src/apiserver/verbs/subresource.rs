@@ -7,7 +7,7 @@ use schema::meta;
 use serde_json::{Value, json};
 use wire::Body;
 
-use super::write::{self, Part};
+use super::write::{self, Maker, Part};
 use super::{Call, delete, get, patch, present, scale, update};
 use crate::admission::{Operation, Review};
 use crate::status::Status;
@@ -21,7 +21,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         (_, "get") => {
             let name = call.x.attributes.name.clone();
             let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
-            present::entry(call, StatusCode::OK, &entry)
+            present::entry(call, StatusCode::OK, &entry).await
         }
         ("status", "update") => update::run(call, Part::Status).await,
         ("status", "patch") => patch::run(call, Part::Status).await,
@@ -74,8 +74,8 @@ async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<
         }
         Ok(new)
     };
-    let written = write::update(call, &name, Part::Special, false, Some(&manager), &mut make).await?;
-    update::answer(call, written)
+    let written = write::update(call, &name, Part::Special, false, Some(&manager), Maker::Stored(&mut make)).await?;
+    update::answer(call, written).await
 }
 
 fn copy(from: &Value, to: &mut Value, path: &[&str]) {
@@ -170,7 +170,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         meta::set_resource_version(&mut pod, "");
         Ok(pod)
     };
-    write::update(call, &name, Part::Bound, false, Some(&manager), &mut make).await?;
+    write::update(call, &name, Part::Bound, false, Some(&manager), Maker::Stored(&mut make)).await?;
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
 }

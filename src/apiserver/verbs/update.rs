@@ -5,7 +5,7 @@ use schema::meta;
 use serde_json::Value;
 use wire::Body;
 
-use super::write::{self, Part, Written};
+use super::write::{self, Maker, Part, Written};
 use super::{Call, present};
 use crate::status::Status;
 use crate::{hooks, kinds, negotiate};
@@ -16,7 +16,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let sent = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
-    let mut sent = kinds::convert(sent, &call.resource, &call.stored)?;
+    let mut sent = call.to_stored(sent).await?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut sent, &name)?;
     let manager = write::manager(call)?;
@@ -24,14 +24,15 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         && hooks::of(&call.stored.group, &call.stored.plural).create_on_update
         && meta::resource_version(&sent).is_empty();
     let mut make = |_old: Option<&Value>| Ok(sent.clone());
-    let written = write::update(call, &name, part, create, Some(&manager), &mut make).await?;
-    answer(call, written)
+    let written = write::update(call, &name, part, create, Some(&manager), Maker::Stored(&mut make)).await?;
+    answer(call, written).await
 }
 
 /// The object in the version of the request.
-pub fn answer(call: &Call<'_, '_>, written: Written) -> Result<Response<Body>, Status> {
+pub async fn answer(call: &Call<'_, '_>, written: Written) -> Result<Response<Body>, Status> {
     let code = if matches!(written, Written::Created(_)) { StatusCode::CREATED } else { StatusCode::OK };
-    present::object(call, code, kinds::convert(written.into_object(), &call.stored, &call.resource)?)
+    let shown = call.to_requested(written.into_object()).await?;
+    present::object(call, code, shown)
 }
 
 /// Name and namespace of the object are those of the URL.

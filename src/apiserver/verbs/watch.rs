@@ -78,8 +78,16 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
         Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
     };
-    let options =
-        Options { api_version, kind, bookmarks, initial_end, deadline: deadline(call), encode: present::watch_encoder(call), framing };
+    let options = Options {
+        api_version,
+        kind,
+        bookmarks,
+        initial_end,
+        deadline: deadline(call),
+        convert: present::watch_converter(call),
+        encode: present::watch_encoder(call),
+        framing,
+    };
     let gauge = call.x.server.metrics.watch();
     let stream = frames(cache, initial, past, live, options).inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;

@@ -9,6 +9,7 @@ use store::{Compare, CompareOp, Op, Revision, Txn};
 use super::{Call, get};
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
+use crate::custom::conversion;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::turn::Turn;
@@ -51,6 +52,30 @@ impl Written {
 
 /// Makes the new object (storage version) from the stored one; `None`: there is none and it may be created.
 pub type Make<'m> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'm;
+
+/// In which version the new object is made.
+pub enum Maker<'m> {
+    /// From the stored version into it.
+    Stored(&'m mut Make<'m>),
+    /// From the version of the request into it, for what the client wrote with that one in mind: a patch.
+    Requested(&'m mut Make<'m>),
+}
+
+impl Maker<'_> {
+    async fn make(&mut self, call: &Call<'_, '_>, old: Option<&Value>) -> Result<Value, Status> {
+        match self {
+            Maker::Stored(make) => make(old),
+            Maker::Requested(make) => {
+                let shown = match old {
+                    Some(old) => Some(call.to_requested(old.clone()).await?),
+                    None => None,
+                };
+                let made = make(shown.as_ref())?;
+                call.to_stored(made).await
+            }
+        }
+    }
+}
 
 /// Runs admission: `admit` of every plugin, or `validate` of every plugin.
 pub async fn admission(server: &ApiServer, review: &mut Review<'_>, mutate: bool) -> Result<(), Status> {
@@ -121,7 +146,7 @@ pub async fn update(
     part: Part,
     create: bool,
     tracked: Option<&str>,
-    make: &mut Make<'_>,
+    mut maker: Maker<'_>,
 ) -> Result<Written, Status> {
     let dry_run = call.dry_run()?;
     for _ in 0..TRIES {
@@ -130,11 +155,13 @@ pub async fn update(
             if !create {
                 return Err(call.not_found(name));
             }
-            let new = make(None)?;
+            let new = maker.make(call, None).await?;
             return super::create::store(call, new, tracked, dry_run).await.map(Written::Created);
         };
-        let (old, rv) = (old.value(), old.rv);
-        let mut new = make(Some(&old))?;
+        let rv = old.rv;
+        // What an older definition stored may be in another version.
+        let old = conversion::one(call.x.server.cache.converter(), old.value(), &call.stored, &call.stored).await?;
+        let mut new = maker.make(call, Some(&old)).await?;
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
         let turn = if gives { Some(call.x.server.turn().await?) } else { None };
@@ -340,7 +367,12 @@ pub async fn remove(server: &ApiServer, stored: &Resource, namespace: &str, name
 }
 
 async fn run(server: &ApiServer, txn: Txn) -> Result<Option<u64>, Status> {
-    let reply = server.cache.storage().txn(txn).await?;
+    let operation =
+        if txn.compare.iter().any(|c| matches!(c, Compare::ModRevision { revision: Revision(0), .. })) { "create" } else { "update" };
+    let watch = base::time::Stopwatch::start();
+    let reply = server.cache.storage().txn(txn).await;
+    crate::metrics::stored(operation, watch.elapsed());
+    let reply = reply?;
     if !reply.succeeded {
         return Ok(None);
     }

@@ -23,7 +23,7 @@ impl Mutating {
     }
 
     async fn run(&self, review: &mut Review<'_>, hook: &Hook, matched: &Matched) -> Result<(), Status> {
-        let shown = question::versioned(review, review.object, matched)?;
+        let shown = question::versioned(review, review.object, matched).await?;
         let (answer, response) = match question::ask(&self.outside, hook, review, matched, &shown).await? {
             Ok(said) => said,
             Err(failure) => return failure.status(hook).map_or(Ok(()), Err),
@@ -47,9 +47,10 @@ impl Mutating {
         let changed = patched != shown;
         self.record(review, hook, changed, &patch);
         if changed {
-            *review.object = question::stored(review, patched, matched)?;
+            *review.object = question::stored(review, patched, matched).await?;
             complete(review);
-            review.again.changed_by(&hook.id());
+            review.again.webhooks.changed();
+            review.again.want();
         }
         Ok(())
     }
@@ -75,8 +76,8 @@ fn conform(review: &Review<'_>, patched: Value, matched: &Matched) -> Result<Val
     decoded.map(|decoded| decoded.value).map_err(|err| Status::internal(err.message(&row.kind, &row.version)))
 }
 
-/// Defaults of what a webhook added.
-fn complete(review: &mut Review<'_>) {
+/// Defaults of what a webhook or policy added.
+pub fn complete(review: &mut Review<'_>) {
     let a = review.attributes;
     if let Some(row) = review.catalog.resource(&a.group, &a.version, &a.resource) {
         let stored = review.catalog.storage_of(row);
@@ -101,18 +102,19 @@ impl Plugin for Mutating {
         if hooks.is_empty() {
             return Ok(());
         }
-        review.again.before_webhooks(review.object);
+        let second = review.again.is_second();
+        review.again.webhooks.before(second, review.object);
         for hook in hooks.iter() {
-            if review.again.is_second() && !review.again.repeats(&hook.id()) {
+            if review.again.is_second() && !review.again.webhooks.repeats(&hook.id()) {
                 continue;
             }
             let Some(matched) = hook.wants(review).await? else { continue };
             self.run(review, hook, &matched).await?;
             if hook.again_if_needed {
-                review.again.called(hook.id());
+                review.again.webhooks.called(hook.id());
             }
         }
-        review.again.after_webhooks(review.object);
+        review.again.webhooks.after(review.object);
         Ok(())
     }
 }

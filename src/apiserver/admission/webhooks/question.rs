@@ -11,7 +11,6 @@ use super::hook::Hook;
 use crate::admission::Review;
 use crate::admission::matching::{Matched, as_requested};
 use crate::audit::Trail;
-use crate::kinds;
 use crate::status::Status;
 use crate::webhook::client::Identity;
 
@@ -46,28 +45,31 @@ impl Failure {
 }
 
 /// The object in the version that the webhook wants, or as it is where a version means nothing (options, Scale).
-pub fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -> Result<Value, Status> {
+pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -> Result<Value, Status> {
     let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind && !object.is_null()) else {
         return Ok(object.clone());
     };
-    kinds::convert(object.clone(), review.catalog.storage_of(row), row)
+    review.lookup.in_version(object.clone(), review.catalog.storage_of(row), row).await
 }
 
 /// The other way: what a mutating webhook left becomes the stored version again.
-pub fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Result<Value, Status> {
+pub async fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Result<Value, Status> {
     let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else { return Ok(object) };
-    kinds::convert(object, row, review.catalog.storage_of(row))
+    review.lookup.in_version(object, row, review.catalog.storage_of(row)).await
 }
 
 /// `request` of the AdmissionReview.
-pub fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value) -> Result<Value, Status> {
+pub async fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: &Value) -> Result<Value, Status> {
     let a = review.attributes;
     let asked = as_requested(review);
     let gvk = |k: &Gvk| json!({ "group": k.group, "version": k.version, "kind": k.kind });
     let gvr = |m: &Matched| json!({ "group": m.group, "version": m.version, "resource": m.resource });
-    let old = review.old.map(|old| versioned(review, old, matched)).transpose()?.unwrap_or_default();
+    let old = match review.old {
+        Some(old) => versioned(review, old, matched).await?,
+        None => Value::Null,
+    };
     let mut out = json!({
         "uid": uid, "kind": gvk(&matched.kind), "resource": gvr(matched), "requestKind": gvk(&asked.kind), "requestResource": gvr(&asked),
         "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old, "dryRun": review.dry_run,
@@ -107,7 +109,7 @@ pub async fn ask(
     let uid = outside.rng.uuid();
     let question = json!({
         "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"),
-        "request": request(&uid, review, matched, object)?,
+        "request": request(&uid, review, matched, object).await?,
     });
     let body = Bytes::from(serde_json::to_vec(&question).map_err(Status::internal)?);
     let said = match outside.webhooks.post(&endpoint, &Identity::default(), body, hook.timeout).await {

@@ -26,7 +26,7 @@ impl Validating {
     }
 
     async fn ask(&self, review: &Review<'_>, hook: &Hook, matched: &Matched) -> Result<(), Status> {
-        let shown = question::versioned(review, review.object, matched)?;
+        let shown = question::versioned(review, review.object, matched).await?;
         match question::ask(&self.outside, hook, review, matched, &shown).await? {
             Ok((_, response)) => {
                 question::note(hook, &response, &review.attributes.trail);

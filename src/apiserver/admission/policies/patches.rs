@@ -1,0 +1,184 @@
+//! What a mutation's expression made, laid on the object: an apply configuration, or a JSON patch. Pure.
+
+use schema::apply::merge::merge;
+use schema::apply::typing::{Node, View, check, field_view, parts};
+use schema::cel::value::Val;
+use schema::table::{ListType, TypeDef};
+use serde_json::{Map, Value, json};
+
+/// The object with an apply configuration merged in, as server-side apply would; nobody comes to own the fields.
+///
+/// Errors: upstream's words for what is no such configuration.
+pub fn configured(of: &TypeDef, object: &Value, made: &Val) -> Result<Value, String> {
+    let Val::Struct(parts) = made else {
+        return Err(format!("unsupported return type from ApplyConfiguration expression: {}", made.type_name()));
+    };
+    let mut wrong = Vec::new();
+    misnamed(made, "Object", &mut wrong);
+    if !wrong.is_empty() {
+        return Err(format!("type mismatch: {}", wrong.join("\n")));
+    }
+    let mut config = made.to_json().ok_or_else(|| format!("invalid return type: {}", parts.0))?;
+    for field in ["apiVersion", "kind"] {
+        config[field] = object[field].clone();
+    }
+    let failed = |why: String| format!("error applying patch: {why}");
+    let mut errors = Vec::new();
+    check(View::Root(of), &config, "", &mut errors);
+    if !errors.is_empty() {
+        let text = if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
+        return Err(failed(format!("failed to convert patch object to typed object: {text}")));
+    }
+    let mut atomics = Vec::new();
+    find_atomics(View::Root(of), &config, "", &mut atomics);
+    if !atomics.is_empty() {
+        let text = format!("may not mutate atomic arrays, maps or structs: {}", atomics.join(", "));
+        return Err(failed(format!("invalid ApplyConfiguration: {text}")));
+    }
+    Ok(merge(View::Root(of), Some(object), Some(&config)))
+}
+
+/// Initialisers name the place where they stand: `Object.spec{…}` belongs into the field `spec` of `Object{…}`.
+fn misnamed(value: &Val, path: &str, wrong: &mut Vec<String>) {
+    match value {
+        Val::Struct(parts) => {
+            if parts.0 != path {
+                let (found, wanted) = (&parts.0, path);
+                wrong.push(format!(
+                    "unexpected type name {found:?}, expected {wanted:?}, which matches field name path from root Object type"
+                ));
+            }
+            for (field, child) in &parts.1 {
+                misnamed(child, &format!("{path}.{field}"), wrong);
+            }
+        }
+        Val::List(items) => items.iter().for_each(|item| misnamed(item, path, wrong)),
+        Val::Map(map) => map.values().for_each(|item| misnamed(item, path, wrong)),
+        Val::Optional(Some(inner)) => misnamed(inner, path, wrong),
+        _ => {}
+    }
+}
+
+/// A field that is replaced as one cannot be merged into: its author would lose what he does not name.
+fn find_atomics(view: View<'_>, value: &Value, path: &str, found: &mut Vec<String>) {
+    if is_atomic(view, value) {
+        found.push(path.to_owned());
+    }
+    match view.node(value) {
+        Node::Fields(t) => {
+            for (name, child) in value.as_object().into_iter().flatten() {
+                find_atomics(field_view(t, name), child, &format!("{path}.{name}"), found);
+            }
+        }
+        node => {
+            for (step, child_view, child) in parts(node, value) {
+                find_atomics(child_view, child, &format!("{path}{step}"), found);
+            }
+        }
+    }
+}
+
+fn is_atomic(view: View<'_>, value: &Value) -> bool {
+    match (view, value) {
+        (View::Field(f), Value::Object(_)) => f.atomic || f.shape.as_struct().is_some_and(|t| t.atomic),
+        (View::Field(f), Value::Array(_)) => f.atomic || matches!(f.list, ListType::Atomic),
+        (View::Shape(shape), Value::Object(_)) => shape.as_struct().is_some_and(|t| t.atomic),
+        _ => false,
+    }
+}
+
+/// The object after a list of `JSONPatch{…}`; as it was if a `test` in it failed.
+///
+/// Errors: upstream's words for a patch that does not apply.
+pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
+    let Val::List(items) = made else { return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned()) };
+    let mut operations = Vec::with_capacity(items.len());
+    for item in items.iter() {
+        let Val::Struct(parts) = item else {
+            let what = item.type_name();
+            return Err(format!("type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of {what}"));
+        };
+        let mut operation = Map::new();
+        for (field, value) in &parts.1 {
+            match (field.as_str(), value) {
+                ("op" | "path" | "from", Val::Text(text)) => drop(operation.insert(field.clone(), json!(text.as_ref()))),
+                ("value", value) => {
+                    let mut wrong = Vec::new();
+                    if let Val::Struct(parts) = value {
+                        misnamed(value, &parts.0, &mut wrong);
+                    }
+                    if !wrong.is_empty() {
+                        return Err(format!("type mismatch: {}", wrong.join("\n")));
+                    }
+                    let none = || "JSONPath valueExpression evaluated to a type that could not marshal to JSON".to_owned();
+                    operation.insert(field.clone(), value.to_json().ok_or_else(none)?);
+                }
+                (field, value) => return Err(format!("unexpected type {} for JSONPatchType '{field}' field", value.type_name())),
+            }
+        }
+        operations.push(Value::Object(operation));
+    }
+    schema::patch::operations(object, Value::Array(operations)).map(|out| out.unwrap_or_else(|| object.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::catalog::Catalog;
+    use schema::cel::admission::{Extras, names};
+    use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
+
+    use super::*;
+
+    fn made(text: &str) -> Val {
+        let program = Program::compile(text, &names(Extras::default())).unwrap();
+        program.run(&Surroundings::default(), &std::cell::Cell::new(OBJECT_BUDGET)).unwrap()
+    }
+
+    fn pod() -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i", "args": ["x"]}]}})
+    }
+
+    fn configure(text: &str) -> Result<Value, String> {
+        let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+        configured(of, &pod(), &made(text))
+    }
+
+    #[test]
+    fn a_configuration_is_merged_by_the_keys_of_lists() {
+        let text = "Object{metadata: Object.metadata{labels: {'c': 'd'}}, spec: Object.spec{containers: \
+                    [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', image: 'j'}]}}";
+        let out = configure(text).unwrap();
+        assert_eq!(out["metadata"]["labels"], json!({"a": "b", "c": "d"}));
+        assert_eq!(out["spec"]["containers"][0], json!({"name": "c", "image": "i", "args": ["x"], "imagePullPolicy": "Always"}));
+        assert_eq!(out["spec"]["containers"][1]["name"], "e");
+    }
+
+    #[test]
+    fn what_is_replaced_as_one_may_not_be_configured() {
+        let text = "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'c', args: ['y']}]}}";
+        let why = configure(text).unwrap_err();
+        assert!(
+            why.starts_with(
+                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.containers"
+            ),
+            "{why}"
+        );
+        let why = configure("Object{spec: Object.wrong{}}").unwrap_err();
+        assert_eq!(
+            why,
+            "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name path from root Object type"
+        );
+        assert!(configure("Object{spec: Object.spec{nothing: 1}}").unwrap_err().contains(".spec.nothing: field not declared in schema"));
+    }
+
+    #[test]
+    fn a_test_that_fails_leaves_the_object_as_it_was() {
+        let out =
+            patched(&pod(), &made("[JSONPatch{op: 'test', path: '/metadata/name', value: 'q'}, JSONPatch{op: 'remove', path: '/spec'}]"));
+        assert_eq!(out.unwrap(), pod());
+        let out = patched(&pod(), &made("[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('x/y'), value: 'z'}]"));
+        assert_eq!(out.unwrap()["metadata"]["labels"]["x/y"], "z");
+        assert!(patched(&pod(), &made("[JSONPatch{op: 'remove', path: '/nothing/here'}]")).unwrap_err().starts_with("JSON Patch: "));
+    }
+}

@@ -1,0 +1,314 @@
+//! ID tokens of issuers outside (OpenID Connect): verified with the keys that an issuer publishes, and turned into users by rules
+//! that flags (`oidc-*`) or an AuthenticationConfiguration give.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::time::Clock;
+use pki::jwt::unverified_claims;
+use schema::cel::value::Val;
+use schema::cel::{CALL_BUDGET, Program, Surroundings};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::AuthnError;
+use super::chain::{Authenticated, TokenAuthenticator};
+use crate::arguments::Oidc as Flags;
+use crate::user::UserInfo;
+use crate::webhook::call::Endpoint;
+use crate::webhook::client::{Identity, Webhooks};
+
+/// The issuer must answer within this.
+const ANSWER: Duration = Duration::from_secs(10);
+/// A key that is not known is looked for at the issuer this often at most.
+const REFETCH: Duration = Duration::from_secs(10);
+/// A token may be from this far ahead.
+const LEEWAY_SECS: i64 = 300;
+
+/// One issuer, and what its tokens say.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// As it stands in `iss`.
+    pub issuer_url: String,
+    /// Where the issuer describes itself, if that is not below its own address.
+    pub discovery_url: Option<String>,
+    /// Who vouches for the issuer's server, PEM; empty: the system's authorities.
+    pub ca_pem: String,
+    /// A token must be for one of them.
+    pub audiences: Vec<String>,
+    /// Algorithms that are taken.
+    pub signing_algs: Vec<String>,
+    /// What claims must say.
+    pub rules: Vec<Rule>,
+    /// The name.
+    pub username: Mapping,
+    /// Groups.
+    pub groups: Mapping,
+    /// The id.
+    pub uid: Mapping,
+    /// Further facts, by key.
+    pub extra: Vec<(String, Program)>,
+    /// What the user must be like: expressions over `user`, each with what is said when it does not hold.
+    pub user_rules: Vec<(Program, String)>,
+}
+
+/// What one claim must say.
+#[derive(Clone, Debug)]
+pub enum Rule {
+    /// A claim has this value.
+    Value(String, String),
+    /// An expression over `claims` holds; otherwise this is said.
+    Expression(Program, String),
+}
+
+/// Where a fact about the user comes from.
+#[derive(Clone, Debug, Default)]
+pub enum Mapping {
+    /// It is not known.
+    #[default]
+    None,
+    /// A claim, behind a prefix.
+    Claim(String, String),
+    /// An expression over `claims`.
+    Expression(Program),
+}
+
+impl Settings {
+    /// What the `oidc-*` flags say.
+    pub fn of_flags(flags: &Flags) -> Settings {
+        let claim = &flags.username_claim;
+        // Upstream: names from other claims than email carry the issuer, unless somebody chose.
+        let prefix = match flags.username_prefix.as_deref() {
+            Some("-") => String::new(),
+            Some(prefix) => prefix.to_owned(),
+            None if claim == "email" => String::new(),
+            None => format!("{}#", flags.issuer_url),
+        };
+        let groups = &flags.groups_claim;
+        Settings {
+            issuer_url: flags.issuer_url.clone(),
+            ca_pem: flags.ca_pem.clone(),
+            audiences: vec![flags.client_id.clone()],
+            signing_algs: flags.signing_algs.clone(),
+            rules: flags.required_claims.iter().map(|(k, v)| Rule::Value(k.clone(), v.clone())).collect(),
+            username: Mapping::Claim(claim.clone(), prefix),
+            groups: if groups.is_empty() { Mapping::None } else { Mapping::Claim(groups.clone(), flags.groups_prefix.clone()) },
+            ..Settings::default()
+        }
+    }
+
+    /// Who a token's claims speak of.
+    fn user(&self, claims: &Value, now: i64) -> Result<UserInfo, String> {
+        if !texts(&claims["aud"]).iter().any(|a| self.audiences.contains(a)) {
+            return Err(format!("oidc: verify token: oidc: expected audience in {:?} got {}", self.audiences, claims["aud"]));
+        }
+        let time = |field: &str| claims[field].as_f64().map(|t| t as i64);
+        if time("exp").is_none_or(|end| end <= now) {
+            return Err("oidc: verify token: oidc: token is expired".to_owned());
+        }
+        if time("nbf").is_some_and(|begin| begin > now + LEEWAY_SECS) {
+            return Err("oidc: verify token: oidc: current time is before the nbf (not before) time".to_owned());
+        }
+        let given = Val::from_json(claims);
+        let name = self.name(claims, &given)?;
+        for rule in &self.rules {
+            match rule {
+                Rule::Value(key, value) if claims[key] != value.as_str() => {
+                    return Err(format!("oidc: required claim {key} value does not match. Got = {}, want = {value}", claims[key]));
+                }
+                Rule::Expression(program, message) => holds(program, "claims", &given, message)?,
+                Rule::Value(..) => {}
+            }
+        }
+        let groups = match &self.groups {
+            Mapping::None => Vec::new(),
+            Mapping::Claim(claim, prefix) => texts(&claims[claim]).into_iter().map(|g| format!("{prefix}{g}")).collect(),
+            Mapping::Expression(program) => listed(&run(program, "claims", &given)?),
+        };
+        let uid = match &self.uid {
+            Mapping::None => String::new(),
+            Mapping::Claim(claim, _) => {
+                claims[claim].as_str().ok_or_else(|| format!("oidc: parse uid claim {claim:?}: claim not present"))?.to_owned()
+            }
+            Mapping::Expression(program) => text_of(run(program, "claims", &given)?, "uid")?,
+        };
+        let mut extra = BTreeMap::new();
+        for (key, program) in &self.extra {
+            let values = listed(&run(program, "claims", &given)?);
+            if !values.is_empty() {
+                extra.insert(key.clone(), values);
+            }
+        }
+        let user = UserInfo { name, uid, groups, extra };
+        let shown = Val::from_json(&json!({ "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra }));
+        for (program, message) in &self.user_rules {
+            holds(program, "user", &shown, message)?;
+        }
+        Ok(user)
+    }
+
+    fn name(&self, claims: &Value, given: &Val) -> Result<String, String> {
+        match &self.username {
+            Mapping::Claim(claim, prefix) => {
+                let name = claims[claim]
+                    .as_str()
+                    .filter(|n| !n.is_empty())
+                    .ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
+                if claim == "email" && claims["email_verified"] == false {
+                    return Err("oidc: email not verified".to_owned());
+                }
+                Ok(format!("{prefix}{name}"))
+            }
+            Mapping::Expression(program) => text_of(run(program, "claims", given)?, "username").and_then(|n| {
+                if n.is_empty() { Err("oidc: username claim expression evaluated to an empty string".to_owned()) } else { Ok(n) }
+            }),
+            Mapping::None => Err("oidc: no username mapping".to_owned()),
+        }
+    }
+}
+
+/// A claim as a list of texts: one text, or several.
+fn texts(v: &Value) -> Vec<String> {
+    match v {
+        Value::String(one) => vec![one.clone()],
+        Value::Array(many) => many.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn run(program: &Program, name: &str, value: &Val) -> Result<Val, String> {
+    let surroundings = Surroundings { values: vec![(name.to_owned(), value.clone())], ..Surroundings::default() };
+    let failed = |fault| format!("oidc: error evaluating claim expression: expression '{}' resulted in error: {fault}", program.text);
+    program.run(&surroundings, &Cell::new(CALL_BUDGET)).map_err(failed)
+}
+
+fn holds(program: &Program, name: &str, value: &Val, message: &str) -> Result<(), String> {
+    match run(program, name, value)? {
+        Val::Bool(true) => Ok(()),
+        _ if message.is_empty() => Err(format!("oidc: validation expression '{}' failed", program.text)),
+        _ => Err(format!("oidc: validation expression '{}' failed: {message}", program.text)),
+    }
+}
+
+fn text_of(value: Val, what: &str) -> Result<String, String> {
+    match value {
+        Val::Text(text) => Ok(text.to_string()),
+        other => Err(format!("oidc: error evaluating {what} claim expression: must return a string, got {}", other.type_name())),
+    }
+}
+
+/// Texts of a value: empty ones and null are none.
+fn listed(value: &Val) -> Vec<String> {
+    let texts = match value {
+        Val::Text(_) => std::slice::from_ref(value),
+        Val::List(items) => items.as_slice(),
+        _ => &[],
+    };
+    texts.iter().filter_map(|v| if let Val::Text(t) = v { Some(t.to_string()) } else { None }).filter(|t| !t.is_empty()).collect()
+}
+
+/// Keys of the issuer, as last seen.
+#[derive(Default)]
+struct Keys {
+    jwks: Option<Arc<Value>>,
+    fetched: Option<Instant>,
+}
+
+/// Authenticates ID tokens of one issuer.
+pub struct Jwt {
+    settings: Settings,
+    webhooks: Arc<Webhooks>,
+    clock: Clock,
+    keys: tokio::sync::Mutex<Keys>,
+}
+
+impl Jwt {
+    /// Keys are fetched when the first token comes.
+    pub fn new(settings: Settings, webhooks: Arc<Webhooks>, clock: Clock) -> Jwt {
+        Jwt { settings, webhooks, clock, keys: tokio::sync::Mutex::default() }
+    }
+
+    async fn get(&self, url: &str) -> Result<Value, String> {
+        let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..Endpoint::from_url(url)? };
+        let (nobody, headers) = (Identity::default(), http::HeaderMap::new());
+        let asked = self.webhooks.send_with(http::Method::GET, &endpoint, &nobody, headers, ANSWER);
+        let answer = asked.await.map_err(|err| err.to_string())?;
+        if !answer.status().is_success() {
+            return Err(format!("{url}: {}", answer.status()));
+        }
+        serde_json::from_slice(answer.body()).map_err(|err| format!("{url}: {err}"))
+    }
+
+    async fn fetch(&self) -> Result<Value, String> {
+        let issuer = &self.settings.issuer_url;
+        let own = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+        let discovery = self.get(&self.settings.discovery_url.clone().unwrap_or_else(own)).await?;
+        if discovery["issuer"] != issuer.as_str() {
+            return Err(format!(
+                "oidc: issuer did not match the issuer returned by provider, expected {issuer:?} got {}",
+                discovery["issuer"]
+            ));
+        }
+        self.get(discovery["jwks_uri"].as_str().unwrap_or_default()).await
+    }
+
+    /// Claims of a token whose signature is good.
+    async fn verified(&self, token: &str) -> Result<Value, String> {
+        let mut keys = self.keys.lock().await;
+        if let Some(jwks) = &keys.jwks
+            && let Ok(claims) = pki::jwk::verify(token, jwks, &self.settings.signing_algs)
+        {
+            return Ok(claims);
+        }
+        if keys.fetched.is_none_or(|at| at.elapsed() >= REFETCH) {
+            keys.fetched = Some(Instant::now());
+            keys.jwks = Some(Arc::new(self.fetch().await?));
+        }
+        let jwks = keys.jwks.clone().ok_or("oidc: authenticator not initialized")?;
+        pki::jwk::verify(token, &jwks, &self.settings.signing_algs).map_err(|err| format!("oidc: verify token: {err}"))
+    }
+}
+
+#[async_trait]
+impl TokenAuthenticator for Jwt {
+    async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, AuthnError> {
+        // Not ours to judge: tokens of other issuers go to the next authenticator.
+        if unverified_claims(token).is_none_or(|claims| claims["iss"] != self.settings.issuer_url.as_str()) {
+            return Ok(None);
+        }
+        let claims = self.verified(token).await.map_err(AuthnError)?;
+        let user = self.settings.user(&claims, self.clock.now().as_second()).map_err(AuthnError)?;
+        Ok(Some(Authenticated { user, audiences: audiences.to_vec() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags() -> Flags {
+        Flags {
+            issuer_url: "https://i".into(),
+            client_id: "c".into(),
+            username_claim: "sub".into(),
+            groups_claim: "groups".into(),
+            groups_prefix: "oidc:".into(),
+            ..Flags::default()
+        }
+    }
+
+    #[test]
+    fn a_name_carries_its_issuer_unless_somebody_chose_a_prefix() {
+        let claims = json!({ "iss": "https://i", "aud": ["c"], "exp": 60, "sub": "bob", "groups": ["dev"] });
+        let user = Settings::of_flags(&flags()).user(&claims, 0).unwrap();
+        assert_eq!((user.name.as_str(), user.groups[0].as_str()), ("https://i#bob", "oidc:dev"));
+        let chosen = Flags { username_prefix: Some("-".into()), ..flags() };
+        assert_eq!(Settings::of_flags(&chosen).user(&claims, 0).unwrap().name, "bob");
+        assert!(Settings::of_flags(&flags()).user(&claims, 60).unwrap_err().contains("expired"));
+        let other = json!({ "iss": "https://i", "aud": "d", "exp": 60, "sub": "bob" });
+        assert!(Settings::of_flags(&flags()).user(&other, 0).unwrap_err().contains("expected audience"));
+    }
+}
