@@ -286,7 +286,8 @@ impl Base {
         let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
-        let tls = pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
+        let tls =
+            pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
         let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
         let mut listener = listener.map_err(|source| ServerError::Listen { addr, source })?;
         if let Some(store) = &datastore.embedded {

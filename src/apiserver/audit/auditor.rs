@@ -111,7 +111,9 @@ impl Auditor {
             header("x-forwarded-for").split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
         ips.push(conn.peer.ip().to_string());
         let head = json!({
-            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id, "requestURI": parts.uri.to_string(),
+            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id,
+            // HTTP/2 names the host in the URI too.
+            "requestURI": parts.uri.path_and_query().map(http::uri::PathAndQuery::as_str),
             "verb": a.verb, "user": *a.user, "sourceIPs": ips, "userAgent": header("user-agent"), "requestReceivedTimestamp": rfc3339_micros(received),
         });
         let record = Record { verdict, received, head };

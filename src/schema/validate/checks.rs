@@ -26,13 +26,6 @@ pub(super) fn invalid_each(path: &str, value: impl Into<Value>, messages: Vec<St
     errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, value.clone(), m)));
 }
 
-/// The text must be there.
-pub(super) fn required_text(value: &Value, path: &str, field: &str, errors: &mut Errors) {
-    if read::text(value, field).is_empty() {
-        errors.push(FieldError::required(join(path, field), ""));
-    }
-}
-
 /// The number may not be negative.
 pub(super) fn not_negative(value: &Value, path: &str, field: &str, errors: &mut Errors) {
     if let Some(n) = read::integer(value, field).filter(|n| *n < 0) {
