@@ -122,7 +122,11 @@ pub(crate) fn node_ip() -> Result<IpAddr, HostError> {
         return Ok(addr.ip());
     }
     let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
-    let ipv4 = addresses.filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));
+    // The pod network's own links outlive us: their addresses are nobody's way to this machine.
+    let ours = |name: &str| name == "cni0" || name.starts_with("flannel") || name.starts_with("veth");
+    let ipv4 = addresses
+        .filter(|interface| !ours(&interface.interface_name))
+        .filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));
     let mut usable = ipv4.filter(|ip| !ip.is_loopback() && !matches!(ip, IpAddr::V4(v4) if v4.is_link_local()));
     usable.next().ok_or(HostError::NoAddress)
 }

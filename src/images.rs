@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// `ctr` unpacks some 25 MB; a slow SD card needs a while.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(120);
+/// `ctr` unpacks some 25 MB; a slow SD card, or an emulated machine, needs a while.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(900);
 /// Names of the binary in the layer; each is a role (main.rs).
 const NAMES: [&str; 2] = ["pause", "coredns"];
 /// Spec: POSIX pax, "ustar Interchange Format".

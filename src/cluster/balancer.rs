@@ -117,6 +117,8 @@ impl Balancer {
         });
         if changed {
             info!(servers = ?servers, "servers of the cluster");
+        }
+        if changed || !self.file.exists() {
             files::write_atomic(&self.file, &text, 0o600)?;
         }
         Ok(())

@@ -1,10 +1,12 @@
 //! The folder of images: archives are imported and lists pulled, at start and as they come, and what they bring is never collected.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +18,6 @@ use base::task::Group;
 use base::time::Stopwatch;
 use k8s_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
-use tokio::process::Command;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -202,15 +203,8 @@ async fn import(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
     let socket = &node.runtime.socket;
     let listed = async || catalog::list(socket).await.map_err(|err| format!("cannot list images: {err}"));
     let before = listed().await?;
-    let file = fs::File::open(path).map_err(|err| err.to_string())?;
-    let mut ctr = Command::new("ctr");
-    ctr.env("PATH", &node.config.search_path).arg("--address").arg(socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
-    let run = ctr.stdin(Stdio::from(file)).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).output();
-    let slow = |_| format!("ctr did not finish within {} s", IMPORT_TIMEOUT.as_secs());
-    let output = tokio::time::timeout(IMPORT_TIMEOUT, run).await.map_err(slow)?.map_err(|err| format!("cannot run ctr: {err}"))?;
-    if !output.status.success() {
-        return Err(format!("ctr refused it: {}", String::from_utf8_lossy(&output.stderr).trim()));
-    }
+    let (path, socket_of_ctr, search_path) = (path.to_owned(), socket.clone(), node.config.search_path.clone());
+    Group::blocking(move || feed(&path, &socket_of_ctr, &search_path)).await.map_err(|err| Chain(&err).to_string())??;
     // What is new or was written since: an archive writes every image it names, also one that was there.
     let brought: BTreeSet<String> = listed()
         .await?
@@ -220,6 +214,33 @@ async fn import(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
         .filter(|name| !name.starts_with("sha256:"))
         .collect();
     if brought.is_empty() { Err("it holds no named image".to_owned()) } else { Ok(brought) }
+}
+
+/// Has `ctr` import an archive; that of containerd 1.6 reads plain ones only, so they are unpacked on the way.
+fn feed(path: &Path, socket: &Path, search_path: &OsStr) -> Result<(), String> {
+    let file = fs::File::open(path).map_err(|err| err.to_string())?;
+    let mut start = [0; 4];
+    let known = file.read_at(&mut start, 0).map_err(|err| err.to_string())?;
+    // By what it is, not by what it is called.
+    let mut archive: Box<dyn Read> = match &start[..known] {
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(file)),
+        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(zstd::stream::read::Decoder::new(file).map_err(|err| err.to_string())?),
+        _ => Box::new(file),
+    };
+    let limit = format!("{}s", IMPORT_TIMEOUT.as_secs());
+    let mut ctr = Command::new("ctr");
+    ctr.env("PATH", search_path).arg("--address").arg(socket).args(["--timeout", &limit, "--namespace", "k8s.io", "images", "import", "-"]);
+    let spawned = ctr.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|err| format!("cannot run ctr: {err}"))?;
+    let mut to = child.stdin.take().ok_or("ctr takes no input")?;
+    // A broken pipe is ctr's refusal, which it explains itself.
+    let copied = io::copy(&mut archive, &mut to);
+    drop(to);
+    let output = child.wait_with_output().map_err(|err| format!("cannot wait for ctr: {err}"))?;
+    if !output.status.success() {
+        return Err(format!("ctr refused it: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    copied.map(drop).map_err(|err| format!("it cannot be read: {err}"))
 }
 
 /// Names in a list, one a line.

@@ -104,6 +104,11 @@ pub fn server_config_by(policy: &Policy, certs: Arc<CertStore>, clients: Option<
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(certs);
+    if clients.is_some() {
+        // A resumed session brings the client certificate of the first one back: after a renewal that is the old one, and it ends.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
 }
@@ -120,10 +125,15 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
 pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, PkiError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
     let builder = builder.with_root_certificates(servers.roots());
+    let shows_one = cert.is_some();
     let mut config = match cert {
         Some(cert) => builder.with_client_cert_resolver(cert),
         None => builder.with_no_client_auth(),
     };
+    if shows_one {
+        // A resumed session stands for the certificate it began with, which may have been renewed since.
+        config.resumption = rustls::client::Resumption::disabled();
+    }
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
 }

@@ -212,6 +212,8 @@ impl Daemon {
             .arg("--config")
             .arg(&self.config_file)
             .env("PATH", &self.search_path)
+            // systemd listens to us alone.
+            .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(failed)?)
             .stderr(log)
