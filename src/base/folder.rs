@@ -38,7 +38,7 @@ impl FolderWatch {
 
     fn down_to(root: &Path, depth_max: usize) -> io::Result<FolderWatch> {
         let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        let watch = FolderWatch { root: root.to_owned(), depth_max, fd: AsyncFd::new(fd)? };
+        let watch = FolderWatch { root: root.to_owned(), depth_max, fd: crate::sys::watched(fd)? };
         watch.add(root, 0)?;
         Ok(watch)
     }

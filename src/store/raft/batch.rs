@@ -136,7 +136,12 @@ async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Att
 
 async fn propose_there(node: &Node, parcel: &mut Parcel, leader: u64, term: u64, deadline: Instant) -> Attempt {
     let batch = node.pending.batch(parcel, term);
-    match timeout_at(deadline, node.peers.propose(leader, &batch)).await {
+    let answer = tokio::select! {
+        answer = timeout_at(deadline, node.peers.propose(leader, &batch)) => answer,
+        // A leader that sleeps answers nobody: another one is known long before the call is given up.
+        _ = node.leader_changed((Some(leader), term)) => return Attempt::Sent,
+    };
+    match answer {
         Ok(Ok(Proposed::Refused)) => Attempt::Refused,
         // Without an answer nobody knows: it counts as sent until a later term shows that it is lost.
         Ok(Ok(Proposed::Taken) | Err(_)) | Err(_) => Attempt::Sent,

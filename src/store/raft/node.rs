@@ -133,7 +133,11 @@ impl Node {
         let index = self.by_leader(deadline, || async {
             match self.leader() {
                 (Some(leader), _) if leader == self.id => self.confirmed_index().await,
-                (Some(leader), _) => self.peers.ask(leader, &ReadIndex(())).await?.map_err(Error::from),
+                (Some(leader), term) => tokio::select! {
+                    answer = self.peers.ask(leader, &ReadIndex(())) => answer?.map_err(Error::from),
+                    // A leader that sleeps answers nobody: another one is known long before the call is given up.
+                    _ = self.leader_changed((Some(leader), term)) => Err(Error::NotLeader { leader: None }),
+                },
                 (None, _) => Err(Error::NotLeader { leader: None }),
             }
         });
