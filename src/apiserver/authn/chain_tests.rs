@@ -30,6 +30,7 @@ fn world() -> World {
         service_ips: Vec::new(),
         cluster_domain: "cluster.local".to_owned(),
         tls_sans: Vec::new(),
+        leaf_life: pki::authority::LEAF_LIFE,
     };
     World { pki: Pki::load_or_create(dir.path(), options).unwrap(), clock, _dir: dir }
 }
