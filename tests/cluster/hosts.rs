@@ -106,7 +106,15 @@ impl Host {
             "init",
         ];
         let log = fs::File::create(dir.join("init.log")).unwrap();
-        let init = Command::new("unshare").args(unshare).arg(name).arg(&ready).arg(number.to_string()).stdin(Stdio::null()).stderr(log).spawn().unwrap();
+        let init = Command::new("unshare")
+            .args(unshare)
+            .arg(name)
+            .arg(&ready)
+            .arg(number.to_string())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
         let limit = MAKE_LIMIT;
         wait_for(&format!("machine {name}"), limit, || {
             ready.exists().then_some(()).ok_or_else(|| fs::read_to_string(dir.join("init.log")).unwrap())

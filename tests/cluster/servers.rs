@@ -131,7 +131,16 @@ fn a_pod(servers: &[Server], agent: &Host) {
     assert!(made.ok, "{}", made.text);
     let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
     agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
-    let made = servers[1].kubectl(&["run", "web", "--image=kedge.local/busybox:1", "--image-pull-policy=Never", "--command", "--", "sleep", "1000"]);
+    let made = servers[1].kubectl(&[
+        "run",
+        "web",
+        "--image=kedge.local/busybox:1",
+        "--image-pull-policy=Never",
+        "--command",
+        "--",
+        "sleep",
+        "1000",
+    ]);
     assert!(made.ok, "{}", made.text);
     for server in servers {
         reaches_the_pod(server, agent);
