@@ -189,7 +189,7 @@ async fn run(plan: Plan) -> Result<(), ServerError> {
     let groups =
         Groups { workers: root.child("workers"), serving: root.child("api"), storage: root.child("store"), port: root.child("port") };
     let order = [groups.workers.clone(), groups.serving.clone(), groups.storage.clone(), groups.port.clone(), root];
-    life::live("kedge", build(&plan, &groups), order, fatal).await
+    Box::pin(life::live("kedge", build(&plan, &groups), order, fatal)).await
 }
 
 /// Builds every room in the order of the road, each on what was built before.

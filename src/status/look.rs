@@ -70,7 +70,7 @@ fn field(pid: u32, file: &str, name: &str) -> Option<u64> {
 }
 
 fn mib(bytes: u64) -> String {
-    format!("{}.{} MiB", bytes >> 20, (bytes & 0xf_ffff) * 10 >> 20)
+    format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20)
 }
 
 fn version(report: &mut Report, role: &str, pid: Option<u32>) {
@@ -253,7 +253,7 @@ fn disk(report: &mut Report, data_dir: &Path) {
     let place: PathBuf = data_dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/")).to_owned();
     let Ok(stat) = rustix::fs::statvfs(&place) else { return };
     let (all, free) = (stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize);
-    let percent = if all == 0 { 100 } else { free * 100 / all };
+    let percent = (free * 100).checked_div(all).unwrap_or(100);
     report.add(
         "disk",
         vec![format!("{} of {} free ({percent} %) at {}", mib(free), mib(all), place.display())],

@@ -89,7 +89,7 @@ fn read_labels(text: &str) -> BTreeMap<&str, String> {
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range; fractions are cut off")]
 fn whole(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
-    (number >= 0.0 && number < 9e18).then_some(number as u64)
+    (0.0..9e18).contains(&number).then_some(number as u64)
 }
 
 /// Seconds with a fraction, or in Go's short form `1.5e+09`, as nanoseconds.

@@ -146,7 +146,7 @@ impl Worker {
         let Some(sandbox) = self.observed.sandbox().cloned() else { return Err(Problem::new("ContainerCreating", "no sandbox")) };
         let sandbox_config = self.sandbox_config(sandbox.attempt);
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
-        self.image_volumes(spec, &role.field(&spec.name), &sandbox_config).await?;
+        Box::pin(self.image_volumes(spec, &role.field(&spec.name), &sandbox_config)).await?;
         let config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
         let cri = self.node.runtime.cri.clone();
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
