@@ -23,6 +23,7 @@ if [ "${1:-}" = tests ]; then
     want etcdctl etcd-client
     want sqlite3 sqlite3
     want shellcheck shellcheck
+    want openssl openssl
 fi
 if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || die "missing packages:$missing. Run as root, or: sudo apt-get install$missing"

@@ -70,12 +70,7 @@ impl Keeper {
             }
             loop {
                 let wait = self.round(&recorder);
-                let changed = async {
-                    match &watch {
-                        Ok(watch) => watch.changed().await,
-                        Err(_) => std::future::pending().await,
-                    }
-                };
+                let changed = FolderWatch::changed_if(&watch);
                 // Cancel safe: everything is looked at anew.
                 tokio::select! {
                     () = changed => {}

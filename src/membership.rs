@@ -91,9 +91,15 @@ pub(crate) fn end_when_removed(store: Arc<Store>, db: PathBuf, group: &Group) {
 
 async fn remove(store: &Store, name: &str) {
     for _ in 0..TRIES {
-        let members = store.members().await.unwrap_or_default();
-        let Some(member) = members.iter().find(|member| member.name == name && member.id != store.member_id()) else { return };
-        match store.remove(member.id).await {
+        // A store that cannot say who its members are (a leader just went) is asked again: the Node is deleted once only.
+        let tried = match store.members().await {
+            Ok(members) => match members.iter().find(|member| member.name == name && member.id != store.member_id()) {
+                Some(member) => store.remove(member.id).await,
+                None => return,
+            },
+            Err(err) => Err(err),
+        };
+        match tried {
             Ok(()) => {
                 info!(node = name, "the node was deleted: its server is a member of the store no more");
                 return warn_of_two(store).await;

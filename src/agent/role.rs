@@ -357,12 +357,7 @@ fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
                 }
             }
             let left = Duration::from_secs(u64::try_from(renewal.left_secs()).unwrap_or(0).max(1));
-            let changed = async {
-                match &watch {
-                    Ok(watch) => watch.changed().await,
-                    Err(_) => std::future::pending().await,
-                }
-            };
+            let changed = base::folder::FolderWatch::changed_if(&watch);
             // Cancel safe: everything is looked at anew.
             tokio::select! {
                 () = changed => {}

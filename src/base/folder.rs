@@ -82,6 +82,14 @@ impl FolderWatch {
         let _told_all_the_same = tokio::time::timeout(PATIENCE, quiet).await;
     }
 
+    /// [`FolderWatch::changed`] of a folder that perhaps could not be watched: then it never tells.
+    pub async fn changed_if(watch: &io::Result<FolderWatch>) {
+        match watch {
+            Ok(watch) => watch.changed().await,
+            Err(_) => std::future::pending().await,
+        }
+    }
+
     async fn heard(&self) {
         loop {
             let Ok(mut ready) = self.fd.readable().await else { return std::future::pending().await };

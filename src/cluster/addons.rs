@@ -97,12 +97,7 @@ impl Keeper {
             }
             self.round().await;
             let next = self.retries.values().map(|(at, _)| *at).min();
-            let changed = async {
-                match &watch {
-                    Ok(watch) => watch.changed().await,
-                    Err(_) => std::future::pending().await,
-                }
-            };
+            let changed = FolderWatch::changed_if(&watch);
             let due = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,

@@ -107,12 +107,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
             let well = round(&node, &dir).await;
             node.preload.0.send_replace(true);
             let due = async { if well { std::future::pending().await } else { tokio::time::sleep(backoff.next(&node.rng)).await } };
-            let changed = async {
-                match &watch {
-                    Ok(watch) => watch.changed().await,
-                    Err(_) => std::future::pending().await,
-                }
-            };
+            let changed = FolderWatch::changed_if(&watch);
             // Cancel safe: the folder is read whole in the next turn.
             tokio::select! {
                 () = changed => {}

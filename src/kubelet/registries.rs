@@ -96,10 +96,7 @@ pub(crate) fn follow(node: Arc<Node>, group: &Group) {
                     said = Some(why);
                 }
             }
-            match &watch {
-                Ok(watch) => watch.changed().await,
-                Err(_) => std::future::pending().await,
-            }
+            FolderWatch::changed_if(&watch).await;
         }
     });
 }

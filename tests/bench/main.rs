@@ -28,7 +28,7 @@ use crate::report::{Report, Row, ms, p50, percentile};
 const PART_LIMIT: Duration = Duration::from_secs(180);
 /// Budgets of the design that are not measured here, and why.
 const ELSEWHERE: [(&str, &str); 3] = [
-    ("agent alone ≤ 20 MB", "kedge agent is not there yet"),
+    ("agent alone ≤ 20 MB", "wants a second machine; not part of this run"),
     ("90 pods at once", "takes minutes; not part of this run"),
     ("5,000 simulated nodes", "wants a machine of its own"),
 ];

@@ -17,28 +17,8 @@ use crate::validate::error::{FieldError, Kind};
 
 const OUT_OF_BUDGET: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
 const MESSAGE_BYTES_MAX: usize = 5120;
-const KEYWORDS: [&str; 20] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-];
+/// Words of the language that are no identifiers and not on the parser's list of reserved ones.
+const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// One rule.
 #[derive(Debug)]
@@ -56,7 +36,7 @@ pub struct Rule {
 
 /// The name of a property in an expression; `None` if none can name it.
 pub fn escaped(name: &str) -> Option<String> {
-    if KEYWORDS.contains(&name) {
+    if KEYWORDS.contains(&name) || crate::cel::syntax::is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let mut chars = name.chars();
