@@ -40,4 +40,5 @@ release: ## the static binary for this machine
 	@sh scripts/bin-path.sh release
 
 release-all: release ## and for 64-bit ARM
+	@sh scripts/setup.sh aarch64-unknown-linux-musl
 	@sh scripts/build.sh release aarch64-unknown-linux-musl

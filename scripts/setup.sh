@@ -1,7 +1,15 @@
 #!/bin/sh
-# Installs what the build and the tests need from the distribution's packages; what is there already is left alone.
+# Installs what the build needs from the distribution's packages: setup.sh [tests | TRIPLE], with what the tests or a build for
+# TRIPLE need besides. What is there already is left alone.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
+
+triple=$(target_triple)
+case ${1:-} in
+'' | tests) ;;
+*-unknown-linux-musl) triple=$1 ;;
+*) die "setup.sh: no such set of packages: $1 (want 'tests' or a target triple)" ;;
+esac
 
 missing=
 want() { # want COMMAND PACKAGE
@@ -25,6 +33,15 @@ if [ "${1:-}" = tests ]; then
     want shellcheck shellcheck
     want openssl openssl
 fi
+case $triple in
+"$(target_triple)") ;;
+aarch64-*)
+    want aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    # Its headers are only recommended by the compiler's package.
+    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing="$missing libc6-dev-arm64-cross"
+    ;;
+*) die "no cross build for $triple" ;;
+esac
 if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || die "missing packages:$missing. Run as root, or: sudo apt-get install$missing"
     command -v apt-get >/dev/null 2>&1 || die "missing tools; install these Debian packages' equivalents:$missing"
@@ -34,7 +51,6 @@ if [ -n "$missing" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 command -v cargo >/dev/null 2>&1 || die "no Rust toolchain: install rustup (Debian: apt-get install rustup) and run 'rustup default stable'"
-triple=$(target_triple)
 if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
     say "adding the Rust target $triple"
     rustup target add "$triple"
