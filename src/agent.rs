@@ -1,5 +1,6 @@
 //! The node's half: kubelet with its server, CNI, the service proxy.
 
+pub(crate) mod addresses;
 pub(crate) mod role;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use cni::{Conflist, conflist};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kubelet::config::{Config as KubeletConfig, RuntimeChoice};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::images::{ImageError, SystemImages};
@@ -25,7 +27,7 @@ use crate::images::{ImageError, SystemImages};
 pub(crate) struct AgentConfig {
     pub(crate) data_dir: PathBuf,
     pub(crate) node_name: String,
-    pub(crate) node_ips: Vec<IpAddr>,
+    pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) node_external_ips: Vec<IpAddr>,
     pub(crate) kubelet_port: u16,
     pub(crate) cluster_cidr: IpNet,

@@ -1,11 +1,13 @@
 //! Certificates: kept young while a server runs, shown and rotated by `kedge certificate`.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::clock_set::ClockSet;
 use base::files::{self, FileError};
 use base::folder::FolderWatch;
 use base::task::Group;
@@ -18,6 +20,7 @@ use pki::error::PkiError;
 use pki::leaf::Leaf;
 use pki::server::Pki;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
@@ -56,17 +59,23 @@ pub(crate) struct Keeper {
     pub(crate) node_name: String,
     pub(crate) client: kube::Client,
     pub(crate) clock: Clock,
+    /// The node's addresses, which certificates name.
+    pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
 }
 
 impl Keeper {
     /// Renews each certificate at two thirds of its life, and at once one whose files are taken away; whoever shows it shows the
     /// new one from the next handshake on.
-    pub(crate) fn start(self, group: &Group) {
+    pub(crate) fn start(mut self, group: &Group) {
         let recorder = Recorder::new(self.client.clone(), "kedge-certificates", &self.node_name, group);
         group.spawn("certificates", async move {
             let watch = FolderWatch::new(&self.dir);
             if let Err(err) = &watch {
                 warn!(path = %self.dir.display(), err = %err, "cannot watch certificates: rotating them takes a restart");
+            }
+            let clock = ClockSet::listen();
+            if let Err(err) = &clock {
+                warn!(err = %err, "cannot hear of changes of the clock: certificates are looked at twice a day");
             }
             loop {
                 let wait = self.round(&recorder);
@@ -74,6 +83,9 @@ impl Keeper {
                 // Cancel safe: everything is looked at anew.
                 tokio::select! {
                     () = changed => {}
+                    // A machine that began in 1970 finds its certificates ended when it learns the time.
+                    () = ClockSet::next_if(&clock) => {}
+                    Ok(()) = self.node_ips.changed() => self.pki.set_node_ips(self.node_ips.borrow_and_update().clone()),
                     () = tokio::time::sleep(wait) => {}
                 }
             }

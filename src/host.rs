@@ -77,6 +77,11 @@ pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
+/// The address with which this host begins its way to the rest of the world. The other end is a documentation address (RFC 5737).
+pub(crate) fn ip_of_default_route() -> Option<IpAddr> {
+    ip_towards(([192, 0, 2, 1], 9).into())
+}
+
 /// Labels of `--node-label`.
 pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
     let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
@@ -110,20 +115,12 @@ pub(crate) fn check_node_name(name: &str) -> Result<(), HostError> {
 
 /// The address from which this host reaches others: that of its default route, else the first one that is not loopback.
 pub(crate) fn node_ip() -> Result<IpAddr, HostError> {
-    // Connecting a UDP socket sends nothing; it only asks the kernel for a route. The address is a documentation one (RFC 5737).
-    let by_route = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    });
-    if let Ok(addr) = by_route
-        && !addr.ip().is_unspecified()
-        && !addr.ip().is_loopback()
-    {
-        return Ok(addr.ip());
+    if let Some(ip) = ip_of_default_route() {
+        return Ok(ip);
     }
     let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
     // The pod network's own links outlive us: their addresses are nobody's way to this machine.
-    let ours = |name: &str| name == "cni0" || name.starts_with("flannel") || name.starts_with("veth");
+    let ours = |name: &str| name == "cni0" || name.starts_with("kedge.") || name.starts_with("flannel") || name.starts_with("veth");
     let ipv4 = addresses
         .filter(|interface| !ours(&interface.interface_name))
         .filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));

@@ -24,7 +24,12 @@ const RETRY: Duration = Duration::from_secs(5);
 const TRIES: usize = 60;
 
 /// Tells where the other servers are (`host:port`), as the endpoints of the service `kubernetes` say.
-pub(crate) fn follow_servers(tell: watch::Sender<Vec<String>>, own: String, informers: &Informers, group: &Group) {
+pub(crate) fn follow_servers(
+    tell: watch::Sender<Vec<String>>,
+    own: impl Fn() -> String + Send + 'static,
+    informers: &Informers,
+    group: &Group,
+) {
     let slices = informers.get::<EndpointSlice>();
     group.spawn("servers", async move {
         let mut changes = slices.changes();
@@ -32,6 +37,7 @@ pub(crate) fn follow_servers(tell: watch::Sender<Vec<String>>, own: String, info
         loop {
             if let Some(slice) = slices.get("default", "kubernetes") {
                 let mut servers = addresses_of(&slice);
+                let own = own();
                 servers.retain(|server| *server != own);
                 tell.send_if_modified(|now| {
                     let changed = *now != servers;

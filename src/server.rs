@@ -108,6 +108,9 @@ struct Plan {
 
 fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
     let bad = |reason: String| ServerError::Flag { flag, reason };
+    if text.contains(',') {
+        return Err(bad(format!("'{text}': two families (dual stack) are not supported yet; give one IPv4 range")));
+    }
     let cidr: IpNet = text.parse().map_err(|_| bad(format!("'{text}' is not an address range such as 10.42.0.0/16")))?;
     match cidr {
         IpNet::V4(v4) if v4.prefix_len() <= 24 => Ok(IpNet::V4(v4.trunc())),
@@ -151,6 +154,27 @@ impl Plan {
             controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg).map_err(ServerError::Argument)?,
             args,
         })
+    }
+
+    /// This machine's addresses, and the one that others reach it by, from now on: those that no flag names follow the machine.
+    fn follow_ips(&self, group: &Group) -> (watch::Receiver<Vec<IpAddr>>, watch::Receiver<IpAddr>) {
+        let (tell, advertised) = watch::channel(self.advertise);
+        let [first] = self.node_ips.as_slice() else { return (agent::addresses::fixed(self.node_ips.clone(), group), advertised) };
+        if !self.args.node.node_ip.is_empty() {
+            return (agent::addresses::fixed(self.node_ips.clone(), group), advertised);
+        }
+        let node_ips = agent::addresses::follow(*first, host::ip_of_default_route, group);
+        if *first == self.advertise {
+            let mut changes = node_ips.clone();
+            group.spawn("advertised-address", async move {
+                while changes.changed().await.is_ok() {
+                    let now = changes.borrow_and_update().first().copied();
+                    now.map(|now| tell.send_replace(now));
+                }
+                std::future::pending::<()>().await;
+            });
+        }
+        (node_ips, advertised)
     }
 
     /// `host:port` where other servers and nodes reach this one.
@@ -198,12 +222,13 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     // Hashing some 25 MB goes on beside the start of the store and the API.
     let images = Group::blocking(SystemImages::of_this_program);
     let base = Base::build(plan, groups, &clock, &rng).await?;
+    let (node_ips, advertised) = plan.follow_ips(&groups.port);
     let pki = &base.pki;
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
     let ways = Ways { tunnels: Arc::clone(&tunnels), relay };
-    let server = api_server(plan, pki, ways, Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
+    let server = api_server(plan, pki, ways, advertised.clone(), Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let parts = front::Parts {
@@ -223,7 +248,8 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let workers = &groups.workers;
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let images = images.await.map_err(LifeError::from)?;
-    membership::follow_servers(tell_servers, plan.address(), &informers, workers);
+    let port = plan.args.https_listen_port;
+    membership::follow_servers(tell_servers, move || SocketAddr::new(*advertised.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
         membership::end_when_removed(Arc::clone(store), plan.args.data_dir.join("server/db"), workers);
@@ -231,14 +257,10 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     lead(plan, &base, images.as_ref().ok(), &clients, &informers, workers);
     if !plan.args.disable_agent {
         front::own_identity(&plan.node_name, &plan.args.data_dir, &supervisor).await?;
-        let reach = NodeReach {
-            name: plan.node_name.clone(),
-            ips: plan.node_ips.clone(),
-            port: plan.args.node.kubelet_port,
-            nodes: informers.get(),
-        };
+        let reach =
+            NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
-        let config = agent_config(plan, pki, images)?;
+        let config = agent_config(plan, pki, images, node_ips.clone())?;
         addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
         agent::build(config, node, &informers, workers).await?;
@@ -250,6 +272,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         client: clients.for_user(identity::SUPERVISOR),
         clock,
         pki: Arc::clone(pki),
+        node_ips,
     };
     keeper.start(workers);
     Ok(())
@@ -387,6 +410,7 @@ async fn api_server(
     plan: &Plan,
     pki: &Arc<Pki>,
     ways: Ways,
+    advertised: watch::Receiver<IpAddr>,
     store: Arc<dyn store::Storage>,
     clock: &Clock,
     rng: &Rng,
@@ -403,7 +427,7 @@ async fn api_server(
         Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
-        advertise_address: plan.advertise,
+        advertise_address: advertised,
         advertise_port: plan.args.https_listen_port,
         service_cidrs: vec![plan.service_cidr],
         node_ports: first..=last,
@@ -492,7 +516,12 @@ fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&SystemImages>) 
     }
 }
 
-fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>) -> Result<AgentConfig, ServerError> {
+fn agent_config(
+    plan: &Plan,
+    pki: &Pki,
+    images: Result<SystemImages, ImageError>,
+    node_ips: watch::Receiver<Vec<IpAddr>>,
+) -> Result<AgentConfig, ServerError> {
     let images = match images {
         Ok(images) => Some(images),
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
@@ -502,7 +531,7 @@ fn agent_config(plan: &Plan, pki: &Pki, images: Result<SystemImages, ImageError>
     Ok(AgentConfig {
         data_dir: plan.args.data_dir.clone(),
         node_name: plan.node_name.clone(),
-        node_ips: plan.node_ips.clone(),
+        node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),
         kubelet_port: plan.args.node.kubelet_port,
         cluster_cidr: plan.cluster_cidr,

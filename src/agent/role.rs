@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::chain::Chain;
+use base::clock_set::ClockSet;
 use base::files::{self, FileError};
 use base::rng::Rng;
 use base::task::Group;
@@ -22,7 +23,7 @@ use cluster::refusal::Refusal;
 use cluster::supervisor::addresses_of;
 use cluster::tunnel::{Keeper, Reach, split};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use pki::error::PkiError;
 use pki::node_key::NodeKey;
@@ -30,7 +31,7 @@ use pki::token::JoinToken;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{AgentConfig, AgentError, NetworkChoice};
+use super::{AgentConfig, AgentError, NetworkChoice, addresses};
 use crate::cli::{self, AgentArgs};
 use crate::front::Given;
 use crate::host::{self, HostError};
@@ -51,6 +52,8 @@ pub(crate) enum RoleError {
     NotRoot,
     #[error("--server: {0}")]
     Server(String),
+    #[error("--kubelet-arg: {0}")]
+    KubeletArg(String),
     #[error("--token: {0}")]
     Token(PkiError),
     #[error("cannot join: {0}")]
@@ -92,6 +95,9 @@ struct Plan {
     node_name: String,
     node_ips: Vec<IpAddr>,
     agent_dir: PathBuf,
+    labels: std::collections::BTreeMap<String, String>,
+    taints: Vec<Taint>,
+    kubelet: kubelet::settings::Settings,
     clock: Clock,
     rng: Rng,
 }
@@ -107,7 +113,33 @@ impl Plan {
             [] => vec![towards().map_or_else(host::node_ip, Ok)?],
             given => given.to_vec(),
         };
-        Ok(Plan { agent_dir: args.data_dir.join("agent"), args, given, node_name, node_ips, clock: Clock::system(), rng })
+        // Judged before anything is asked or written.
+        let (labels, taints) = (host::labels(&args.node)?, host::taints(&args.node)?);
+        let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
+        let kubelet = kubelet.map_err(RoleError::KubeletArg)?;
+        Ok(Plan {
+            agent_dir: args.data_dir.join("agent"),
+            labels,
+            taints,
+            kubelet,
+            args,
+            given,
+            node_name,
+            node_ips,
+            clock: Clock::system(),
+            rng,
+        })
+    }
+
+    /// The node's addresses from now on: the one that leads to a server, unless others were given.
+    fn follow_ips(&self, balancer: &Arc<Balancer>, group: &Group) -> watch::Receiver<Vec<IpAddr>> {
+        let [first] = self.node_ips.as_slice() else { return addresses::fixed(self.node_ips.clone(), group) };
+        if !self.args.node.node_ip.is_empty() {
+            return addresses::fixed(self.node_ips.clone(), group);
+        }
+        let balancer = Arc::clone(balancer);
+        let towards = |server: &String| split(server)?.to_socket_addrs().ok()?.find_map(host::ip_towards);
+        addresses::follow(*first, move || balancer.candidates().iter().find_map(towards), group)
     }
 
     fn joiner(&self, group: &Group) -> Result<Joiner, RoleError> {
@@ -187,6 +219,7 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     files::create_private_dir(&plan.agent_dir)?;
     let balancer = Balancer::open(plan.agent_dir.join("load-balancer.json"), &plan.given)?;
     let joiner = plan.joiner(paths)?;
+    let node_ips = plan.follow_ips(&balancer, paths);
     let welcome = join_or_go_on(plan, &joiner, &balancer).await?;
     if let Some(welcome) = &welcome {
         balancer.set_servers(welcome.servers.clone())?;
@@ -198,15 +231,15 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
     let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
     let informers = Informers::new(proxy, workers);
-    let config = agent_config(plan, &node)?;
+    let config = agent_config(plan, &node, node_ips.clone())?;
     let (renewed, renewals) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
-    let reach = NodeReach { name: plan.node_name.clone(), ips: plan.node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
+    let reach = NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
     let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), rng: plan.rng.clone() };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
     super::build(config, kubelet, &informers, workers).await?;
     keep_membership(
-        Renewal { joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed },
+        Renewal { joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed, node_ips },
         welcome.is_none(),
         paths,
     );
@@ -223,14 +256,14 @@ fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore
 /// What servers may reach on this node: its kubelet, and its pods.
 pub(crate) struct NodeReach {
     pub(crate) name: String,
-    pub(crate) ips: Vec<IpAddr>,
+    pub(crate) ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) port: u16,
     pub(crate) nodes: Informer<Node>,
 }
 
 impl Reach for NodeReach {
     fn allows(&self, host: IpAddr, port: u16) -> bool {
-        if host.is_loopback() || self.ips.contains(&host) {
+        if host.is_loopback() || self.ips.borrow().contains(&host) {
             return port == self.port;
         }
         let node = self.nodes.get("", &self.name);
@@ -266,7 +299,7 @@ fn follow_servers(balancer: &Arc<Balancer>, informers: &Informers, group: &Group
     told
 }
 
-fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError> {
+fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpAddr>>) -> Result<AgentConfig, RoleError> {
     let images = match SystemImages::of_this_program() {
         Ok(images) => Some(images),
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
@@ -280,7 +313,7 @@ fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError>
     Ok(AgentConfig {
         data_dir: plan.args.data_dir.clone(),
         node_name: plan.node_name.clone(),
-        node_ips: plan.node_ips.clone(),
+        node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),
         kubelet_port: plan.args.node.kubelet_port,
         cluster_cidr: cidr("range of pods", cluster_cidrs)?,
@@ -290,12 +323,11 @@ fn agent_config(plan: &Plan, node: &NodeFiles) -> Result<AgentConfig, RoleError>
         resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
         runtime_endpoint: plan.args.node.container_runtime_endpoint.clone(),
         pause_image: plan.args.node.pause_image.clone(),
-        labels: host::labels(&plan.args.node)?,
-        taints: host::taints(&plan.args.node)?,
+        labels: plan.labels.clone(),
+        taints: plan.taints.clone(),
         registries: super::RegistryChoice::of(&plan.args.node),
         network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
-        kubelet: kubelet::settings::Settings::parse(plan.args.node.kubelet_arg.iter().map(String::as_str))
-            .map_err(|reason| RoleError::Settings(format!("--kubelet-arg: {reason}")))?,
+        kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),
         serving: pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?,
         images,
@@ -310,6 +342,7 @@ struct Renewal {
     clock: Clock,
     rng: Rng,
     renewed: watch::Sender<u64>,
+    node_ips: watch::Receiver<Vec<IpAddr>>,
 }
 
 impl Renewal {
@@ -321,6 +354,13 @@ impl Renewal {
         // Certificates are valid from 1970 on; when they were written tells how long they were to last. A clock that was behind then
         // makes that too long, which a year bounds.
         ends - self.clock.now().as_second() - ((ends - written) / 3).clamp(0, RENEW_LEFT_SECS)
+    }
+
+    /// The machine has another address: connections from the old one lead nowhere, and the serving certificate names it.
+    fn moved(&mut self) {
+        self.joiner.node_ips.clone_from(&self.node_ips.borrow_and_update());
+        self.balancer.cut_all();
+        self.renewed.send_modify(|n| *n += 1);
     }
 
     async fn renew(&self) -> Result<(), String> {
@@ -337,12 +377,16 @@ impl Renewal {
     }
 }
 
-/// Renews certificates at two thirds of their life, and at once after a start without a server.
-fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
+/// Renews certificates at two thirds of their life, and at once after a start without a server or with another address.
+fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
     group.spawn("membership", async move {
         let watch = base::folder::FolderWatch::flat(renewal.node.dir());
         if let Err(err) = &watch {
             warn!(err = %err, "cannot watch certificates: rotating them takes a restart");
+        }
+        let clock = ClockSet::listen();
+        if let Err(err) = &clock {
+            warn!(err = %err, "cannot hear of changes of the clock");
         }
         let mut due = at_once;
         loop {
@@ -352,18 +396,27 @@ fn keep_membership(renewal: Renewal, at_once: bool, group: &Group) {
                     Ok(()) => due = false,
                     Err(why) => {
                         warn!(why, "cannot renew the node's certificates, trying again");
-                        tokio::time::sleep(backoff.next(&renewal.rng)).await;
+                        tokio::select! {
+                            () = tokio::time::sleep(backoff.next(&renewal.rng)) => {}
+                            Ok(()) = renewal.node_ips.changed() => renewal.moved(),
+                        }
                     }
                 }
             }
             let left = Duration::from_secs(u64::try_from(renewal.left_secs()).unwrap_or(0).max(1));
             let changed = base::folder::FolderWatch::changed_if(&watch);
             // Cancel safe: everything is looked at anew.
-            tokio::select! {
-                () = changed => {}
-                () = tokio::time::sleep(left.min(RENEW_LOOK)) => {}
+            let moved = tokio::select! {
+                () = changed => false,
+                // A machine that began in 1970 finds its certificates ended when it learns the time.
+                () = ClockSet::next_if(&clock) => false,
+                () = tokio::time::sleep(left.min(RENEW_LOOK)) => false,
+                Ok(()) = renewal.node_ips.changed() => true,
+            };
+            if moved {
+                renewal.moved();
             }
-            due = renewal.left_secs() <= 0;
+            due = moved || renewal.left_secs() <= 0;
         }
     });
 }

@@ -38,7 +38,7 @@ pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
     let storage = server.cache.storage();
     storage.grant_lease(id, LEASE_SECS).await?;
     let value = json!({ "port": server.config.advertise_port }).to_string();
-    let op = Op::Put { key: own_key(server), value: Bytes::from(value), lease: id, prev_kv: false };
+    let op = Op::Put { key: key(own(server)), value: Bytes::from(value), lease: id, prev_kv: false };
     storage.txn(Txn { success: vec![op], ..Txn::default() }).await?;
     reconcile(server).await?;
     Ok(id)
@@ -48,9 +48,22 @@ pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
 pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
     let keeper = Arc::clone(server);
     group.spawn("server-lease", async move {
-        let mut lease = lease;
+        let (mut lease, mut address) = (lease, keeper.config.advertise_address.clone());
+        let mut noted = *address.borrow_and_update();
         loop {
-            tokio::time::sleep(KEEP_EVERY).await;
+            tokio::select! {
+                () = tokio::time::sleep(KEEP_EVERY) => {}
+                Ok(()) = address.changed() => {
+                    let new = *address.borrow_and_update();
+                    if let Err(status) = moved(&keeper, lease, noted, new).await {
+                        warn!(why = %status, "cannot note this server's new address, trying again");
+                        tokio::time::sleep(RETRY).await;
+                        address.mark_changed();
+                        continue;
+                    }
+                    noted = new;
+                }
+            }
             match keeper.cache.storage().keep_lease(lease).await {
                 Ok(()) => {}
                 // This process was asleep for too long.
@@ -80,8 +93,22 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
     });
 }
 
-fn own_key(server: &ApiServer) -> Bytes {
-    Bytes::from(format!("{ROOT}{}", server.config.advertise_address))
+/// The machine has another address: the endpoints change with the key.
+async fn moved(server: &ApiServer, lease: u64, from: IpAddr, to: IpAddr) -> Result<(), Status> {
+    let value = json!({ "port": server.config.advertise_port }).to_string();
+    let put = Op::Put { key: key(to), value: Bytes::from(value), lease, prev_kv: false };
+    let delete = Op::Delete { key: key(from), range_end: Bytes::new(), prev_kv: false };
+    let success = if from == to { vec![put] } else { vec![put, delete] };
+    server.cache.storage().txn(Txn { success, ..Txn::default() }).await?;
+    reconcile(server).await
+}
+
+fn own(server: &ApiServer) -> IpAddr {
+    *server.config.advertise_address.borrow()
+}
+
+fn key(address: IpAddr) -> Bytes {
+    Bytes::from(format!("{ROOT}{address}"))
 }
 
 /// Makes the endpoints fit after each change of the keys, until the watch ends.
@@ -115,7 +142,7 @@ async fn reconcile(server: &ApiServer) -> Result<(), Status> {
     if addresses.is_empty() {
         return Ok(());
     }
-    for object in objects(&addresses, server.config.advertise_address, server.config.advertise_port) {
+    for object in objects(&addresses, own(server), server.config.advertise_port) {
         server.reconcile(object).await?;
     }
     Ok(())
@@ -123,10 +150,10 @@ async fn reconcile(server: &ApiServer) -> Result<(), Status> {
 
 /// The last server's endpoint stays: an empty list would help nobody.
 async fn leave(server: &ApiServer) -> Result<(), Error> {
-    if addresses(server).await?.iter().all(|address| *address == server.config.advertise_address) {
+    if addresses(server).await?.iter().all(|address| *address == own(server)) {
         return Ok(());
     }
-    let op = Op::Delete { key: own_key(server), range_end: Bytes::new(), prev_kv: false };
+    let op = Op::Delete { key: key(own(server)), range_end: Bytes::new(), prev_kv: false };
     server.cache.storage().txn(Txn { success: vec![op], ..Txn::default() }).await.map(drop)
 }
 

@@ -113,7 +113,7 @@ pub fn version() -> Value {
 }
 
 fn legacy_versions(server: &ApiServer) -> Value {
-    discovery::api_versions(&std::net::SocketAddr::new(server.config.advertise_address, server.config.advertise_port).to_string())
+    discovery::api_versions(&std::net::SocketAddr::new(*server.config.advertise_address.borrow(), server.config.advertise_port).to_string())
 }
 
 /// Aggregated discovery for clients that ask for it, the plain form for others.

@@ -13,6 +13,7 @@ use base::task::Group;
 use base::time::Clock;
 use ipnet::IpNet;
 use store::Storage;
+use tokio::sync::watch;
 
 use crate::admission::{Plugin, Virtual};
 use crate::aggregate::merge::Documents;
@@ -38,8 +39,8 @@ use crate::{pipeline, usage};
 /// What a person or the role decides.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where clients reach this server: the address of the `kubernetes` service's endpoint.
-    pub advertise_address: IpAddr,
+    /// Where clients reach this server now: the address of the `kubernetes` service's endpoint.
+    pub advertise_address: watch::Receiver<IpAddr>,
     /// Its port.
     pub advertise_port: u16,
     /// Ranges of cluster IPs, the primary family first.

@@ -4,6 +4,7 @@
 
 pub mod backoff;
 pub mod chain;
+pub mod clock_set;
 pub mod cron;
 pub mod files;
 pub mod folder;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use base::files::create_private_dir;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::runtime::CgroupDriver;
@@ -34,8 +35,8 @@ pub struct Config {
     pub node_name: String,
     /// Host name shown as address and label `kubernetes.io/hostname`.
     pub hostname: String,
-    /// Internal addresses, the first is the primary.
-    pub node_ips: Vec<IpAddr>,
+    /// Internal addresses as they are now, the first is the primary.
+    pub node_ips: watch::Receiver<Vec<IpAddr>>,
     /// External addresses.
     pub node_external_ips: Vec<IpAddr>,
     /// Port of the kubelet's HTTPS server, told in the Node's status.
@@ -75,6 +76,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// The internal addresses as the API spells them.
+    pub(crate) fn internal_ips(&self) -> Vec<String> {
+        self.node_ips.borrow().iter().map(ToString::to_string).collect()
+    }
+
     /// What is in force, in the words of upstream's KubeletConfiguration.
     pub(crate) fn configz(&self, driver: CgroupDriver) -> Value {
         let s = &self.settings;

@@ -130,6 +130,7 @@ impl Desk {
         mut runtime: mpsc::Receiver<RuntimeEvent>,
         mut refs: mpsc::Receiver<volumes::refs::Ref>,
     ) {
+        let mut node_ips = self.node.config.node_ips.clone();
         loop {
             tokio::select! {
                 Some(change) = changes.recv() => self.take(change).await,
@@ -139,6 +140,8 @@ impl Desk {
                         self.pods.modify(&uid, |d| d.refresh += 1);
                     }
                 }
+                // Every pod's status names the node's addresses.
+                Ok(()) = node_ips.changed() => self.wake_all(),
                 else => return,
             }
         }
@@ -147,11 +150,7 @@ impl Desk {
     fn heard(&self, event: RuntimeEvent) {
         let (id, ended) = match event {
             RuntimeEvent::Began => {
-                let uids: Vec<String> = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
-                for uid in uids {
-                    self.pods.modify(&uid, |_| {});
-                }
-                return;
+                return self.wake_all();
             }
             RuntimeEvent::Started(id) => (id, false),
             RuntimeEvent::Ended(id) => (id, true),
@@ -164,6 +163,12 @@ impl Desk {
                 }
             });
         }
+    }
+
+    /// Has every pod looked at.
+    fn wake_all(&self) {
+        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.values().for_each(|entry| entry.tx.send_modify(|_| {}));
     }
 
     async fn take(&self, change: Change) {

@@ -104,7 +104,7 @@ impl Node {
         let allocatable = self.allocatable();
         let of = |name: &str| allocatable.get(name).copied().unwrap_or(0);
         Surroundings {
-            host_ips: self.config.node_ips.iter().map(ToString::to_string).collect(),
+            host_ips: self.config.internal_ips(),
             pod_ips,
             cpu_allocatable_milli: of("cpu"),
             memory_allocatable: of("memory"),

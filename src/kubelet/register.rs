@@ -110,7 +110,7 @@ async fn keep_status(node: &Node) {
     let api: Api<ApiNode> = Api::all(node.client.clone());
     let mut before = NodeStatus::default();
     let mut written_at: Option<Timestamp> = None;
-    let mut changes = node.own.changes();
+    let (mut changes, mut node_ips) = (node.own.changes(), node.config.node_ips.clone());
     loop {
         let images = node.runtime.cri.images().await.unwrap_or_default();
         let now = node.clock.now();
@@ -133,6 +133,8 @@ async fn keep_status(node: &Node) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = foreign_change(&mut changes) => {}
+            // An end means that the process ends.
+            Ok(()) = node_ips.changed() => {}
         }
     }
 }
@@ -225,7 +227,7 @@ fn quantities(amounts: BTreeMap<String, i64>) -> BTreeMap<String, Quantity> {
 
 fn addresses(config: &Config) -> Vec<NodeAddress> {
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
-    let internal = config.node_ips.iter().map(|ip| address("InternalIP", ip.to_string()));
+    let internal = config.internal_ips().into_iter().map(|ip| address("InternalIP", ip));
     let external = config.node_external_ips.iter().map(|ip| address("ExternalIP", ip.to_string()));
     internal.chain(external).chain([address("Hostname", config.hostname.clone())]).collect()
 }

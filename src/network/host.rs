@@ -5,12 +5,14 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use base::chain::Chain;
 use base::task::Group;
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::packet_route::route::RouteProtocol;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::NetworkError;
@@ -58,7 +60,28 @@ fn set(path: &str, value: &str) -> std::io::Result<()> {
 
 /// Gives the service network a route where the node has no default route (a machine that never saw the internet): without one
 /// the kernel refuses a connection to a service address before any rule could translate it.
-pub(crate) async fn route_services(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Group) -> Result<(), NetworkError> {
+/// The kernel takes the route away with the address that it names, so it is made anew when the addresses change.
+pub(crate) async fn route_services(
+    service_cidrs: &[IpNet],
+    mut node_ips: watch::Receiver<Vec<IpAddr>>,
+    group: &Group,
+) -> Result<(), NetworkError> {
+    let now = node_ips.borrow_and_update().clone();
+    ensure_routes(service_cidrs, &now, group).await?;
+    let (cidrs, tasks) = (service_cidrs.to_vec(), group.child("service-routes"));
+    group.spawn("service-routes", async move {
+        while node_ips.changed().await.is_ok() {
+            let now = node_ips.borrow_and_update().clone();
+            if let Err(err) = ensure_routes(&cidrs, &now, &tasks).await {
+                warn!(err = %Chain(&err), "cannot give the service network a route");
+            }
+        }
+        std::future::pending::<()>().await;
+    });
+    Ok(())
+}
+
+async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Group) -> Result<(), NetworkError> {
     let (connection, handle, _) =
         rtnetlink::new_connection().map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
     let tasks = group.child("routes");

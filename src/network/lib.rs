@@ -4,6 +4,7 @@
 //! over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet kedge-policy`, changed by one transaction per
 //! update; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
 
+pub mod addresses;
 mod host;
 mod nft;
 pub mod overlay;
@@ -18,6 +19,7 @@ use std::net::IpAddr;
 use base::task::Group;
 use client::informer::Informers;
 use ipnet::IpNet;
+use tokio::sync::watch;
 
 use crate::service::rules::Family;
 
@@ -26,8 +28,8 @@ use crate::service::rules::Family;
 pub struct Config {
     /// Name of this node, to tell its own endpoints from others.
     pub node_name: String,
-    /// Addresses of this node, IPv4 first.
-    pub node_ips: Vec<IpAddr>,
+    /// Addresses of this node as they are now, IPv4 first.
+    pub node_ips: watch::Receiver<Vec<IpAddr>>,
     /// Pod networks of the cluster; their families are the ones served.
     pub cluster_cidrs: Vec<IpNet>,
     /// Service networks of the cluster.
@@ -58,7 +60,7 @@ impl Config {
 pub async fn run(config: Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
     nft::check().await?;
     host::prepare(&config.families())?;
-    host::route_services(&config.service_cidrs, &config.node_ips, group).await?;
+    host::route_services(&config.service_cidrs, config.node_ips.clone(), group).await?;
     match &config.gate {
         Some(gate) => policy::run(&config, gate, informers, group).await?,
         None => nft::apply(&policy::removal()).await?,

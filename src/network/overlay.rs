@@ -4,6 +4,7 @@
 //! and `…/public-ip-overwrite` for an address that only the administrator can know. The node's own address follows its Node object, so a
 //! machine that moves to another network needs no restart.
 
+mod health;
 pub(crate) mod kernel;
 pub(crate) mod plan;
 
@@ -16,6 +17,7 @@ use client::informer::{Informer, Informers};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::overlay::kernel::{Kernel, Tunnel};
@@ -55,7 +57,10 @@ const RECHECK: Duration = Duration::from_secs(600);
 /// Starts the overlay. `node_client` may annotate this node's Node.
 pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
     let (kernel, events) = Kernel::open(&group.child("netlink"))?;
-    let overlay = Overlay { config: config.clone(), nodes: informers.get::<Node>(), api: Api::all(node_client), kernel, told: Vec::new() };
+    let (nodes, api) = (informers.get::<Node>(), Api::all(node_client));
+    let (end, ends) = watch::channel(None);
+    health::start(config.node_name.clone(), nodes.clone(), api.clone(), ends, group);
+    let overlay = Overlay { config: config.clone(), nodes, api, kernel, end, told: Vec::new() };
     group.spawn("overlay", overlay.follow(events));
     Ok(())
 }
@@ -63,8 +68,9 @@ pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Inform
 /// MTU for pods: what the uplink carries less the tunnel's header. `None` if the uplink cannot be found.
 pub async fn pod_mtu(config: &Config, group: &Group) -> Option<u32> {
     let tasks = group.child("mtu");
+    let first = config.node_ips.borrow().first().copied()?;
     let (kernel, _events) = Kernel::open(&tasks).ok()?;
-    let uplink = kernel.uplink(*config.node_ips.first()?, config.interface.as_deref()).await.ok()??;
+    let uplink = kernel.uplink(first, config.interface.as_deref()).await.ok()??;
     tasks.shutdown().await;
     Some(plan::pod_mtu(config.backend, uplink.mtu, uplink.ip.is_ipv6()))
 }
@@ -74,6 +80,8 @@ struct Overlay {
     nodes: Informer<Node>,
     api: Api<Node>,
     kernel: Kernel,
+    /// Our end of the tunnel, for those who try it.
+    end: watch::Sender<Option<health::End>>,
     /// Peers that were found odd, so that each is said once.
     told: Vec<String>,
 }
@@ -113,7 +121,7 @@ impl Overlay {
         };
         let plan = Plan::of(&nodes, &mine, self.config.backend, &uplink.networks);
         self.report(&plan);
-        let device = match self.config.backend {
+        let (device, end) = match self.config.backend {
             Backend::Vxlan => {
                 let tunnel = Tunnel {
                     local: uplink.ip,
@@ -122,14 +130,16 @@ impl Overlay {
                     mac: mine.mac,
                     addresses: mine.cidrs.iter().map(ipnet::IpNet::network).collect(),
                 };
-                self.kernel.tunnel(&tunnel).await?
+                let end = tunnel.addresses.first().map(|ip| health::End { ip: *ip, mtu: tunnel.mtu });
+                (self.kernel.tunnel(&tunnel).await?, end)
             }
             Backend::HostGw | Backend::None => {
                 self.kernel.remove_tunnel().await?;
-                uplink.index
+                (uplink.index, None)
             }
         };
         self.kernel.apply(&plan, device, &self.config.service_cidrs).await?;
+        self.end.send_if_modified(|now| std::mem::replace(now, end) != end);
         self.annotate(&own, &mine).await
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::files::{create_private_dir, read_if_exists, write_atomic};
@@ -45,6 +45,8 @@ pub struct Pki {
     authorities: BTreeMap<Ca, Authority>,
     leaves: BTreeMap<Leaf, Arc<CertStore>>,
     service_key: String,
+    /// The node's addresses, if they have changed since the start.
+    moved_to: Mutex<Option<Vec<IpAddr>>>,
 }
 
 impl Pki {
@@ -60,7 +62,7 @@ impl Pki {
             authorities.insert(ca, load_or_create_ca(dir, ca, now)?.with_leaf_life(options.leaf_life));
         }
         let service_key = load_or_create_service_key(dir)?;
-        let mut pki = Pki { dir: dir.to_owned(), options, authorities, leaves: BTreeMap::new(), service_key };
+        let mut pki = Pki { dir: dir.to_owned(), options, authorities, leaves: BTreeMap::new(), service_key, moved_to: Mutex::default() };
         for leaf in Leaf::ALL {
             let pair = pki.load_leaf(leaf, now)?;
             pki.leaves.insert(leaf, CertStore::new(pair));
@@ -71,6 +73,19 @@ impl Pki {
     /// What the certificates were made for.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The node has these addresses from now on: [`Pki::renew`] makes the certificates that name them anew.
+    pub fn set_node_ips(&self, ips: Vec<IpAddr>) {
+        *self.moved_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(ips);
+    }
+
+    fn spec(&self, leaf: Leaf) -> LeafSpec {
+        let moved_to = self.moved_to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match moved_to {
+            Some(node_ips) => leaf.spec(&Options { node_ips, ..self.options.clone() }),
+            None => leaf.spec(&self.options),
+        }
     }
 
     /// One of the authorities.
@@ -116,7 +131,7 @@ impl Pki {
         for (leaf, store) in &self.leaves {
             let seen = identity::parse(&store.current().chain()[0])?;
             let gone = !self.path(leaf.stem(), "crt").exists() || !self.path(leaf.stem(), "key").exists();
-            let stale = reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)?;
+            let stale = reissue_because(&seen, &self.spec(*leaf), self.authority(leaf.ca()), now)?;
             if let Some(why) = stale.or(gone.then_some("its files were taken away")) {
                 store.swap(self.issue_leaf(*leaf, why, now)?);
                 renewed.push(*leaf);
@@ -154,14 +169,14 @@ impl Pki {
             return self.issue_leaf(leaf, "it was not readable", now);
         };
         let seen = identity::parse(&pair.chain()[0])?;
-        match reissue_because(&seen, &leaf.spec(&self.options), self.authority(leaf.ca()), now)? {
+        match reissue_because(&seen, &self.spec(leaf), self.authority(leaf.ca()), now)? {
             Some(why) => self.issue_leaf(leaf, why, now),
             None => Ok(pair),
         }
     }
 
     fn issue_leaf(&self, leaf: Leaf, why: &'static str, now: Timestamp) -> Result<Pair, PkiError> {
-        let issued = self.authority(leaf.ca()).issue(&leaf.spec(&self.options), now)?;
+        let issued = self.authority(leaf.ca()).issue(&self.spec(leaf), now)?;
         let pair = Pair::from_pem(&issued.cert_pem, &issued.key_pem)?;
         write_atomic(&self.path(leaf.stem(), "key"), issued.key_pem.as_bytes(), 0o600)?;
         write_atomic(&self.path(leaf.stem(), "crt"), issued.cert_pem.as_bytes(), 0o600)?;

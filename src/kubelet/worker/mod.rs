@@ -332,7 +332,7 @@ impl Worker {
             failure: self.failure.as_ref(),
             before: &self.status,
             resizing: &self.resizing,
-            host_ips: self.node.config.node_ips.iter().map(ToString::to_string).collect(),
+            host_ips: self.node.config.internal_ips(),
             runtime_name: &self.node.runtime.name,
             recursive_read_only: self.node.runtime.handler("").recursive_read_only_mounts,
             now: self.node.clock.now(),
@@ -379,7 +379,7 @@ impl Worker {
 
     fn ips(&self) -> Vec<String> {
         if crate::sandbox::host_network(&self.pod) {
-            return self.node.config.node_ips.iter().map(ToString::to_string).collect();
+            return self.node.config.internal_ips();
         }
         self.observed.sandbox().map(|s| s.ips.clone()).unwrap_or_default()
     }

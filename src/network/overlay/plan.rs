@@ -50,7 +50,7 @@ impl Mine {
     /// `None` until the node has its pod range.
     pub(crate) fn of(node: &Node, config: &Config) -> Option<Mine> {
         let cidrs = cidrs(node);
-        let local_ip = address(node, "InternalIP").or(config.node_ips.first().copied())?;
+        let local_ip = address(node, "InternalIP").or(config.node_ips.borrow().first().copied())?;
         let external = config.external_ip.then(|| address(node, "ExternalIP")).flatten();
         let overwritten = annotation(node, PUBLIC_IP_OVERWRITE).and_then(|ip| ip.parse().ok());
         let public_ip = overwritten.or(external).unwrap_or(local_ip);
@@ -129,7 +129,7 @@ pub(crate) fn facts(node: &Node) -> (Vec<IpNet>, Option<IpAddr>, Option<IpAddr>,
     (cidrs(node), address(node, "InternalIP"), address(node, "ExternalIP"), annotations.to_vec())
 }
 
-fn cidrs(node: &Node) -> Vec<IpNet> {
+pub(crate) fn cidrs(node: &Node) -> Vec<IpNet> {
     let spec = node.spec.as_ref();
     let many = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
     let one = spec.and_then(|spec| spec.pod_cidr.as_ref()).filter(|_| many.is_empty());
