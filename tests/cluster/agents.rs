@@ -1,28 +1,30 @@
 //! What one server and two agents must do whose inbound connections are dropped, and what every wrong way to join is told.
 
+use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
-use crate::hosts::{Host, Said, kill_hard, make_lan, run as run_command, wait_for};
+use crate::hosts::{Host, Said, kill_hard, make_lan, pid_of, run as run_command, wait_for};
+use crate::{life, network};
 
 const SERVER: &str = "https://10.210.0.10:6443";
 /// Machines become nodes within this, on a machine that is busy with other tests.
-const NODES_LIMIT: Duration = Duration::from_secs(90);
-const PODS_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const NODES_LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const PODS_LIMIT: Duration = Duration::from_secs(60);
 
-/// Only what a machine asked for comes in.
+/// Only what a machine asked for comes in, and the other nodes' overlay.
 const CLOSED: &str = "table inet closed { chain in { type filter hook input priority 0; policy drop; iif lo accept; \
-    iifname cni0 accept; ct state established,related accept; } ; }";
+    udp dport 8472 accept; iifname cni0 accept; ct state established,related accept; } ; }";
 
-struct Cluster {
-    server: Host,
-    agents: [Host; 2],
+pub(crate) struct Cluster {
+    pub(crate) server: Host,
+    pub(crate) agents: [Host; 2],
     token: String,
 }
 
 impl Cluster {
-    fn kubectl(&self, args: &[&str]) -> Said {
+    pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         run_command(
             self.server.command("timeout").arg("20").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
         )
@@ -43,7 +45,15 @@ impl Cluster {
         });
     }
 
-    fn exec(&self, pod: &str) -> Result<String, String> {
+    /// Applies an object.
+    pub(crate) fn apply(&self, object: &serde_json::Value) {
+        let file = self.server.dir.join("apply.json");
+        fs::write(&file, object.to_string()).unwrap();
+        let said = self.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+        assert!(said.ok, "{}", said.text);
+    }
+
+    pub(crate) fn exec(&self, pod: &str) -> Result<String, String> {
         let said = self.kubectl(&["exec", pod, "--", "hostname"]);
         if said.ok { Ok(said.text.trim().to_owned()) } else { Err(said.text) }
     }
@@ -62,24 +72,36 @@ pub(crate) fn run(program: &Path) {
     let agents = [Host::new("a", 11, place.path(), program), Host::new("b", 12, place.path(), program)];
     let cluster = Cluster { server, agents, token: token.trim().to_owned() };
     let join = ["--server", SERVER, "--token", &cluster.token];
+    let began = Instant::now();
     let mut roles: Vec<_> = cluster.agents.iter().map(|agent| agent.start("agent", &join, "log")).collect();
     cluster.ready_nodes(3);
-    println!("three nodes are ready");
+    println!("both agents are Ready after {:.1} s; one holds {}", began.elapsed().as_secs_f32(), resident(&roles[0]));
     pods_behind_a_firewall(&cluster);
+    life::drained(&cluster);
+    let second = life::started_again(&cluster, roles.remove(1), &join);
+    roles.insert(1, second);
     wrong_ways_to_join(&cluster);
     bootstrap_tokens(&cluster, &kubeconfig);
+    network::tell(&cluster);
     kill_hard(started);
     kill_hard(roles.remove(0));
     a_start_without_a_server(&cluster, &join, &kubeconfig);
+}
+
+/// Memory of a role, as the kernel counts it.
+fn resident(role: &Child) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid_of(role))).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default().trim().to_owned()
 }
 
 fn pods_behind_a_firewall(cluster: &Cluster) {
     let tar = cluster.server.dir.join("busybox.tar");
     let made = run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
     assert!(made.ok, "{}", made.text);
+    let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+    cluster.server.must("sh", &["-c", import, tar.to_str().unwrap()]);
     for agent in &cluster.agents {
         agent.must("nft", &[CLOSED]);
-        let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
         agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
         let pod = serde_json::json!({"apiVersion": "v1", "spec": {"nodeName": agent.name}}).to_string();
         let image = ["run", agent.name, "--image=kedge.local/busybox:1", "--image-pull-policy=Never"];
@@ -163,6 +185,7 @@ fn a_start_without_a_server(cluster: &Cluster, join: &[&str], kubeconfig: &str) 
     let name = wait_for("exec after the server's return", NODES_LIMIT, || cluster.exec("a"));
     assert_eq!(name, "a");
     println!("an agent that started without a server is back");
+    network::server_moves(cluster);
     // The machines' ends take them along; this only keeps nsenter from being left behind.
     let _gone = (again.kill(), server.kill(), again.wait(), server.wait());
 }

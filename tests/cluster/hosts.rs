@@ -138,8 +138,13 @@ impl Host {
         command
     }
 
+    /// What a program inside of the machine says.
+    pub(crate) fn said(&self, program: &str, args: &[&str]) -> Said {
+        run(self.command(program).args(args))
+    }
+
     pub(crate) fn must(&self, program: &str, args: &[&str]) {
-        let said = run(self.command(program).args(args));
+        let said = self.said(program, args);
         assert!(said.ok, "{}: {program} {args:?}: {}", self.name, said.text);
     }
 

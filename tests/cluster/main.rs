@@ -10,6 +10,8 @@ mod namespaces;
 mod agents;
 mod history;
 mod hosts;
+mod life;
+mod network;
 mod servers;
 
 use std::path::{Path, PathBuf};
