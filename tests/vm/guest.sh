@@ -12,11 +12,13 @@ fail() {
     poweroff -f
 }
 export KUBECONFIG=/etc/kedge/kedge.yaml
+# How long anything may take: an emulator on a busy machine is slow.
+limit=900
 wait_for() { # wait_for SECONDS WHAT COMMAND...
-    limit=$(($(cut -d. -f1 /proc/uptime) + $1)) what=$2
+    end=$(($(cut -d. -f1 /proc/uptime) + $1)) what=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
-        [ "$(cut -d. -f1 /proc/uptime)" -lt "$limit" ] || fail "$what: not in time"
+        [ "$(cut -d. -f1 /proc/uptime)" -lt "$end" ] || fail "$what: not in time"
         sleep 1
     done
     say "NOTE $what after $(cut -d. -f1 /proc/uptime) s"
@@ -24,6 +26,44 @@ wait_for() { # wait_for SECONDS WHAT COMMAND...
 node_ready() { kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}' | grep -q True; }
 pod_ready() { kubectl get pod web -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}' | grep -q True; }
 answers() { curl -fs -m 5 "http://$(kubectl get pod web -o jsonpath='{.status.podIP}')/" | grep -q 'hello from the guest'; }
+containers() { kubectl get pod web -o jsonpath='{.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}'; }
+oom_killed() { kubectl get pod hungry -o jsonpath='{.status.containerStatuses[0].state.terminated}' | grep -q '"exitCode":137.*"reason":"OOMKilled"'; }
+new_runs() { [ "$(readlink "/proc/$(systemctl show -p MainPID --value kedge)/exe")" = "$(readlink -f "$(command -v kedge)")" ]; }
+
+# Another program under running pods: the same one, with a byte more.
+upgrade() {
+    before=$(containers)
+    cp /test/kedge /root/kedge.new && printf x >>/root/kedge.new
+    INSTALL_KEDGE_BINARY=/root/kedge.new sh /test/install.sh >$report 2>&1 || fail "install.sh failed to upgrade"
+    rm /root/kedge.new
+    wait_for $limit "the new program runs" new_runs
+    wait_for $limit "the node is Ready after the upgrade" node_ready
+    wait_for $limit "the page after the upgrade" answers
+    [ "$(containers)" = "$before" ] || fail "the upgrade touched a pod: $before, now $(containers)"
+}
+
+# The kernel kills what takes more than it may, and the pod says so.
+oom() {
+    kubectl run hungry --image=kedge.local/busybox:1 --restart=Never --overrides='{"spec":{"containers":[{"name":"hungry",
+        "image":"kedge.local/busybox:1","command":["tail","/dev/zero"],"resources":{"limits":{"memory":"16Mi"}}}]}}' >/dev/null || fail "cannot run a pod"
+    wait_for $limit "a pod is told to have been OOM-killed" oom_killed
+    kubectl delete pod hungry --now >/dev/null
+}
+
+# A board without a battery: it begins in 1970 and learns the time later.
+clock() {
+    now=$(date +%s)
+    systemctl stop kedge
+    date -s @86400 >/dev/null
+    systemctl start kedge || fail "kedge does not start in 1970"
+    wait_for $limit "the node is Ready in 1970" node_ready
+    date -s "@$((now + 60))" >/dev/null
+    wait_for $limit "the API after the jump" kubectl get --raw /readyz
+    kubectl delete pod web --now >/dev/null || fail "cannot delete after the jump"
+    kubectl apply -f /test/web.yaml >/dev/null || fail "cannot apply after the jump"
+    wait_for $limit "the pod is Ready after the jump" pod_ready
+    wait_for $limit "the page after the jump" answers
+}
 
 # Everything that an uninstall must bring back. Caches and logs of the distribution's own programs are not ours.
 picture() {
@@ -44,20 +84,23 @@ install)
     picture /root/before
     INSTALL_KEDGE_BINARY=/test/kedge sh /test/install.sh --node-name=vm >$report 2>&1 || fail "install.sh failed"
     [ -f /sys/fs/cgroup/cgroup.controllers ] || fail "this is not cgroup v2"
-    wait_for 300 "the node is Ready" node_ready
+    wait_for $limit "the node is Ready" node_ready
     ctr --address /run/kedge/containerd/containerd.sock -n k8s.io images import /test/busybox.tar >/dev/null || fail "cannot import the image"
     kubectl apply -f /test/web.yaml >/dev/null || fail "cannot apply"
-    wait_for 300 "the pod is Ready" pod_ready
-    wait_for 60 "the page" answers
+    wait_for $limit "the pod is Ready" pod_ready
+    wait_for $limit "the page" answers
     INSTALL_KEDGE_BINARY=/test/kedge sh /test/install.sh | grep -q 'nothing changed' || fail "a second run is not quiet"
     ;;
 reboot)
-    wait_for 300 "the node is Ready" node_ready
-    wait_for 300 "the pod is Ready" pod_ready
-    wait_for 60 "the page" answers
+    wait_for $limit "the node is Ready" node_ready
+    wait_for $limit "the pod is Ready" pod_ready
+    wait_for $limit "the page" answers
+    upgrade
+    oom
+    clock
     ;;
 write)
-    wait_for 300 "the API" kubectl get --raw /readyz
+    wait_for $limit "the API" kubectl get --raw /readyz
     boot=$(cut -c1-8 /proc/sys/kernel/random/boot_id) n=0
     say "WRITING"
     while :; do
@@ -66,13 +109,13 @@ write)
     done
     ;;
 verify)
-    wait_for 300 "the API" kubectl get --raw /readyz
+    wait_for $limit "the API" kubectl get --raw /readyz
     kubectl get configmaps -o name | sed -n 's|configmap/\(cut-.*\)|HAVE \1|p' >$report
-    wait_for 300 "the node is Ready" node_ready
-    wait_for 300 "the pod is Ready" pod_ready
+    wait_for $limit "the node is Ready" node_ready
+    wait_for $limit "the pod is Ready" pod_ready
     ;;
 uninstall)
-    wait_for 300 "the node is Ready" node_ready
+    wait_for $limit "the node is Ready" node_ready
     kedge-uninstall.sh --delete-volumes >$report 2>&1 || fail "uninstall failed"
     systemctl stop containerd 2>/dev/null
     picture /root/after
