@@ -10,8 +10,8 @@ use crate::{life, network};
 
 const SERVER: &str = "https://10.210.0.10:6443";
 /// Machines become nodes within this, on a machine that is busy with other tests.
-pub(crate) const NODES_LIMIT: Duration = Duration::from_secs(90);
-pub(crate) const PODS_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const NODES_LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const PODS_LIMIT: Duration = Duration::from_secs(180);
 
 /// Only what a machine asked for comes in, and the other nodes' overlay.
 const CLOSED: &str = "table inet closed { chain in { type filter hook input priority 0; policy drop; iif lo accept; \
@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         run_command(
-            self.server.command("timeout").arg("20").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
+            self.server.command("timeout").arg("60").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
         )
     }
 
