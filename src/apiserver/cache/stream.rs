@@ -11,9 +11,10 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Cache;
-use super::change::{EventType, Framing};
+use super::change::{Change, EventType, Framing};
 use super::entry::Entry;
 use super::kind::Delivery;
+use crate::custom::selection::Selection;
 use crate::status::Status;
 
 /// Between two bookmarks of a quiet watch, as upstream.
@@ -41,6 +42,8 @@ pub struct Options {
     pub deadline: Instant,
     /// What comes before `encode`.
     pub convert: Option<Convert>,
+    /// What of the selector is judged on converted objects.
+    pub selection: Option<Selection>,
     /// `None`: the form as it is.
     pub encode: Option<Encode>,
     /// What an event looks like on the wire.
@@ -106,7 +109,11 @@ impl Watcher {
                     }
                     self.step = Step::Live;
                 }
-                Step::Live => return self.live_chunk().await,
+                Step::Live => match self.live_chunk().await {
+                    // Events that this watcher does not see.
+                    Some(bytes) if bytes.is_empty() => {}
+                    chunk => return chunk,
+                },
                 Step::Over => return None,
             }
         }
@@ -117,8 +124,9 @@ impl Watcher {
         while out.len() < WRITE_BYTES
             && let Some(entry) = self.initial.next()
         {
-            match self.encoded(&entry.json).await {
-                Ok(object) => out.extend_from_slice(&self.options.framing.frame("ADDED", &object)),
+            match self.shown(&entry.json).await {
+                Ok(None) => {}
+                Ok(Some(object)) => out.extend_from_slice(&self.options.framing.frame("ADDED", &object)),
                 Err(status) => out.extend_from_slice(&self.fail(&status)),
             }
         }
@@ -169,8 +177,9 @@ impl Watcher {
         if self.is_plain() {
             return out.extend_from_slice(&change.frame(*event));
         }
-        match self.encoded(&change.object(*event)).await {
-            Ok(object) => out.extend_from_slice(&self.options.framing.frame(EventType::name(*event), &object)),
+        match self.seen(*event, change).await {
+            Ok(None) => {}
+            Ok(Some((event, object))) => out.extend_from_slice(&self.options.framing.frame(event.name(), &object)),
             Err(status) => out.extend_from_slice(&self.fail(&status)),
         }
     }
@@ -180,11 +189,31 @@ impl Watcher {
         self.options.encode.is_none() && self.options.convert.is_none()
     }
 
-    async fn encoded(&self, json: &Bytes) -> Result<Bytes, Status> {
+    /// An object that is there at the beginning, as the watcher wants it; nothing if it does not see it.
+    async fn shown(&self, json: &Bytes) -> Result<Option<Bytes>, Status> {
+        match &self.options.selection {
+            Some(selection) => selection.judge(json).await?.map(|json| self.encoded(json)).transpose(),
+            None => self.converted(json).await.map(Some),
+        }
+    }
+
+    async fn seen(&self, event: EventType, change: &Change) -> Result<Option<(EventType, Bytes)>, Status> {
+        let Some(selection) = &self.options.selection else {
+            return Ok(Some((event, self.converted(&change.object(event)).await?)));
+        };
+        let Some((event, json)) = selection.see(event, change).await? else { return Ok(None) };
+        Ok(Some((event, self.encoded(json)?)))
+    }
+
+    async fn converted(&self, json: &Bytes) -> Result<Bytes, Status> {
         let json = match &self.options.convert {
             Some(convert) => convert(json).await?,
             None => json.clone(),
         };
+        self.encoded(json)
+    }
+
+    fn encoded(&self, json: Bytes) -> Result<Bytes, Status> {
         self.options.encode.as_ref().map_or_else(|| Ok(json.clone()), |encode| encode(&json))
     }
 

@@ -3,4 +3,5 @@
 pub mod catalogs;
 pub mod conversion;
 pub mod keeper;
+pub mod selection;
 pub mod status;

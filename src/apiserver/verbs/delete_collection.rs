@@ -9,18 +9,23 @@ use super::delete::{self, Outcome};
 use super::present::{self, ListMeta};
 use super::{Call, list};
 use crate::cache::entry::Entry;
+use crate::custom::selection::Selection;
 use crate::status::Status;
 
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = delete::options(call).await?;
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
-    let filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
+    let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let cache = &call.x.server.cache;
+    let selection = Selection::split(&mut filter, cache, &call.stored, &call.resource);
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).items;
     items.retain(|e| filter.matches(e));
+    if let Some(selection) = &selection {
+        items = selection.keep(items).await?;
+    }
     let rv = cache.seen();
     // One after the other would pay one fsync each: those under way together share theirs.
     // (Boxed one by one: the compiler cannot see that a stream of borrowing futures may change threads.)

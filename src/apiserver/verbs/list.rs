@@ -16,20 +16,27 @@ use super::present::{self, ListMeta};
 use crate::cache::Kind;
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
+use crate::custom::selection::Selection;
 use crate::query::Query;
 use crate::status::Status;
 
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
-    let filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
+    let mut filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
+    let whole = filter.is_all();
+    let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
     if call.x.query.get("sendInitialEvents").is_some() {
         return Err(Status::options("ListOptions", FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")));
     }
     numbers(&call.x.query)?;
     let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
     let moment = Moment::parse(&call.x.query, limit > 0)?;
-    let (entries, rv, start) = collect(call, &filter, &moment).await?;
+    let (mut entries, rv, start) = collect(call, &filter, &moment).await?;
+    if let Some(selection) = &selection {
+        entries.retain(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
+        entries = selection.keep(entries).await?;
+    }
     let mut wanted = entries.iter().filter(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
     if limit == 0 {
         let meta = ListMeta { rv, next: String::new(), remaining: None };
@@ -39,7 +46,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let left = wanted.count() as u64;
     let next = page.last().filter(|_| left > 0).map(|last| Token::after(&last.key, rv).encode()).unwrap_or_default();
     // With a selector upstream does not count what is left.
-    let meta = ListMeta { rv, next, remaining: filter.is_all().then_some(left) };
+    let meta = ListMeta { rv, next, remaining: whole.then_some(left) };
     present::list(call, page.into_iter().cloned().collect(), &meta).await
 }
 

@@ -20,6 +20,7 @@ use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
 use crate::cache::kind::Delivery;
 use crate::cache::stream::{Options, error_frame, frames};
+use crate::custom::selection::Selection;
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 
@@ -36,6 +37,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         filter.fields =
             schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
     }
+    let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
     let filter = Arc::new(filter);
     let query = &call.x.query;
     list::numbers(query)?;
@@ -85,6 +87,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         initial_end,
         deadline: deadline(call),
         convert: present::watch_converter(call),
+        selection,
         encode: present::watch_encoder(call),
         framing,
     };
