@@ -4,6 +4,8 @@
 //! In: pods from the API server and from files, events from containerd, results of probes. Out: CRI calls, mounts, pod and node
 //! status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the network reaches a service.
 
+mod conditions;
+
 pub mod config;
 
 pub mod settings;

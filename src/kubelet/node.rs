@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use base::rng::Rng;
 use base::task::Group;
-use base::time::Clock;
+use base::time::{Clock, Stopwatch};
 use client::informer::{Informer, Informers};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as ApiNode;
@@ -53,6 +53,8 @@ pub(crate) struct Node {
     pub(crate) probe_counts: ProbeCounts,
     /// Conditions of pressure that hold now.
     pub(crate) pressure: Mutex<Vec<String>>,
+    /// When the runtime answered last.
+    pub(crate) runtime_heard: Mutex<Option<Stopwatch>>,
     /// Where the runtime keeps images, once it has told.
     pub(crate) image_dir: OnceLock<PathBuf>,
 }
@@ -89,6 +91,7 @@ impl Node {
             rates: Rates::default(),
             probe_counts: ProbeCounts::default(),
             pressure: Mutex::default(),
+            runtime_heard: Mutex::default(),
             image_dir: OnceLock::new(),
             informers,
             config,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -12,17 +12,18 @@ use client::informer::Change;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
+    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use tracing::{info, warn};
 
+use crate::conditions::{self, is_true};
 use crate::config::Config;
-use crate::events::{Kind, whole_secs};
+use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
 
@@ -81,7 +82,7 @@ async fn register(node: &Node) {
     let fresh = ApiNode {
         metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels(&node.config)), ..Default::default() },
         spec: Some(NodeSpec { taints: Some(node.config.taints.clone()).filter(|t| !t.is_empty()), ..Default::default() }),
-        status: Some(status(node, Vec::new(), &NodeStatus::default()).await),
+        status: Some(status(node, &NodeStatus::default()).await),
     };
     loop {
         let made = match api.create(&PostParams::default(), &fresh).await {
@@ -112,9 +113,8 @@ async fn keep_status(node: &Node) {
     let mut written_at: Option<Timestamp> = None;
     let (mut changes, mut node_ips) = (node.own.changes(), node.config.node_ips.clone());
     loop {
-        let images = node.runtime.cri.images().await.unwrap_or_default();
         let now = node.clock.now();
-        let next = status(node, images, &before).await;
+        let next = status(node, &before).await;
         let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
         if due || without_heartbeats(&next) != without_heartbeats(&before) {
             tell_transitions(node, &before, &next);
@@ -150,10 +150,6 @@ async fn foreign_change(changes: &mut client::informer::Changes<ApiNode>) {
     }
 }
 
-fn is_true(status: &NodeStatus, kind: &str) -> bool {
-    status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True")
-}
-
 fn without_heartbeats(status: &NodeStatus) -> NodeStatus {
     let mut status = status.clone();
     status.conditions.iter_mut().flatten().for_each(|c| c.last_heartbeat_time = None);
@@ -178,7 +174,7 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
     }
 }
 
-async fn status(node: &Node, images: Vec<k8s_cri::v1::Image>, before: &NodeStatus) -> NodeStatus {
+async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let capacity = quantities(node.capacity());
     let mut allocatable = quantities(node.allocatable());
     // As whoever advertises them wrote them.
@@ -186,16 +182,19 @@ async fn status(node: &Node, images: Vec<k8s_cri::v1::Image>, before: &NodeStatu
     let advertised = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
     let foreign = node.extended();
     allocatable.extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
-    let listed = images::listed(images, IMAGES_MAX)
-        .into_iter()
-        .map(|(names, size)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() });
+    let image = |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
+    let images = match node.runtime.cri.images().await {
+        Ok(images) => Some(images::listed(images, IMAGES_MAX).into_iter().map(image).collect()),
+        // They are still there when the runtime is back.
+        Err(_) => before.images.clone(),
+    };
     NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         addresses: Some(addresses(&node.config)),
-        conditions: Some(conditions(node, before).await),
+        conditions: Some(conditions::conditions(node, before).await),
         daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }) }),
-        images: Some(listed.collect()),
+        images,
         node_info: Some(system_info(node)),
         features: Some(NodeFeatures { supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy) }),
         runtime_handlers: Some(handlers(node)).filter(|h| !h.is_empty()),
@@ -249,67 +248,6 @@ fn system_info(node: &Node) -> NodeSystemInfo {
         system_uuid: read("/sys/class/dmi/id/product_uuid"),
         swap: None,
     }
-}
-
-/// Condition, reason and text when it holds, reason and text when not.
-const PRESSURES: [(&str, &str, &str, &str, &str); 3] = [
-    (
-        "MemoryPressure",
-        "KubeletHasInsufficientMemory",
-        "kubelet has insufficient memory available",
-        "KubeletHasSufficientMemory",
-        "kubelet has sufficient memory available",
-    ),
-    ("DiskPressure", "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-    (
-        "PIDPressure",
-        "KubeletHasInsufficientPID",
-        "kubelet has insufficient PID available",
-        "KubeletHasSufficientPID",
-        "kubelet has sufficient PID available",
-    ),
-];
-
-async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCondition> {
-    let now = Time(whole_secs(node.clock.now()));
-    let condition = |kind: &str, status: bool, reason: &str, message: String| {
-        let status = if status { "True" } else { "False" };
-        let same = before.conditions.iter().flatten().find(|c| c.type_ == kind && c.status == status);
-        NodeCondition {
-            type_: kind.to_owned(),
-            status: status.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message),
-            last_heartbeat_time: Some(now.clone()),
-            last_transition_time: same.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(now.clone())),
-        }
-    };
-    let mut all = Vec::new();
-    let pressure = node.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for (kind, bad, bad_text, good, good_text) in PRESSURES {
-        all.push(match pressure.iter().any(|p| p == kind) {
-            true => condition(kind, true, bad, bad_text.to_owned()),
-            false => condition(kind, false, good, good_text.to_owned()),
-        });
-    }
-    let problems: Vec<String> = match node.runtime.cri.status().await {
-        Err(err) => vec![format!("container runtime is down: {err}")],
-        Ok(conditions) => conditions
-            .iter()
-            .filter(|c| !c.status)
-            .map(|c| match c.r#type.as_str() {
-                "NetworkReady" => {
-                    format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message)
-                }
-                other => format!("container runtime not ready: {other}=false reason:{} message:{}", c.reason, c.message),
-            })
-            .collect(),
-    };
-    all.push(match problems.is_empty() {
-        true => condition("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned()),
-        false => condition("Ready", false, "KubeletNotReady", problems.join(", ")),
-    });
-    all
 }
 
 async fn keep_lease(node: &Node) {

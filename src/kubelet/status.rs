@@ -310,7 +310,8 @@ const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 /// Whether a status reached the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
-    Yes,
+    /// With the object's resource version since then.
+    Yes(Option<u64>),
     /// The pod is not there any more, or another one has its name.
     Gone,
     /// Try again.
@@ -349,7 +350,7 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
         answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
     }
     match answer {
-        Ok(_) => Published::Yes,
+        Ok(now) => Published::Yes(version(&now)),
         Err(kube::Error::Api(status)) if status.code == 404 => Published::Gone,
         Err(kube::Error::Api(status)) if status.code == 409 => {
             debug!(pod = %name, err = %status.message, "conflict on a pod's status");
@@ -365,6 +366,20 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
             Published::Failed
         }
     }
+}
+
+/// Resource versions of one kind are numbers that can be compared (KEP-5504).
+pub(crate) fn version(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// Conditions that are the kubelet's to say, though the node controller writes `Ready` of pods on a node that fell silent.
+const OWN: [&str; 3] = ["Initialized", "ContainersReady", "Ready"];
+
+/// Whether the API shows another phase or other conditions than the kubelet says.
+pub(crate) fn differs(shown: &PodStatus, said: &PodStatus) -> bool {
+    let state = |status: &PodStatus, kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone());
+    shown.phase != said.phase || OWN.iter().any(|kind| state(shown, kind) != state(said, kind))
 }
 
 #[cfg(test)]
@@ -413,5 +428,15 @@ mod tests {
         let pod: Pod =
             serde_json::from_value(serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}})).unwrap();
         assert_eq!(closed_gates(&pod).unwrap(), "corresponding condition of pod readiness gate \"x/y\" does not exist.");
+    }
+
+    #[test]
+    fn a_ready_that_somebody_else_took_away_differs_and_foreign_conditions_do_not() {
+        let of = |conditions: serde_json::Value| -> PodStatus {
+            serde_json::from_value(serde_json::json!({"phase": "Running", "conditions": conditions})).unwrap()
+        };
+        let said = of(serde_json::json!([{"type": "Ready", "status": "True"}]));
+        assert!(differs(&of(serde_json::json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady"}])), &said));
+        assert!(!differs(&of(serde_json::json!([{"type": "Ready", "status": "True"}, {"type": "Mine", "status": "False"}])), &said));
     }
 }

@@ -45,6 +45,25 @@ pub(crate) fn at_random_moments(mut server: Server) -> Server {
     server
 }
 
+/// On a busy machine shims do not answer for seconds: that is no reason for a new containerd to kill their containers.
+pub(crate) fn shims_answer_late(server: &Server) {
+    let before = server.ok(&["get", "pods", "-A", "-o", IDS]);
+    let load = Load::on(cluster_ip(server));
+    let shims = processes(&["containerd-shim-runc-v2"]);
+    assert!(shims.len() > 3, "the pods' shims: {shims:?}");
+    shims.iter().for_each(|pid| signal(*pid, "STOP"));
+    signal(daemon_of_containerd(), "KILL");
+    // Longer than the 5 s that containerd waits by itself.
+    std::thread::sleep(Duration::from_secs(7));
+    shims.iter().for_each(|pid| signal(*pid, "CONT"));
+    await_containerd();
+    server.ok(&["run", "later", "--image=kedge.local/busybox:1", "--restart=Never", "--command", "--", "true"]);
+    server.until(&["get", "pod", "later", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Succeeded");
+    server.ok(&["delete", "pod", "later"]);
+    load.end("shims that answered late");
+    assert_eq!(server.ok(&["get", "pods", "-A", "-o", IDS]), before);
+}
+
 /// Up to two seconds (xorshift64*).
 fn moment(seed: &mut u64) -> Duration {
     *seed ^= *seed >> 12;
@@ -54,13 +73,18 @@ fn moment(seed: &mut u64) -> Duration {
 }
 
 fn kill_containerd() {
-    let socket = containerd_socket().unwrap();
+    signal(daemon_of_containerd(), "KILL");
+    await_containerd();
+}
+
+/// kedge may have been killed a moment ago: then its next containerd is only just coming.
+fn daemon_of_containerd() -> u32 {
     let daemon = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
-    // kedge may have been killed a moment ago: then its next containerd is only just coming.
-    let victim = wait_for("containerd's process", HEAL_LIMIT, || {
-        processes(&["containerd"]).into_iter().find(daemon).ok_or_else(|| "none".to_owned())
-    });
-    signal(victim, "KILL");
+    wait_for("containerd's process", HEAL_LIMIT, || processes(&["containerd"]).into_iter().find(daemon).ok_or_else(|| "none".to_owned()))
+}
+
+fn await_containerd() {
+    let socket = containerd_socket().unwrap();
     wait_for("a new containerd", HEAL_LIMIT, || {
         let said = run_with(Command::new("ctr").arg("--address").arg(&socket).args(["--timeout", "2s", "version"]), "");
         if said.code == 0 { Ok(()) } else { Err(said.err) }

@@ -25,7 +25,7 @@ pub(crate) fn run(program: &Path) {
     let flags = [format!("--node-ip={NODE_IP}"), "--node-name=n1".to_owned()];
     let server = Server::start_in(Place::of_program(program, &flags));
     let chapter = |name: &str, began: Instant| println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
-    let chapters: [(&str, fn(&Server)); 15] = [
+    let chapters: [(&str, fn(&Server)); 16] = [
         ("the node becomes ready", ready),
         ("DNS answers", dns),
         ("a page on every road", roads),
@@ -40,6 +40,7 @@ pub(crate) fn run(program: &Path) {
         ("a container is resized and runs on", resize),
         ("an update and a rollback lose no request", rollout),
         ("containerd dies and pods do not", containerd_dies),
+        ("containerd dies and its shims answer late", kills::shims_answer_late),
         ("a deleted pod leaves nothing", deletion),
     ];
     // A chapter that fails does not hide the next ones.

@@ -88,7 +88,8 @@ impl Reconcile for Nodes {
             // A merge patch replaces the list as a whole; the resource version keeps users' taints safe.
             api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         }
-        if plan::condition(&node, "Ready").is_some_and(|c| c.status == "False" || c.status == "Unknown") {
+        // A kubelet that says itself that it is not ready still tells the truth about its pods.
+        if plan::condition(&node, "Ready").is_some_and(|c| c.status == "Unknown") {
             self.mark_pods_not_ready(&node).await?;
         }
         Ok(Next::After(self.grace.saturating_sub(silent).max(Duration::from_secs(1))))
@@ -135,7 +136,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Services must not send to pods of a node that is not ready.
+    /// Services must not send to pods of a node that fell silent.
     async fn mark_pods_not_ready(&self, node: &Node) -> Result<(), Error> {
         let name = node.name_any();
         let now = base::time::rfc3339_secs(self.clock.now());

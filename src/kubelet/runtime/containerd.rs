@@ -93,6 +93,10 @@ fn render_extras(settings: &Settings<'_>, plugin: &str) -> String {
     settings.extra.iter().map(one).collect()
 }
 
+/// How long a containerd that starts again waits for a shim to answer. Its own 5 s (2 s for a task's state) are too few on a small busy
+/// machine: it then takes the shim for dead and kills its healthy container.
+const SHIM_ANSWER_SECS: u64 = 60;
+
 struct Daemon {
     program: PathBuf,
     search_path: std::ffi::OsString,
@@ -331,7 +335,9 @@ fn render(settings: &Settings<'_>) -> String {
 fn render_head(settings: &Settings<'_>, version: u32) -> String {
     format!(
         "# Written by kedge at each start; changes are lost.\nversion = {version}\nroot = {root}\nstate = {state}\n\n\
-         [grpc]\n  address = {socket}\n\n[ttrpc]\n  address = {ttrpc}\n\n",
+         [grpc]\n  address = {socket}\n\n[ttrpc]\n  address = {ttrpc}\n\n\
+         [timeouts]\n  \"io.containerd.timeout.shim.load\" = \"{SHIM_ANSWER_SECS}s\"\n  \
+         \"io.containerd.timeout.task.state\" = \"{SHIM_ANSWER_SECS}s\"\n\n",
         root = quoted(settings.root),
         state = quoted(settings.state),
         socket = quoted(settings.state.join("containerd.sock")),

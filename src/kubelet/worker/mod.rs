@@ -90,6 +90,8 @@ pub(crate) struct Worker {
     status: PodStatus,
     /// What the API server has, as far as we know.
     published: Option<PodStatus>,
+    /// The object's resource version since our last write.
+    version: Option<u64>,
     admitted: bool,
     settled: bool,
     wake_at: Option<Timestamp>,
@@ -128,6 +130,7 @@ impl Worker {
             waiting: BTreeMap::new(),
             uncut: Arc::default(),
             published: Some(status.clone()).filter(|s| s.phase.is_some()),
+            version: None,
             status,
             admitted: false,
             settled: false,
@@ -340,17 +343,30 @@ impl Worker {
         self.status = status::compute(&facts);
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) =
             Snapshot { observed: self.observed.clone(), status: self.status.clone(), volumes: self.mounted.paths.clone() };
-        if self.published.as_ref() == Some(&self.status) {
+        if self.published.as_ref() == Some(&self.status) && !self.is_overwritten() {
             return true;
         }
         let Some(target) = self.pods.api_pod(&self.pod) else { return true };
         match status::publish(&self.node, &target, &self.status, self.published.as_ref()).await {
-            Published::Yes | Published::Gone => {
+            Published::Yes(version) => {
+                self.published = Some(self.status.clone());
+                self.version = version;
+                true
+            }
+            Published::Gone => {
                 self.published = Some(self.status.clone());
                 true
             }
             Published::Failed => false,
         }
+    }
+
+    /// Whether somebody wrote over what we said, after we said it.
+    fn is_overwritten(&self) -> bool {
+        let mirror = if crate::sources::is_static(&self.pod) { self.pods.api_pod(&self.pod) } else { None };
+        let shown = mirror.as_ref().unwrap_or(&self.pod);
+        let later = matches!((status::version(shown), self.version), (Some(shown), Some(ours)) if shown > ours);
+        later && shown.status.as_ref().is_some_and(|shown| status::differs(shown, &self.status))
     }
 
     /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
