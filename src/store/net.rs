@@ -9,12 +9,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::rng::Rng;
 use base::task::Group;
+use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
 use crate::member::{Birth, Dial, Network};
 use crate::store::Store;
 
+/// How long [`until`] waits.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes on their way in one direction.
 const PIPE_BYTES: usize = 64 * 1024;
 
@@ -39,8 +42,11 @@ impl Net {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a store that is reached under `name`.
+    /// Opens a store that is reached under `name`. What it and Raft say is seen with RUST_LOG and `--nocapture`.
     pub(crate) async fn open(&self, dir: &Path, name: &str, birth: Birth) -> (Arc<Store>, Group) {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        // Only the first of a process's tests sets it.
+        let _set = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let (group, _reports) = Group::root(name);
         let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
@@ -102,13 +108,24 @@ impl Dial for Port {
     }
 }
 
-/// Waits until `holds`, at most 20 s.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..800 {
-        if holds().await {
-            return;
-        }
+/// Waits until `holds`: for long, as a test may share a slow machine with many others.
+pub(crate) async fn until(what: &str, holds: impl AsyncFnMut() -> bool) {
+    until_or(what, holds, String::new).await;
+}
+
+/// The same, with a word on how things stand for the one who reads of the failure.
+pub(crate) async fn until_or(what: &str, mut holds: impl AsyncFnMut() -> bool, how_it_stands: impl Fn() -> String) {
+    let begun = Stopwatch::start();
+    while !holds().await {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}\n{}", how_it_stands());
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    panic!("not within 20 s: {what}");
+}
+
+/// Waits until each store knows that all of them vote, and no others. From then on any majority of them can elect: while the voters
+/// change, a majority of the old ones is needed as well.
+pub(crate) async fn until_all_vote(stores: &[(Arc<Store>, Group)]) {
+    let all = vec![stores.iter().map(|(store, _)| store.member_id()).collect::<BTreeSet<u64>>()];
+    let votes = || stores.iter().map(|(store, _)| store.node().voters()).collect::<Vec<_>>();
+    until_or("all vote", async || votes().iter().all(|seen| *seen == all), || format!("{:?}", votes())).await;
 }

@@ -33,18 +33,18 @@ use crate::raft::machine::Machine;
 use crate::raft::network::Ways;
 use crate::raft::node::{Gate, Node, Unread};
 use crate::raft::peers::Peers;
-use crate::raft::pending::Pending;
+use crate::raft::pending::{Pending, Proposed};
 use crate::raft::rpc::MemberStatus;
 use crate::raft::serve::Inbox;
+use crate::raft::vigil::{self, Vigil};
 use crate::watch::WatchStream;
 use crate::{Config, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
 
 /// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card needs it long.
 const HEARTBEAT_MILLIS: u64 = 500;
-/// A leader is believed to live for the longer of the two after its last sign; then each waits for a time between them.
-const ELECTION_MILLIS: (u64, u64) = (1500, 2000);
-/// How often the leader looks whether it still hears a majority.
+/// How often the leader looks whether it still hears a majority, and a new one whether it does yet.
 const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
+const LEADERSHIP_FIRST_LOOK: Duration = Duration::from_millis(25);
 /// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a moment.
 const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Handing over and the last writes, when the store closes.
@@ -93,14 +93,17 @@ impl Store {
         // Of its own, as calls go on while the store closes: a leader hands over.
         let (calls, _reports) = Group::root("store-calls");
         let peers = Arc::new(Peers::new(member, Arc::new(cluster), config.network.clone(), &calls));
-        let ways = Ways { peers: peers.clone(), images: images.clone() };
+        let vigil = Arc::<Vigil>::default();
+        let ways = Ways { peers: peers.clone(), images: images.clone(), vigil: vigil.clone() };
         let raft = start_raft(member, config.birth, log.clone(), ways).await?;
         let node = Node {
             id: member,
             raft,
             log,
             pending: shared.pending.clone(),
+            proposed: Proposed::default(),
             peers,
+            vigil,
             alone: shared.alone.clone(),
             gate: Gate::default(),
             unread: Unread::default(),
@@ -116,6 +119,7 @@ impl Store {
         let (tell, leadership) = watch::channel(node.leadership());
         let lessor = Lessor::new(shared.leases_changed.clone());
         let store = Arc::new(Store { dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
+        group.spawn("store-elections", vigil::keep(store.node.clone(), config.rng));
         store.clone().start_tasks(queue, tell, group);
         let closing = store.clone();
         let token = group.token();
@@ -314,13 +318,16 @@ fn remove_copies(dir: &Path) {
 }
 
 async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
+    let lease_millis = u64::try_from(vigil::LEASE.as_millis()).map_err(Error::io("cannot start raft"))?;
     let config = openraft::Config {
         cluster_name: "kedge".to_owned(),
         // Only with others: `grow::tend` turns it on.
         enable_tick: false,
         heartbeat_interval: HEARTBEAT_MILLIS,
-        election_timeout_min: ELECTION_MILLIS.0,
-        election_timeout_max: ELECTION_MILLIS.1,
+        // `vigil::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends after the shorter.
+        enable_elect: false,
+        election_timeout_min: lease_millis - HEARTBEAT_MILLIS,
+        election_timeout_max: lease_millis,
         install_snapshot_timeout: HEARTBEAT_MILLIS * 10,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(PURGE_ENTRIES.0),
         max_in_snapshot_log_to_keep: PURGE_ENTRIES.1,
@@ -373,8 +380,8 @@ async fn follow_leadership(node: Arc<Node>, tell: watch::Sender<Leadership>) {
         // A leader with others is looked at again and again: that it hears nobody any more is no event.
         let alone = node.alone.load(Ordering::Acquire);
         let leads = now.leader == Some(node.id);
-        let changed =
-            if leads && !alone { tokio::time::timeout(LEADERSHIP_LOOK, server.changed()).await } else { Ok(server.changed().await) };
+        let look = if now.is_me { LEADERSHIP_LOOK } else { LEADERSHIP_FIRST_LOOK };
+        let changed = if leads && !alone { tokio::time::timeout(look, server.changed()).await } else { Ok(server.changed().await) };
         if matches!(changed, Ok(Err(_))) {
             return;
         }

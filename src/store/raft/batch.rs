@@ -17,8 +17,8 @@ use crate::raft::rpc::Proposed;
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of one entry, roughly: more go into the next one, so that an entry crosses a slow network in time.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// How long a write waits for a leader and a majority, as etcd's (5 s + 2 election timeouts).
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(9);
+/// How long a write waits for a leader and a majority, as etcd's (5 s + 2 election timeouts). Tests share slow machines.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 9 });
 
 /// A command and who waits for it.
 #[derive(Debug)]
@@ -65,44 +65,58 @@ fn fitting(waiting: &[Proposal]) -> usize {
     waiting.iter().position(over).map_or(waiting.len(), |n| n.max(1))
 }
 
+/// After an attempt without an answer, before the next.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// What became of an attempt to propose.
 enum Attempt {
     /// It was not taken: nothing happened, it may be proposed anew.
     Refused,
     /// It may be in the log of a leader of this term.
     Sent,
+    /// The same, but that leader did not answer: it is proposed again, and a leader takes it once.
+    Unanswered,
 }
 
 /// Carries one parcel until its callers have an answer. `Err` means that Raft has stopped.
 async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
     let deadline = Instant::now() + WRITE_TIMEOUT;
+    // The leader and the term in whose log it may be. Until a later term is seen it must go to nobody else.
+    let mut sent = None;
     loop {
-        let (leader, term) = node.leader();
-        let attempt = match leader {
-            Some(leader) if leader == node.id => propose_here(node, &mut parcel, term).await?,
-            Some(leader) => propose_there(node, &mut parcel, leader, term, deadline).await,
-            None => Attempt::Refused,
+        let now = node.leader();
+        let attempt = match now {
+            _ if sent.is_some_and(|sent| sent != now) => Attempt::Sent,
+            (Some(leader), term) if leader == node.id => propose_here(node, &mut parcel, term).await?,
+            (Some(leader), term) => propose_there(node, &mut parcel, leader, term, deadline).await,
+            (None, _) => Attempt::Refused,
         };
-        let lost = async {
-            match attempt {
+        if !matches!(attempt, Attempt::Refused) {
+            sent.get_or_insert(now);
+        }
+        let news = async {
+            match (&attempt, sent) {
                 // Another leader, or the same one in a new term, is worth another try.
-                Attempt::Refused => node.leader_changed((leader, term)).await,
-                Attempt::Sent => node.applied_term_after(term).await,
+                (_, None) => node.leader_changed(now).await,
+                (Attempt::Unanswered, Some((_, term))) => match tokio::time::timeout(AGAIN, node.applied_term_after(term)).await {
+                    Ok(later) => later.map(|()| sent = None),
+                    Err(_) => Ok(()),
+                },
+                (Attempt::Sent | Attempt::Refused, Some((_, term))) => node.applied_term_after(term).await.map(|()| sent = None),
             }
         };
-        tokio::select! {
+        let news = tokio::select! {
             biased;
             () = parcel.done() => return Ok(()),
-            lost = timeout_at(deadline, lost) => match lost {
-                Ok(still_running) => still_running.inspect_err(|err| node.pending.fail(&node.pending.batch(&parcel, term).origin, err))?,
-                Err(_) => {
-                    node.pending.fail(&node.pending.batch(&parcel, term).origin, &Error::TimedOut);
-                    return Ok(());
-                }
-            },
-        }
-        if parcel.is_done() {
-            return Ok(());
+            news = timeout_at(deadline, news) => news.unwrap_or(Err(Error::TimedOut)),
+        };
+        match news {
+            Ok(()) if parcel.is_done() => return Ok(()),
+            Ok(()) => {}
+            Err(err) => {
+                node.pending.fail(&node.pending.batch(&parcel, now.1).origin, &err);
+                return if matches!(err, Error::TimedOut) { Ok(()) } else { Err(err) };
+            }
         }
     }
 }
@@ -143,7 +157,7 @@ async fn propose_there(node: &Node, parcel: &mut Parcel, leader: u64, term: u64,
     };
     match answer {
         Ok(Ok(Proposed::Refused)) => Attempt::Refused,
-        // Without an answer nobody knows: it counts as sent until a later term shows that it is lost.
-        Ok(Ok(Proposed::Taken) | Err(_)) | Err(_) => Attempt::Sent,
+        Ok(Ok(Proposed::Taken)) => Attempt::Sent,
+        Ok(Err(_)) | Err(_) => Attempt::Unanswered,
     }
 }

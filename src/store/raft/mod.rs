@@ -14,10 +14,12 @@ pub mod machine;
 
 pub mod grow;
 pub mod image;
+pub mod link;
 pub mod network;
 pub mod peers;
 pub mod rpc;
 pub mod serve;
+pub mod vigil;
 
 openraft::declare_raft_types!(
     /// The types of our Raft group.

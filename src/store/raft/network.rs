@@ -7,6 +7,7 @@ use openraft::error::{Fatal, NetworkError, RPCError, RaftError, ReplicationClose
 use openraft::network::{Backoff, RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{AnyError, Snapshot, Vote};
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::member::Peer;
@@ -14,6 +15,7 @@ use crate::raft::TypeConfig;
 use crate::raft::image::{self, ImageSource};
 use crate::raft::peers::Peers;
 use crate::raft::rpc::{Append, Ballot};
+use crate::raft::vigil::Vigil;
 
 /// After a member could not be reached, before the next try; heartbeats try anyway.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
@@ -25,6 +27,8 @@ pub struct Ways {
     pub peers: Arc<Peers>,
     /// Where snapshots come from.
     pub images: ImageSource,
+    /// Who was heard when.
+    pub vigil: Arc<Vigil>,
 }
 
 /// The way to one member.
@@ -61,7 +65,12 @@ impl RaftNetwork<TypeConfig> for Way {
         rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, Rpc> {
-        self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)
+        let (term, sent) = (rpc.vote.leader_id().term, Instant::now());
+        let answer = self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)?;
+        if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
+            self.ways.vigil.acknowledged(self.to, term, sent);
+        }
+        Ok(answer)
     }
 
     async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, Rpc> {

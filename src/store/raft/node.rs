@@ -13,17 +13,16 @@ use crate::member::{Change, Leadership, Member};
 use crate::raft::TypeConfig;
 use crate::raft::log::Log;
 use crate::raft::peers::Peers;
-use crate::raft::pending::Pending;
+use crate::raft::pending::{Pending, Proposed};
 use crate::raft::rpc::{Members, ReadIndex, Reshape};
+use crate::raft::vigil::Vigil;
 
-/// How long a linearizable read waits for a leader and a majority.
-const READ_TIMEOUT: Duration = Duration::from_secs(7);
+/// How long a linearizable read waits for a leader and a majority. Tests share slow machines.
+const READ_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 7 });
 /// How long a change of the group may take, handing over included.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 30 });
 /// Between tries with a leader that was just found to lead no more.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// A leader that heard no majority for so long counts as none: by then another may lead.
-const LEASE_MILLIS: u64 = 1500;
 
 /// The member.
 pub struct Node {
@@ -35,8 +34,12 @@ pub struct Node {
     pub log: Log,
     /// Its callers whose writes are on their way.
     pub pending: Arc<Pending>,
+    /// What others proposed to it.
+    pub proposed: Proposed,
     /// The others.
     pub peers: Arc<Peers>,
+    /// Who was heard when.
+    pub vigil: Arc<Vigil>,
     /// Whether it is the only one, so that it need not ask anybody.
     pub alone: Arc<AtomicBool>,
     /// Rounds of asking, shared by the reads that wait.
@@ -82,8 +85,8 @@ impl Node {
     /// Who leads, and whether this member may act as the leader now.
     pub fn leadership(&self) -> Leadership {
         let (leader, term) = self.leader();
-        let heard = || self.raft.data_metrics().borrow().millis_since_quorum_ack.is_some_and(|millis| millis < LEASE_MILLIS);
-        let is_me = leader == Some(self.id) && (self.alone.load(Ordering::Acquire) || heard());
+        let certain = || self.vigil.is_certain(self.id, term, &self.voters());
+        let is_me = leader == Some(self.id) && (self.alone.load(Ordering::Acquire) || certain());
         Leadership { leader, is_me, term }
     }
 
@@ -205,7 +208,8 @@ impl Node {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let membership = metrics.membership_config.membership();
-        let voters: Vec<u64> = membership.voter_ids().collect();
+        // While the voters change there are two sets, and one that is new in the second cannot stand in for an old one yet.
+        let votes = |id: &u64| membership.get_joint_config().iter().all(|set| set.contains(id));
         let last = metrics.last_log_index.unwrap_or(0);
         let matched =
             |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).map(|log| last.saturating_sub(log.index().unwrap_or(0)));
@@ -215,7 +219,7 @@ impl Node {
                 id: *id,
                 name: peer.name.clone(),
                 address: self.peers.address(*id).filter(|_| *id != self.id).unwrap_or_else(|| peer.addr.clone()),
-                voter: voters.contains(id),
+                voter: votes(id),
                 lag_entries: if *id == self.id { Some(0) } else { matched(id) },
             })
             .collect()

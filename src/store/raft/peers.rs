@@ -9,11 +9,11 @@ use base::task::Group;
 use bytes::Bytes;
 use tracing::{info, warn};
 use wire::Body;
-use wire::dial::Http2;
 
 use crate::error::Error;
 use crate::member::Network;
 use crate::raft::command::Batch;
+use crate::raft::link::Link;
 use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed, decode, encode};
 
 /// A call that is not Raft's own ends by then.
@@ -28,8 +28,6 @@ pub enum Lane {
     Bulk,
 }
 
-type Link = Arc<tokio::sync::Mutex<Option<Http2>>>;
-
 /// The other members and the connections to them.
 pub struct Peers {
     id: u64,
@@ -37,7 +35,7 @@ pub struct Peers {
     network: Option<Network>,
     /// Where members said they are: newer than what the membership says.
     book: Mutex<BTreeMap<u64, String>>,
-    links: Mutex<BTreeMap<(u64, Lane), Link>>,
+    links: Mutex<BTreeMap<(u64, Lane), Arc<Link>>>,
     /// Members that did not answer lately.
     silent: Mutex<BTreeSet<u64>>,
     /// Whether the leader said that this member is none any more.
@@ -149,16 +147,7 @@ impl Peers {
         let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: format!("member {to}") })?;
         let unreachable = || Error::MemberUnreachable { address: address.clone() };
         let link = Arc::clone(self.links.lock().unwrap_or_else(PoisonError::into_inner).entry((to, lane)).or_default());
-        let sender = {
-            let mut slot = link.lock().await;
-            match slot.as_ref().filter(|sender| !sender.is_closed()) {
-                Some(sender) => sender.clone(),
-                None => {
-                    let stream = network.dial.dial(&address).await.map_err(|_| unreachable())?;
-                    slot.insert(Http2::begin(stream, &address, &self.group).await.map_err(|_| unreachable())?).clone()
-                }
-            }
-        };
+        let sender = link.sender(&network.dial, &address, &self.group).await.ok_or_else(unreachable)?;
         let mut request = http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, &network.address);
         if let Some(cluster) = self.cluster() {
             request = request.header(CLUSTER, cluster);
@@ -169,6 +158,7 @@ impl Peers {
         let (parts, body) = answer.into_parts();
         let bytes = collect(body).await.map_err(Error::io("a member's message broke off"))?;
         guard.disarm();
+        link.answered();
         if parts.status == http::StatusCode::OK {
             return Ok(bytes);
         }
@@ -185,7 +175,7 @@ pub fn collect(body: Body) -> Pin<Box<dyn Future<Output = Result<Bytes, wire::bo
     Box::pin(wire::body::collect(body, CALL_BYTES_MAX))
 }
 
-/// A call that was given up says that its connection may be dead: the next call makes a new one.
+/// A call that was given up says that its connection may be dead.
 struct BreakOnDrop<'a> {
     link: &'a Link,
     armed: bool,
@@ -199,10 +189,8 @@ impl BreakOnDrop<'_> {
 
 impl Drop for BreakOnDrop<'_> {
     fn drop(&mut self) {
-        if self.armed
-            && let Ok(mut slot) = self.link.try_lock()
-        {
-            *slot = None;
+        if self.armed {
+            self.link.given_up();
         }
     }
 }

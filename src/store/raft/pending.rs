@@ -53,6 +53,25 @@ impl Parcel {
     }
 }
 
+/// As the leader: the newest batch of each member in the log, so that one whose answer was lost is proposed again and appended once.
+///
+/// It is memory of one term only: a leader that starts again leads in another term or not at all (`Writer` sees to that).
+#[derive(Debug, Default)]
+pub struct Proposed(Mutex<BTreeMap<u64, Origin>>);
+
+impl Proposed {
+    /// Whether this batch was not here before in its term. A member's batches come in the order of their numbers.
+    pub fn is_first(&self, origin: &Origin) -> bool {
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |before: &Origin| before.boot == origin.boot && before.term == origin.term && before.seq >= origin.seq;
+        if newest.get(&origin.member).is_some_and(same) {
+            return false;
+        }
+        newest.insert(origin.member, *origin);
+        true
+    }
+}
+
 impl Pending {
     /// Of this member; `boot` tells its processes apart.
     pub fn new(member: u64, boot: u64) -> Pending {
@@ -105,5 +124,22 @@ impl Pending {
             let _gone = waiter.send(Err(error.clone()));
         }
         let _gone = waiting.done.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_comes_again_in_its_term_is_not_the_first() {
+        let proposed = Proposed::default();
+        let batch = |seq, term| Origin { member: 2, boot: 9, seq, term };
+        assert!(proposed.is_first(&batch(1, 4)));
+        assert!(!proposed.is_first(&batch(1, 4)));
+        assert!(proposed.is_first(&batch(2, 4)));
+        assert!(!proposed.is_first(&batch(1, 4)), "it was late");
+        assert!(proposed.is_first(&batch(2, 5)), "a new term: it did not count in the old one");
+        assert!(proposed.is_first(&Origin { boot: 10, ..batch(1, 5) }));
     }
 }

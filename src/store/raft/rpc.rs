@@ -4,7 +4,7 @@
 //! version can tell. Who calls stands in headers.
 
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
-use openraft::{SnapshotMeta, Vote};
+use openraft::{LogId, SnapshotMeta, Vote};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,8 @@ call!(/// Raft's AppendEntries. `None`: that member cannot answer, e.g. it is st
     Append(AppendEntriesRequest<TypeConfig>) -> Option<AppendEntriesResponse<u64>>, "append");
 call!(/// Raft's RequestVote.
     Ballot(VoteRequest<u64>) -> Option<VoteResponse<u64>>, "vote");
+call!(/// Asks whether the called would vote for a member whose log ends there. Nothing is promised or changed by it.
+    Poll(Option<LogId<u64>>) -> bool, "poll");
 call!(/// Commands for the leader.
     Propose(Batch) -> Proposed, "propose");
 call!(/// Asks the leader how far a member must have applied for a linearizable read.

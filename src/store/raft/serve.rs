@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use http::{Request, Response, StatusCode};
 use openraft::Snapshot;
+use openraft::raft::AppendEntriesResponse;
 use tokio::io::AsyncWriteExt as _;
 use tracing::{info, warn};
 use wire::body::{self, Body};
@@ -15,7 +16,7 @@ use crate::raft::TypeConfig;
 use crate::raft::image::Image;
 use crate::raft::peers::collect;
 use crate::raft::rpc::{
-    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Propose, Proposed, ReadIndex, Refusal, Reshape,
+    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex, Refusal, Reshape,
     SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield, decode, encode,
 };
 use crate::store::Store;
@@ -93,7 +94,8 @@ impl Inbox {
         let node = self.store.node();
         let raft = &node.raft;
         match path {
-            Append::PATH => encode(&raft.append_entries(decode::<Append>(&bytes)?.0).await.ok()),
+            Append::PATH => encode(&self.append(decode(&bytes)?).await),
+            Poll::PATH => encode(&node.would_vote(decode::<Poll>(&bytes)?.0)),
             Ballot::PATH => encode(&raft.vote(decode::<Ballot>(&bytes)?.0).await.ok()),
             Propose::PATH => encode(&self.propose(decode(&bytes)?).await),
             ReadIndex::PATH => encode(&node.confirmed_index().await.map_err(Refusal::from)),
@@ -106,6 +108,15 @@ impl Inbox {
             Status::PATH => encode(&self.store.status()),
             other => Err(Error::Io { doing: "cannot answer a member", why: format!("this kedge does not know the call {other}") }),
         }
+    }
+
+    async fn append(&self, Append(request): Append) -> Option<AppendEntriesResponse<u64>> {
+        let node = self.store.node();
+        let answer = node.raft.append_entries(request).await.ok()?;
+        if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
+            node.vigil.heard_leader();
+        }
+        Some(answer)
     }
 
     fn leads(&self) -> bool {
@@ -126,6 +137,10 @@ impl Inbox {
         if leader != Some(node.id) || term != batch.origin.term {
             return Proposed::Refused;
         }
+        if !node.proposed.is_first(&batch.origin) {
+            // The answer to the first try was lost on its way.
+            return Proposed::Taken;
+        }
         match node.raft.client_write_ff(batch).await {
             // Whether it is agreed upon the caller learns from its own log.
             Ok(answer) => {
@@ -140,6 +155,7 @@ impl Inbox {
         let (head, file) = self.receive(&mut body).await?;
         info!(n = head.bytes, "snapshot received from the leader");
         let snapshot = Snapshot::<TypeConfig> { meta: head.meta, snapshot: Box::new(Image { received: Some(file) }) };
+        self.store.node().vigil.heard_leader();
         let installed = self.store.node().raft.install_full_snapshot(head.vote, snapshot).await;
         Ok(installed.inspect_err(|err| warn!(err = %err, "snapshot not installed")).ok())
     }

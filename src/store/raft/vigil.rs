@@ -1,0 +1,208 @@
+//! Who was heard when: a follower's patience with its leader, a leader's certainty that it still leads, and elections that are
+//! called only when they can be won.
+//!
+//! Raft's own timer is not used: a member that was cut off would raise its term again and again, and depose the leader when it is
+//! back. Here a member that hears no leader first asks the others whether they would vote for it, as etcd's pre-vote does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::rng::Rng;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use openraft::LogId;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use crate::raft::node::Node;
+use crate::raft::rpc::Poll;
+
+/// A member that heard its leader keeps to it for so long, and votes for nobody else.
+pub const LEASE: Duration = Duration::from_millis(2000);
+/// A leader that heard no majority for so long counts as none: shorter than [`LEASE`], as then another may lead.
+const CERTAIN: Duration = Duration::from_millis(1750);
+/// A leader that was not heard for this and a part of the next is missed.
+const PATIENCE: Duration = Duration::from_millis(2250);
+/// Drawn anew each time, so that two members seldom stand at once.
+const PATIENCE_MORE_MILLIS: u64 = 750;
+/// After others would not vote for this member, before it asks again.
+const AGAIN_MILLIS: (u64, u64) = (200, 400);
+/// An election is over by then, one way or the other.
+const ELECTION: Duration = Duration::from_millis(1500);
+/// How long a member's answer to the question is waited for.
+const POLL_TIMEOUT: Duration = Duration::from_millis(1500);
+
+// What every read of `is_me` relies on, and what keeps members from standing when nobody would vote for them.
+const _: () = assert!(CERTAIN.as_millis() < LEASE.as_millis() && LEASE.as_millis() < PATIENCE.as_millis());
+
+/// What a member remembers of hearing others.
+#[derive(Debug)]
+pub struct Vigil {
+    /// When a leader was heard, or this process began: it may have heard one just before.
+    leader: Mutex<Instant>,
+    /// When each follower was sent what it then answered well, and in which term.
+    acks: Mutex<BTreeMap<u64, (u64, Instant)>>,
+}
+
+impl Default for Vigil {
+    fn default() -> Vigil {
+        Vigil { leader: Mutex::new(Instant::now()), acks: Mutex::default() }
+    }
+}
+
+impl Vigil {
+    /// Notes that a leader was heard.
+    pub fn heard_leader(&self) {
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long no leader was heard.
+    pub fn silence(&self) -> Duration {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Notes that a follower took what the leader of `term` sent at `sent`.
+    pub fn acknowledged(&self, by: u64, term: u64, sent: Instant) {
+        let mut acks = self.acks.lock().unwrap_or_else(PoisonError::into_inner);
+        let ack = acks.entry(by).or_insert((term, sent));
+        *ack = (*ack).max((term, sent));
+    }
+
+    /// Whether a majority of the voters (of each of the two sets while they change) said lately that `own` leads in `term`.
+    pub fn is_certain(&self, own: u64, term: u64, voters: &[BTreeSet<u64>]) -> bool {
+        let acks = self.acks.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |id: &u64| *id == own || acks.get(id).is_some_and(|ack| ack.0 == term && ack.1.elapsed() < CERTAIN);
+        majority(voters, fresh)
+    }
+}
+
+/// Whether more than half of each set say yes.
+fn majority(sets: &[BTreeSet<u64>], yes: impl Fn(&u64) -> bool) -> bool {
+    !sets.is_empty() && sets.iter().all(|set| set.iter().filter(|id| yes(id)).count() * 2 > set.len())
+}
+
+impl Node {
+    /// The voters; two sets while they change.
+    pub fn voters(&self) -> Vec<BTreeSet<u64>> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow();
+        metrics.membership_config.membership().get_joint_config().clone()
+    }
+
+    /// Whether this member would vote for one whose log ends with `last`. It promises nothing.
+    pub fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
+        let leadership = self.leadership();
+        let misses_leader = if leadership.leader == Some(self.id) { !leadership.is_me } else { self.vigil.silence() >= LEASE };
+        misses_leader && last >= self.raft.data_metrics().borrow().last_log
+    }
+
+    /// Whether a majority would vote for this member. Asks all that it knows: the leader tells one that was let go.
+    async fn would_win(&self) -> bool {
+        let voters = self.voters();
+        let others: BTreeSet<u64> = {
+            let metrics = self.raft.server_metrics();
+            let metrics = metrics.borrow();
+            metrics.membership_config.membership().nodes().map(|(id, _)| *id).filter(|id| *id != self.id).collect()
+        };
+        let stands = voters.iter().any(|set| set.contains(&self.id));
+        let mut for_it = BTreeSet::from([self.id]);
+        if stands && majority(&voters, |id| for_it.contains(id)) {
+            return true;
+        }
+        let poll = Poll(self.raft.data_metrics().borrow().last_log);
+        let mut answers: FuturesUnordered<_> = others
+            .into_iter()
+            .map(|id| {
+                let asked = tokio::time::timeout(POLL_TIMEOUT, self.peers.call(id, &poll));
+                async move { (id, matches!(asked.await, Ok(Ok(true)))) }
+            })
+            .collect();
+        while let Some((id, yes)) = answers.next().await {
+            if yes {
+                for_it.insert(id);
+            }
+            if stands && majority(&voters, |id| for_it.contains(id)) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Stands for election when the leader is missed and a majority would vote for this member; until Raft stops.
+pub async fn keep(node: Arc<Node>, rng: Rng) {
+    let mut metrics = node.raft.server_metrics();
+    let (mut seen, mut moved) = (node.leader().1, Instant::now());
+    loop {
+        // Alone or in no group yet there is nobody to miss, and nothing to wake up for.
+        if metrics.wait_for(|m| m.membership_config.membership().nodes().any(|(id, _)| *id != node.id)).await.is_err() {
+            return;
+        }
+        let (leader, term) = node.leader();
+        if leader == Some(node.id) {
+            if node.leader_changed((leader, term)).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if term != seen {
+            // Somebody stands, maybe this member: that takes a moment.
+            (seen, moved) = (term, Instant::now());
+        }
+        let patience = PATIENCE + Duration::from_millis(rng.below(PATIENCE_MORE_MILLIS));
+        let sole = node.voters().iter().all(|set| set.len() == 1 && set.contains(&node.id));
+        let left = patience.saturating_sub(node.vigil.silence()).max(ELECTION.saturating_sub(moved.elapsed()));
+        if !left.is_zero() && !sole {
+            match tokio::time::timeout(left, node.leader_changed((leader, term))).await {
+                Ok(Err(_)) => return,
+                Ok(Ok(())) | Err(_) => continue,
+            }
+        }
+        if !node.would_win().await {
+            debug!(term, "the leader is missed, but no majority would vote for this member");
+            tokio::time::sleep(Duration::from_millis(AGAIN_MILLIS.0 + rng.below(AGAIN_MILLIS.1))).await;
+            continue;
+        }
+        info!(term, "the leader is missed: this member stands for election");
+        if node.raft.trigger().elect().await.is_err() {
+            return;
+        }
+        // Its own term tells that it stands. If nothing is seen of it, it is asked again.
+        if let Ok(Err(_)) = tokio::time::timeout(ELECTION, node.leader_changed((leader, term))).await {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_is_certain_while_a_majority_of_each_set_answered_lately_in_its_term() {
+        let vigil = Vigil::default();
+        let (three, joint) = (vec![BTreeSet::from([1, 2, 3])], vec![BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])]);
+        assert!(!vigil.is_certain(1, 7, &three));
+        vigil.acknowledged(2, 7, Instant::now());
+        assert!(vigil.is_certain(1, 7, &three));
+        assert!(!vigil.is_certain(1, 8, &three), "answers of another term");
+        assert!(!vigil.is_certain(1, 7, &joint));
+        vigil.acknowledged(4, 7, Instant::now());
+        assert!(vigil.is_certain(1, 7, &joint));
+        assert!(vigil.is_certain(9, 7, &[BTreeSet::from([9])]), "a sole voter needs nobody");
+        assert!(!vigil.is_certain(9, 7, &[]));
+    }
+
+    #[test]
+    fn an_old_answer_counts_no_more_and_does_not_replace_a_newer_one() {
+        let vigil = Vigil::default();
+        let voters = vec![BTreeSet::from([1, 2])];
+        let Some(old) = Instant::now().checked_sub(CERTAIN) else { return };
+        vigil.acknowledged(2, 7, old);
+        assert!(!vigil.is_certain(1, 7, &voters));
+        vigil.acknowledged(2, 7, Instant::now());
+        vigil.acknowledged(2, 7, old);
+        assert!(vigil.is_certain(1, 7, &voters));
+    }
+}
