@@ -74,6 +74,7 @@ pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
         alone: Arc::default(),
         leases_changed: Arc::default(),
         cluster_id: Arc::default(),
+        ahead: Arc::default(),
     };
     // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
     Writer::new(conn, path.clone(), member, shared)?.apply_log()?;

@@ -84,7 +84,7 @@ impl Store {
             .name("store-writer".to_owned())
             .spawn(move || writer.run(job_queue))
             .map_err(Error::io("cannot start the writer thread"))?;
-        let log = Log { jobs: jobs.clone(), recent: Recent::default() };
+        let log = Log { jobs: jobs.clone(), recent: Recent::default(), ahead: shared.ahead.clone() };
         let reader = Arc::new(Reader::new(path, shared.index.clone(), shared.hub.clone()));
         let images = ImageSource { reader: reader.clone(), member, dir: config.dir.clone() };
         // A member that never applied anything is in no cluster yet, whatever number its file drew.
@@ -302,6 +302,7 @@ fn open_files(config: &Config) -> Result<Opened, Error> {
         alone: Arc::<AtomicBool>::default(),
         leases_changed: Arc::default(),
         cluster_id: Arc::<AtomicU64>::default(),
+        ahead: Arc::default(),
     };
     let writer = Writer::new(conn, path, member, shared.clone())?;
     Ok(Opened { lock, member, writer, shared })

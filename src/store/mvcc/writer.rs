@@ -50,6 +50,38 @@ pub struct Shared {
     pub leases_changed: Arc<tokio::sync::Notify>,
     /// The cluster's number; a snapshot brings another to a member that joins.
     pub cluster_id: Arc<AtomicU64>,
+    /// What openraft need not ask the thread for.
+    pub ahead: Arc<Ahead>,
+}
+
+/// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only acknowledged, and
+/// the thread is not woken for it.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// The index after that of the last applied entry.
+    next: AtomicU64,
+    /// The last entry that openraft knows to be applied.
+    acknowledged: Mutex<Option<LogId<u64>>>,
+}
+
+impl Ahead {
+    /// Notes that openraft knows of the application of `last`; false if it is not applied yet.
+    pub fn acknowledge(&self, last: LogId<u64>) -> bool {
+        let applied = last.index < self.next.load(Ordering::Acquire);
+        if applied {
+            self.note(Some(last));
+        }
+        applied
+    }
+
+    fn note(&self, last: Option<LogId<u64>>) {
+        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        *acknowledged = last.max(*acknowledged);
+    }
+
+    fn acknowledged(&self) -> Option<LogId<u64>> {
+        *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The thread's state.
@@ -62,8 +94,6 @@ pub struct Writer {
     hub: Arc<Hub>,
     shared: Shared,
     applied: Applied,
-    /// The last entry that openraft knows to be applied; alone, `applied` may be ahead of it.
-    acknowledged: Option<LogId<u64>>,
     /// Whether this member is the only one, nothing waits in the log, and nobody is about to come.
     alone: bool,
     /// Others are about to come.
@@ -79,7 +109,6 @@ impl Writer {
     pub fn new(conn: Connection, path: PathBuf, member: u64, shared: Shared) -> Result<Writer, Error> {
         let mut writer = Writer {
             applied: Applied::default(),
-            acknowledged: None,
             member,
             index: shared.index.clone(),
             leases: shared.leases.clone(),
@@ -101,7 +130,7 @@ impl Writer {
     fn load(&mut self) -> Result<u64, Error> {
         let Loaded { index: loaded, revision } = database::load(&self.conn, &self.path)?;
         self.applied = database::applied(&self.conn, &self.path, self.member)?;
-        self.acknowledged = self.applied.log;
+        self.shared.ahead.note(self.applied.log);
         self.last_row = self.read_last_row()?;
         *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = read_leases(&self.conn, &loaded, &self.path)?;
         self.compacting = (loaded.floor > 0).then_some((loaded.floor, None));
@@ -174,7 +203,7 @@ impl Writer {
             Job::Truncate { since, reply } => drop(reply.send(self.truncate(since))),
             Job::Purge { upto, reply } => drop(reply.send(self.purge(upto))),
             Job::LogState { reply } => drop(reply.send(self.log_state())),
-            Job::Applied { reply } => drop(reply.send(Ok((self.acknowledged, self.applied.membership.clone())))),
+            Job::Applied { reply } => drop(reply.send(Ok((self.shared.ahead.acknowledged(), self.applied.membership.clone())))),
             Job::KeepLog { reply } => {
                 (self.keep_log, self.alone) = (true, false);
                 drop(reply.send(Ok(self.applied.log)));
@@ -270,7 +299,7 @@ impl Writer {
 
     fn apply_committed(&mut self, entries: Vec<Entry<TypeConfig>>) -> Result<(), Error> {
         let next = self.applied.log.map_or(0, |log| log.index + 1);
-        self.acknowledged = entries.last().map(|e| *e.get_log_id()).max(self.acknowledged);
+        self.shared.ahead.note(entries.last().map(|e| *e.get_log_id()));
         let fresh: Vec<_> = entries.into_iter().filter(|e| e.get_log_id().index >= next).collect();
         if fresh.is_empty() {
             return Ok(());
@@ -292,6 +321,7 @@ impl Writer {
         let before = self.applied.clone();
         match self.apply_and_commit(entries) {
             Ok((answers, told, revision)) => {
+                self.shared.ahead.next.store(self.applied.log.map_or(0, |log| log.index + 1), Ordering::Release);
                 self.hub.publish(&told, revision);
                 if entries.iter().any(touches_leases) {
                     self.shared.leases_changed.notify_one();

@@ -13,7 +13,7 @@ use openraft::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
-use crate::mvcc::writer::Job;
+use crate::mvcc::writer::{Ahead, Job};
 use crate::raft::TypeConfig;
 use crate::raft::command::Command;
 
@@ -27,6 +27,8 @@ pub struct Log {
     pub jobs: mpsc::Sender<Job>,
     /// What apply will ask for.
     pub recent: Recent,
+    /// What is applied already.
+    pub ahead: Arc<Ahead>,
 }
 
 /// A storage error in openraft's words.

@@ -43,11 +43,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
     {
         let entries: Vec<_> = entries.into_iter().collect();
         let n = entries.len();
-        let last = entries.last().map(|e| e.get_log_id().index);
-        self.log.ask(ErrorVerb::Write, |reply| Job::Apply { entries, reply }).await?;
+        let last = entries.last().map(|e| *e.get_log_id());
+        if !last.is_some_and(|last| self.log.ahead.acknowledge(last)) {
+            self.log.ask(ErrorVerb::Write, |reply| Job::Apply { entries, reply }).await?;
+        }
         if let Some(last) = last {
             let mut recent = self.log.recent.lock().unwrap_or_else(PoisonError::into_inner);
-            *recent = recent.split_off(&(last + 1));
+            *recent = recent.split_off(&(last.index + 1));
         }
         Ok(vec![(); n])
     }
