@@ -6,12 +6,15 @@ use std::time::Duration;
 use base::task::{Fatal, Group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::cli;
 
 /// At the end of the process, for blocking threads: a slow disk must not hold up the exit.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// After the start, until what only starting needs is given back.
+const SETTLED: Duration = Duration::from_secs(8);
 
 /// Why a role did not begin, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +47,17 @@ pub(crate) async fn live<E: From<LifeError>>(
         built.await?;
         notify("READY=1");
         info!(version = cli::VERSION, "{role} is up");
-        match fatal.recv().await {
+        let ended = tokio::time::timeout(SETTLED, fatal.recv()).await;
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(_) => {
+                if let Err(err) = Group::blocking(base::sys::let_go_of_program_text).await.map_err(LifeError::from)? {
+                    debug!(err = %err, "the program's pages stay in memory");
+                }
+                fatal.recv().await
+            }
+        };
+        match ended {
             Some(fatal) => Err(LifeError::Fatal(fatal).into()),
             None => Ok(()),
         }

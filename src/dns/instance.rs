@@ -18,7 +18,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::DnsError;
 use crate::cache::Cache;
@@ -33,6 +33,8 @@ use crate::server::{self, LoopProbe, Server, Site};
 
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// After the start, until what only starting needs is given back.
+const SETTLED: Duration = Duration::from_secs(8);
 
 /// What the arguments ask for.
 pub(crate) enum Options {
@@ -90,6 +92,7 @@ pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
     loop {
         let running = Running::start(&mut process, &blocks, &options).await?;
         info!(version = VERSION, "serving");
+        process.group.spawn_short("settle", settle());
         let next = running.config_change(&options.corefile, &blocks);
         let end = tokio::select! {
             _ = term.recv() => End::Stop(running.lameduck()),
@@ -115,6 +118,14 @@ pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
                 info!("the Corefile has changed, starting anew");
             }
         }
+    }
+}
+
+/// Gives back what only starting needed.
+async fn settle() {
+    tokio::time::sleep(SETTLED).await;
+    if let Ok(Err(err)) = Group::blocking(base::sys::let_go_of_program_text).await {
+        debug!(err = %err, "the program's pages stay in memory");
     }
 }
 
