@@ -90,14 +90,15 @@ impl Informers {
         self.selected("")
     }
 
-    /// The informer of the metadata of all objects of any kind, built-in or custom; started at the first call.
+    /// The informer of the metadata of all objects of any kind, built-in or custom, without labels and annotations; started at the
+    /// first call.
     pub fn metadata(&self, resource: &ApiResource) -> Informer<Metadata> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (TypeId::of::<Metadata>(), format!("{}/{}", resource.api_version, resource.plural));
         if let Some(informer) = running.get(&slot).and_then(|any| Arc::clone(any).downcast::<Shared<Metadata>>().ok()) {
             return Informer(informer);
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::bare());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
         self.follow(metadata_source(resource), &shared);
         Informer(shared)
@@ -105,7 +106,7 @@ impl Informers {
 
     /// The same, not shared, and watched until `group` ends: for kinds that come and go.
     pub fn metadata_within(&self, resource: &ApiResource, group: &Group) -> Informer<Metadata> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::bare());
         let sink = Arc::clone(&shared) as Arc<dyn Sink>;
         group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
         Informer(shared)
@@ -163,6 +164,8 @@ struct Shared<K> {
     fresh: Mutex<Option<BTreeMap<Key, Arc<K>>>>,
     synced: watch::Sender<bool>,
     changes: broadcast::Sender<Change<K>>,
+    /// Labels and annotations are not kept: each is a map, and maps are most of what metadata takes in memory.
+    bare: bool,
 }
 
 impl<K: Clone> Default for Shared<K> {
@@ -172,7 +175,14 @@ impl<K: Clone> Default for Shared<K> {
             fresh: Mutex::default(),
             synced: watch::Sender::new(false),
             changes: broadcast::Sender::new(CHANGES_BACKLOG),
+            bare: false,
         }
+    }
+}
+
+impl<K: Clone> Shared<K> {
+    fn bare() -> Shared<K> {
+        Shared { bare: true, ..Shared::default() }
     }
 }
 
@@ -252,7 +262,7 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     }
 
     fn applied(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
-        let object: K = slim(read(json)?);
+        let object: K = slim(read(json)?, self.bare);
         let version = object.resource_version();
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *fresh {
@@ -263,7 +273,7 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     }
 
     fn deleted(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
-        let object: K = slim(read(json)?);
+        let object: K = slim(read(json)?, self.bare);
         let version = object.resource_version();
         let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *fresh {
@@ -297,8 +307,12 @@ fn read<K: DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
 }
 
 /// Nobody reads managedFields from a cache, and they are half of many objects.
-fn slim<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
+fn slim<K: Resource>(mut object: K, bare: bool) -> K {
+    let meta = object.meta_mut();
+    meta.managed_fields = None;
+    if bare {
+        (meta.labels, meta.annotations) = (None, None);
+    }
     object
 }
 
