@@ -24,6 +24,10 @@ use base::time::Stopwatch;
 use crate::node::Node;
 use crate::report::{Report, Row, ms, p50, percentile};
 
+/// Of `kedge` itself: the store is measured in this program, and the allocator is a part of what it costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// No part may hold up the others for longer.
 const PART_LIMIT: Duration = Duration::from_secs(180);
 /// Budgets of the design that are not measured here, and why.
