@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base::rng::Rng;
 use bytes::Bytes;
-use openraft::{CommittedLeaderId, LogId, StoredMembership};
+use openraft::{CommittedLeaderId, LogId, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +144,14 @@ pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
         }
         _ => Error::io(doing)(err),
     }
+}
+
+/// The vote as of the last process of `member`. A leader of several starts as a voter for itself: it remembers nothing of what the
+/// others proposed to it in that term, so it must not lead in it.
+pub fn vote(conn: &Connection, path: &Path, member: u64, alone: bool) -> Result<Option<Vote<u64>>, Error> {
+    let vote: Option<Vote<u64>> = meta(conn, path, "vote")?;
+    let led = |vote: &Vote<u64>| vote.is_committed() && vote.leader_id().voted_for() == Some(member);
+    Ok(vote.map(|vote| if !alone && led(&vote) { Vote::new(vote.leader_id().term, member) } else { vote }))
 }
 
 /// A value of `meta`.

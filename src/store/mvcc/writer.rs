@@ -212,20 +212,12 @@ impl Writer {
             Job::SaveVote { vote, reply } => {
                 drop(reply.send(set_meta(&self.conn, "vote", &vote).map_err(say("cannot save the vote"))));
             }
-            Job::ReadVote { reply } => drop(reply.send(self.vote())),
+            Job::ReadVote { reply } => {
+                let alone = self.shared.alone.load(Ordering::Acquire);
+                drop(reply.send(database::vote(&self.conn, &self.path, self.member, alone)));
+            }
             Job::Stop => {}
         }
-    }
-
-    /// The vote as of the last process. A leader of several starts as a voter for itself: it remembers nothing of what the others
-    /// proposed to it in that term, so it must not lead in it.
-    fn vote(&self) -> Result<Option<Vote<u64>>, Error> {
-        let vote: Option<Vote<u64>> = meta(&self.conn, &self.path, "vote")?;
-        let leads_again = |vote: &Vote<u64>| vote.is_committed() && vote.leader_id().voted_for() == Some(self.member);
-        Ok(vote.map(|vote| match vote {
-            vote if leads_again(&vote) && !self.shared.alone.load(Ordering::Acquire) => Vote::new(vote.leader_id().term, self.member),
-            vote => vote,
-        }))
     }
 
     /// Appends, together with what else waits to be appended: one fsync for all of it. Gives back a job of another kind that it met.
