@@ -1,7 +1,14 @@
 //! What single resources need beyond the table: data, read by the verbs.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use schema::validate::error::FieldError;
+use serde_json::Value;
+
+use crate::verbs::computed::{Make, components};
+
 /// Facts about how a resource is deleted and written.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Hooks {
     /// Group and plural.
     pub resource: (&'static str, &'static str),
@@ -23,6 +30,10 @@ pub struct Hooks {
     pub create_on_update: bool,
     /// Conditions written without times get them.
     pub stamps_conditions: bool,
+    /// What is wrong with a new object beyond what its table and rules say.
+    pub judge: Option<fn(&Value) -> Vec<FieldError>>,
+    /// Nothing is stored: the objects are made when somebody asks.
+    pub computed: Option<Make>,
 }
 
 const NONE: Hooks = Hooks {
@@ -36,10 +47,13 @@ const NONE: Hooks = Hooks {
     cleanup: "",
     create_on_update: false,
     stamps_conditions: false,
+    judge: None,
+    computed: None,
 };
 
 const ROWS: &[Hooks] = &[
     Hooks { resource: ("apiextensions.k8s.io", "customresourcedefinitions"), cleanup: crate::custom::status::CLEANUP, ..NONE },
+    Hooks { resource: ("", "componentstatuses"), computed: Some(components), ..NONE },
     Hooks { resource: ("", "pods"), returns_deleted: true, graceful: true, ..NONE },
     Hooks { resource: ("", "namespaces"), spec_finalizers: true, returns_deleted: true, ..NONE },
     Hooks { resource: ("", "services"), returns_deleted: true, addresses: true, ..NONE },
@@ -50,7 +64,12 @@ const ROWS: &[Hooks] = &[
     Hooks { resource: ("", "resourcequotas"), returns_deleted: true, ..NONE },
     Hooks { resource: ("", "replicationcontrollers"), orphans_by_default: true, ..NONE },
     Hooks { resource: ("batch", "jobs"), orphans_by_default: true, ..NONE },
-    Hooks { resource: ("certificates.k8s.io", "certificatesigningrequests"), stamps_conditions: true, ..NONE },
+    Hooks {
+        resource: ("certificates.k8s.io", "certificatesigningrequests"),
+        stamps_conditions: true,
+        judge: Some(certificate_request),
+        ..NONE
+    },
     Hooks { resource: ("", "events"), lives_secs: 3600, create_on_update: true, ..NONE },
     Hooks { resource: ("", "endpoints"), create_on_update: true, ..NONE },
     Hooks { resource: ("", "limitranges"), create_on_update: true, ..NONE },
@@ -64,4 +83,27 @@ const ROWS: &[Hooks] = &[
 /// Those of a resource, by the group and plural under which it is stored.
 pub fn of(group: &str, plural: &str) -> &'static Hooks {
     ROWS.iter().find(|h| h.resource == (group, plural)).unwrap_or(&NONE)
+}
+
+/// A certificate signing request holds one in PEM form, signed by its own key.
+fn certificate_request(object: &Value) -> Vec<FieldError> {
+    let text = object["spec"]["request"].as_str().unwrap_or_default();
+    let read = STANDARD.decode(text).map_err(|err| err.to_string()).and_then(|pem| {
+        let der = pki::csr::der_from_pem(&pem).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
+        pki::csr::parse(&der).map_err(|err| err.to_string())
+    });
+    read.err().map(|why| FieldError::invalid("spec.request", text, why)).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_for_a_certificate_is_one() {
+        let said = |pem: &str| certificate_request(&json!({"spec": {"request": STANDARD.encode(pem)}}));
+        assert_eq!(said("x")[0].detail, "PEM block type must be CERTIFICATE REQUEST");
+        assert_eq!(said("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")[0].field, "spec.request");
+    }
 }

@@ -74,6 +74,14 @@ pub fn output_with_protobuf(headers: &HeaderMap) -> Result<Output, Status> {
     choose(headers, known).ok_or_else(|| Status::not_acceptable(MEDIA_TYPES))
 }
 
+/// The same for custom objects: only their metadata has a protobuf form.
+///
+/// Errors: 406 when nothing offered can be had.
+pub fn output_of_custom(headers: &HeaderMap) -> Result<Output, Status> {
+    let known = |output: &Output| output.format != Format::Protobuf || output.transform == Transform::Metadata;
+    choose(headers, known).ok_or_else(|| Status::not_acceptable(TEXT_MEDIA_TYPES))
+}
+
 fn choose(headers: &HeaderMap, had: impl Fn(&Output) -> bool) -> Option<Output> {
     let offers: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
     if offers.iter().all(|offer| offer.trim().is_empty()) {
@@ -161,5 +169,8 @@ mod tests {
         assert_eq!(chosen(table).unwrap_err().code, 406);
         let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
         assert_eq!(chosen(metadata).unwrap(), (Format::Protobuf, Transform::Metadata));
+        let custom = |text: &str| output_of_custom(&HeaderMap::from_iter([(ACCEPT, text.parse().unwrap())])).map(|o| o.format);
+        assert_eq!(custom(metadata).unwrap(), Format::Protobuf);
+        assert_eq!(custom("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
     }
 }

@@ -159,7 +159,9 @@ async fn attempt(
     } else {
         None
     };
-    kinds::verdict(&call.resource, name, schema::validate::create(&call.stored, review.object))?;
+    let mut errors = schema::validate::create(&call.stored, review.object);
+    errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object)));
+    kinds::verdict(&call.resource, name, errors)?;
     write::admission(server, &mut review, false).await?;
     if said_version {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));

@@ -1,6 +1,7 @@
 //! What a request does to objects: one file per verb, none per kind.
 
 pub mod apply;
+pub mod computed;
 pub mod connect;
 pub mod create;
 pub mod delete;
@@ -26,6 +27,7 @@ use schema::table::{Resource, Subresource};
 use wire::Body;
 
 use crate::custom::conversion;
+use crate::hooks;
 use crate::negotiate::{self, Output};
 use crate::pipeline::Exchange;
 use crate::respond;
@@ -154,8 +156,12 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     {
         return Err(Status::no_such_resource());
     }
-    // Custom kinds have no tags.
-    let choose = if schema::protobuf::speaks(resource.type_def()) { negotiate::output_with_protobuf } else { negotiate::output };
+    // Custom kinds have no tags, but for their metadata.
+    let choose = match (schema::protobuf::speaks(resource.type_def()), resource.custom) {
+        (true, _) => negotiate::output_with_protobuf,
+        (false, true) => negotiate::output_of_custom,
+        (false, false) => negotiate::output,
+    };
     let output = choose(&x.parts.headers)?;
     let mut call = Call { stored: Arc::clone(catalog.storage_of(resource)), resource: Arc::clone(resource), sub: sub.cloned(), output, x };
     if streaming {
@@ -163,6 +169,9 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     }
     if call.sub.is_some() {
         return subresource::run(&mut call).boxed().await;
+    }
+    if let Some(made) = hooks::of(&call.stored.group, &call.stored.plural).computed {
+        return computed::run(&mut call, made).boxed().await;
     }
     match call.x.attributes.verb.as_str() {
         "get" => get::run(&mut call).boxed().await,

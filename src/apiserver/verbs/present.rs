@@ -74,6 +74,11 @@ pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) 
     } else {
         items.iter().map(|e| kinds::parse(&e.json, &call.stored, &call.resource)).collect::<Result<_, _>>()?
     };
+    Ok(values_list(call, values, meta))
+}
+
+/// A list of objects of the requested version.
+pub fn values_list(call: &Call<'_, '_>, values: Vec<Value>, meta: &ListMeta) -> Response<Body> {
     let whole = match call.output.transform {
         Transform::Table => table(call, values, meta),
         Transform::Object => json!({
@@ -86,7 +91,7 @@ pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) 
             "items": values.into_iter().map(|v| metadata_only(v, call.output)).collect::<Vec<_>>(),
         }),
     };
-    Ok(respond::value(StatusCode::OK, &whole, call.output, &call.x.parts.headers))
+    respond::value(StatusCode::OK, &whole, call.output, &call.x.parts.headers)
 }
 
 fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Response<Body> {

@@ -231,7 +231,8 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         Part::Special if attributes.subresource == "ephemeralcontainers" => {
             schema::validate::update_ephemeral_containers(review.object, old)
         }
-        Part::Special if attributes.subresource == "resize" => schema::validate::create(&call.stored, review.object),
+        Part::Special if attributes.subresource == "approval" => schema::validate::update_approval(&call.stored, review.object, old),
+        Part::Special if attributes.subresource == "resize" => schema::validate::update_resize(review.object, old),
         Part::Status => schema::validate::update_status(&call.stored, review.object, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
     };

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod authz;
 pub mod check;
+pub mod declared;
 pub mod eval;
 mod functions;
 mod lexer;
@@ -85,6 +86,11 @@ impl Program {
             Val::Bool(b) => Ok(b),
             other => eval::error(format!("expected bool, got {}", other.type_name())),
         }
+    }
+
+    /// As it was read.
+    pub(crate) fn expr(&self) -> &Expr {
+        &self.expr
     }
 
     /// Whether it makes a value of this type, as far as can be known.

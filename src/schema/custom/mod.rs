@@ -10,6 +10,7 @@ use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::meta;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
 
+pub mod cost;
 pub mod formats;
 pub mod node;
 pub mod rules;

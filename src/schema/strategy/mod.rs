@@ -9,7 +9,7 @@ use crate::table::{Empty, Resource};
 mod conditions;
 mod kinds;
 mod pod;
-mod qos;
+pub(crate) mod qos;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::quantity::Quantity;
 use crate::read;
-use crate::validate::checks::{Errors, invalid_each};
+use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
 use crate::validate::names;
 
@@ -161,6 +161,9 @@ fn pace(rules: &Value, path: &str, errors: &mut Errors) {
         if window > WINDOW_SECS_MAX {
             errors.push(FieldError::invalid(field, window, format!("must be less than or equal to {WINDOW_SECS_MAX}")));
         }
+    }
+    if let Some(q) = rules.get("tolerance").and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() < 0) {
+        errors.push(FieldError::invalid(format!("{path}.tolerance"), q.to_string(), NOT_NEGATIVE));
     }
     if let Some(select) = read::some_text(rules, "selectPolicy").filter(|s| !["Disabled", "Max", "Min"].contains(s)) {
         errors.push(FieldError::not_supported(format!("{path}.selectPolicy"), select, &["Disabled", "Max", "Min"]));

@@ -44,24 +44,44 @@ pub(super) fn node(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn event(object: &Value, errors: &mut Errors) {
-    let Some(about) = read::at(object, "involvedObject") else { return };
-    let (ns, own) = (read::text(about, "namespace"), meta::namespace(object));
-    if ns.is_empty() {
-        if own != "default" && own != "kube-system" {
-            errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
-        }
-    } else if ns != own {
-        errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
+pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let ranges = |object| read::texts(object, "spec.podCIDRs");
+    if !ranges(old).is_empty() && ranges(new) != ranges(old) {
+        errors.push(FieldError::forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid"));
+    }
+    let provider = |object| read::text(object, "spec.providerID");
+    if !provider(old).is_empty() && provider(new) != provider(old) {
+        errors.push(FieldError::forbidden("spec.providerID", "node updates may not change providerID except from \"\" to valid"));
     }
 }
 
-pub(super) fn resource_quota(object: &Value, errors: &mut Errors) {
-    resource_list(read::at(object, "spec").unwrap_or(&Value::Null), "spec", "hard", errors);
-}
-
-pub(super) fn resource_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
-    immutable(new, old, "spec.scopes", errors);
+pub(super) fn event(object: &Value, errors: &mut Errors) {
+    let (ns, own) = (read::text(object, "involvedObject.namespace"), meta::namespace(object));
+    let newer = read::at(object, "eventTime").is_some();
+    let fits = match ns {
+        "" => own == "default" || (newer && own == "kube-system"),
+        ns => newer || ns == own,
+    };
+    if !fits {
+        errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
+    }
+    if !newer {
+        return;
+    }
+    let controller = read::text(object, "reportingComponent");
+    if controller.is_empty() {
+        errors.push(FieldError::required("reportingComponent", ""));
+    }
+    invalid_each("reportingComponent", controller, names::qualified_name_errors(controller), errors);
+    for (field, max, needed) in [("reportingInstance", 128, true), ("action", 128, true), ("reason", 128, true), ("message", 1024, false)] {
+        let text = read::text(object, field);
+        if text.is_empty() && needed {
+            errors.push(FieldError::required(field, ""));
+        }
+        if text.len() > max {
+            errors.push(FieldError::invalid(field, "", format!("can have at most {max} characters")));
+        }
+    }
 }
 
 pub(super) fn limit_range(object: &Value, errors: &mut Errors) {
@@ -119,9 +139,25 @@ fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
 
 pub(super) fn ip_address(object: &Value, errors: &mut Errors) {
     crate::validate::checks::ip(meta::name(object), "metadata.name", errors);
-    if read::at(object, "spec.parentRef").is_none() {
-        errors.push(FieldError::required("spec.parentRef", ""));
+    let path = "spec.parentRef";
+    let Some(parent) = read::at(object, path) else {
+        errors.push(FieldError::required(path, ""));
+        return;
+    };
+    if let Some(group) = read::some_text(parent, "group") {
+        invalid_each(&format!("{path}.group"), group, names::dns_subdomain_errors(group), errors);
     }
+    for field in ["resource", "name", "namespace"] {
+        match read::text(parent, field) {
+            "" if field == "namespace" => {}
+            "" => errors.push(FieldError::required(format!("{path}.{field}"), "")),
+            text => invalid_each(&format!("{path}.{field}"), text, names::path_segment_errors(text), errors),
+        }
+    }
+}
+
+pub(super) fn ip_address_update(new: &Value, old: &Value, errors: &mut Errors) {
+    immutable(new, old, "spec.parentRef", errors);
 }
 
 pub(super) fn lease(object: &Value, errors: &mut Errors) {
@@ -129,6 +165,15 @@ pub(super) fn lease(object: &Value, errors: &mut Errors) {
     positive(spec, "spec", "leaseDurationSeconds", errors);
     if let Some(n) = read::integer(spec, "leaseTransitions").filter(|n| *n < 0) {
         errors.push(FieldError::invalid("spec.leaseTransitions", n, "must be greater than or equal to 0"));
+    }
+    let strategy = read::text(spec, "strategy");
+    if strategy.contains('/') {
+        invalid_each("spec.strategy.strategy", strategy, names::qualified_name_errors(strategy), errors);
+    } else if read::at(spec, "strategy").is_some() && strategy != "OldestEmulationVersion" {
+        errors.push(FieldError::not_supported("spec.strategy.strategy", strategy, &["OldestEmulationVersion"]));
+    }
+    if read::some_text(spec, "preferredHolder").is_some() && strategy.is_empty() {
+        errors.push(FieldError::forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined"));
     }
 }
 
@@ -156,8 +201,21 @@ pub(super) fn priority_class_update(new: &Value, old: &Value, errors: &mut Error
 }
 
 pub(super) fn runtime_class(object: &Value, errors: &mut Errors) {
-    let handler = read::text(object, "handler");
-    invalid_each("handler", handler, names::dns_label_errors(handler), errors);
+    match read::text(object, "handler") {
+        "" => errors.push(FieldError::required("handler", "")),
+        handler => invalid_each("handler", handler, names::dns_label_errors(handler), errors),
+    }
+    resource_list(object, "", "overhead.podFixed", errors);
+    if let Some(selector) = read::map(object, "scheduling.nodeSelector") {
+        crate::validate::metadata::labels(selector, "scheduling.nodeSelector", errors);
+    }
+    let tolerations = read::list(object, "scheduling.tolerations");
+    for (idx, one) in tolerations.iter().enumerate() {
+        let same = |other: &Value| ["key", "operator", "value", "effect"].iter().all(|f| read::text(one, f) == read::text(other, f));
+        if tolerations[..idx].iter().any(same) {
+            errors.push(FieldError::duplicate(format!("scheduling.tolerations[{idx}]"), one.clone()));
+        }
+    }
 }
 
 pub(super) fn runtime_class_update(new: &Value, old: &Value, errors: &mut Errors) {

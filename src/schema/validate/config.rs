@@ -1,5 +1,7 @@
 //! ConfigMaps and Secrets.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::meta;
@@ -78,6 +80,12 @@ pub(super) fn secret(object: &Value, errors: &mut Errors) {
     let needed = TYPES.iter().find(|(t, _)| *t == kind).map_or(&[][..], |(_, keys)| keys);
     for key in needed.iter().filter(|k| !has(k)) {
         errors.push(FieldError::required(format!("data[{key}]"), ""));
+    }
+    for key in needed.iter().filter(|k| k.starts_with(".docker") && has(k)) {
+        let bytes = STANDARD.decode(read::map(object, "data").map_or("", |d| d[*key].as_str().unwrap_or_default())).unwrap_or_default();
+        if let Err(why) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
+            errors.push(FieldError::invalid(format!("data[{key}]"), "<secret contents redacted>", why.to_string()));
+        }
     }
     match kind {
         "kubernetes.io/service-account-token" => {

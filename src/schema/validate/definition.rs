@@ -15,6 +15,24 @@ const APPROVED: &str = "api-approved.kubernetes.io";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const SELECTABLE_FIELDS_MAX: usize = 8;
 
+/// Rules that may cost too much; those of a definition that is there already stay.
+pub(super) fn costs(object: &Value, errors: &mut Errors) {
+    for (schema, place) in schemas(object) {
+        errors.extend(crate::custom::cost::problems(schema, &place));
+    }
+}
+
+/// The schemas of a definition and where upstream sees them: in one place if all versions have the same.
+fn schemas(object: &Value) -> Vec<(&Value, String)> {
+    let versions = read::list(object, "spec.versions");
+    let of = |version| read::at(version, "schema.openAPIV3Schema");
+    let hoisted = versions.iter().all(|v| of(v) == versions.first().and_then(of));
+    let all = versions.iter().enumerate().filter(|(idx, _)| !hoisted || *idx == 0);
+    let place =
+        |idx| if hoisted { "spec.validation.openAPIV3Schema".to_owned() } else { format!("spec.versions[{idx}].schema.openAPIV3Schema") };
+    all.filter_map(|(idx, version)| Some((of(version)?, place(idx)))).collect()
+}
+
 /// Holds on create and on update.
 pub(super) fn create(object: &Value, errors: &mut Errors) {
     let (group, plural) = (read::text(object, "spec.group"), read::text(object, "spec.names.plural"));

@@ -5,12 +5,19 @@ pub mod names;
 pub mod options;
 
 mod autoscaler;
+mod certificates;
 mod checks;
 mod cluster;
 mod config;
 mod container;
 mod definition;
+mod device_slice;
+mod devices;
+mod drivers;
+mod endpoints;
 mod env;
+mod flow;
+mod ingress;
 mod job;
 mod matching;
 mod metadata;
@@ -18,9 +25,12 @@ mod network;
 mod pod;
 mod pod_update;
 mod policy;
+mod quota;
 mod rbac;
 mod rules;
 mod security;
+mod service_addresses;
+mod status;
 mod storage;
 mod volume;
 mod webhook;
@@ -35,7 +45,7 @@ use serde_json::Value;
 
 use crate::table::{Resource, Shape, TypeDef};
 use crate::validate::error::FieldError;
-use crate::validate::rules::rules_of;
+use crate::validate::rules::{of_new, rules_of};
 
 /// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted input.
 pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
@@ -47,6 +57,7 @@ pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
     }
     enums(r.type_def(), object, "", &mut errors);
     (rules.create)(object, &mut errors);
+    of_new(r)(object, &mut errors);
     errors
 }
 
@@ -67,10 +78,16 @@ pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
 /// The same for a write to a subresource that changes metadata and `status` only.
 pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::update(new, old);
+    status::counts(r, new, old, &mut errors);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
     } else if r.kind == "CustomResourceDefinition" {
         definition::status(new, &mut errors);
+    } else if r.kind == "CertificateSigningRequest" {
+        (rules_of(r).create)(new, &mut errors);
+        certificates::request_update(new, old, "status", &mut errors);
+    } else if r.group == "resource.k8s.io" && r.kind == "ResourceClaim" {
+        devices::claim_status(new, old, &mut errors);
     }
     errors
 }
@@ -83,6 +100,15 @@ pub fn labels_or_annotations(field: &str, map: &serde_json::Map<String, Value>) 
     } else {
         metadata::annotations(map, "metadata.annotations", &mut errors);
     }
+    errors
+}
+
+/// A write of conditions to `approval` of a certificate signing request.
+pub fn update_approval(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(new, old);
+    enums(r.type_def(), new, "", &mut errors);
+    (rules_of(r).create)(new, &mut errors);
+    certificates::request_update(new, old, "approval", &mut errors);
     errors
 }
 
@@ -101,6 +127,14 @@ pub fn update_ephemeral_containers(new: &Value, old: &Value) -> Vec<FieldError> 
     let mut errors = metadata::update(new, old);
     pod::create(new, &mut errors);
     pod_update::ephemeral(new, old, &mut errors);
+    errors
+}
+
+/// For the `resize` subresource of pods.
+pub fn update_resize(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(new, old);
+    pod::create(new, &mut errors);
+    pod_update::resize(new, old, &mut errors);
     errors
 }
 

@@ -1,14 +1,14 @@
-//! Services, endpoints, ingresses, network policies.
+//! Services, endpoints, network policies.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use crate::read;
-use crate::validate::checks::{Errors, cidr, immutable, invalid_each, ip, label_selector};
+use crate::validate::checks::{Errors, IMMUTABLE, cidr, invalid_each, ip, label_selector};
 use crate::validate::container::port;
 use crate::validate::error::FieldError;
-use crate::validate::{metadata, names};
+use crate::validate::{metadata, names, service_addresses};
 
 pub(super) fn service(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
@@ -45,9 +45,7 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
         }
         _ => {}
     }
-    if !cluster_ip.is_empty() && !headless {
-        ip(cluster_ip, "spec.clusterIPs[0]", errors);
-    }
+    service_addresses::check(object, errors);
     service_ports(ports, kind, errors);
     if let Some(selector) = read::map(spec, "selector") {
         metadata::labels(selector, "spec.selector", errors);
@@ -179,164 +177,6 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn service_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let ip = |object: &Value| {
-        let first = read::texts(object, "spec.clusterIPs").first().map(|s| (*s).to_owned());
-        first.unwrap_or_else(|| read::text(object, "spec.clusterIP").to_owned())
-    };
-    let (now, before) = (ip(new), ip(old));
-    let external = |object: &Value| read::text(object, "spec.type") == "ExternalName";
-    // Leaving or entering ExternalName frees or allocates the address.
-    if !external(new) && !external(old) && !before.is_empty() && now != before {
-        errors.push(FieldError::invalid("spec.clusterIPs[0]", json!(read::texts(new, "spec.clusterIPs")), "may not change once set"));
-    }
-}
-
-pub(super) fn endpoints(object: &Value, errors: &mut Errors) {
-    for (idx, subset) in read::list(object, "subsets").iter().enumerate() {
-        let path = format!("subsets[{idx}]");
-        let (ready, not_ready) = (read::list(subset, "addresses"), read::list(subset, "notReadyAddresses"));
-        if ready.is_empty() && not_ready.is_empty() {
-            let message = "must specify `addresses` or `notReadyAddresses`";
-            errors.push(FieldError::required(path.as_str(), message));
-        }
-        for (field, list) in [("addresses", ready), ("notReadyAddresses", not_ready)] {
-            for (at, address) in list.iter().enumerate() {
-                ip(read::text(address, "ip"), &format!("{path}.{field}[{at}].ip"), errors);
-            }
-        }
-        let ports = read::list(subset, "ports");
-        for (at, entry) in ports.iter().enumerate() {
-            let path = format!("{path}.ports[{at}]");
-            if ports.len() > 1 && read::text(entry, "name").is_empty() {
-                errors.push(FieldError::required(format!("{path}.name"), ""));
-            }
-            let number = read::number(entry, "port");
-            invalid_each(&format!("{path}.port"), number, names::port_number_errors(number), errors);
-        }
-    }
-}
-
-pub(super) fn endpoint_slice(object: &Value, errors: &mut Errors) {
-    let kind = read::text(object, "addressType");
-    if kind.is_empty() {
-        errors.push(FieldError::required("addressType", ""));
-    }
-    let endpoints = read::list(object, "endpoints");
-    if endpoints.len() > 1000 {
-        errors.push(FieldError::too_many("endpoints", endpoints.len(), 1000));
-    }
-    for (idx, endpoint) in endpoints.iter().enumerate() {
-        let path = format!("endpoints[{idx}].addresses");
-        let addresses = read::texts(endpoint, "addresses");
-        if addresses.is_empty() {
-            errors.push(FieldError::required(path.as_str(), "must contain at least 1 address"));
-        }
-        if addresses.len() > 100 {
-            errors.push(FieldError::too_many(path.as_str(), addresses.len(), 100));
-        }
-        for (at, address) in addresses.iter().enumerate().filter(|_| matches!(kind, "IPv4" | "IPv6")) {
-            ip(address, &format!("{path}[{at}]"), errors);
-        }
-    }
-    let mut seen = BTreeSet::new();
-    for (idx, entry) in read::list(object, "ports").iter().enumerate() {
-        if !seen.insert(read::text(entry, "name")) {
-            errors.push(FieldError::duplicate(format!("ports[{idx}].name"), read::text(entry, "name")));
-        }
-    }
-}
-
-pub(super) fn endpoint_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
-    immutable(new, old, "addressType", errors);
-}
-
-pub(super) fn ingress(object: &Value, errors: &mut Errors) {
-    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    let rules = read::list(spec, "rules");
-    if rules.is_empty() && read::at(spec, "defaultBackend").is_none() {
-        let message = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid("spec", rules.to_vec(), message));
-    }
-    if let Some(backend) = read::at(spec, "defaultBackend") {
-        self::backend(backend, "spec.defaultBackend", errors);
-    }
-    for (idx, rule) in rules.iter().enumerate() {
-        let path = format!("spec.rules[{idx}]");
-        let host = read::text(rule, "host");
-        if host.parse::<std::net::IpAddr>().is_ok() {
-            errors.push(FieldError::invalid(format!("{path}.host"), host, "must be a DNS name, not an IP address"));
-        } else if host.contains('*') {
-            invalid_each(&format!("{path}.host"), host, names::wildcard_subdomain_errors(host), errors);
-        } else if !host.is_empty() {
-            invalid_each(&format!("{path}.host"), host, names::dns_subdomain_errors(host), errors);
-        }
-        if read::at(rule, "http").is_some() && read::list(rule, "http.paths").is_empty() {
-            errors.push(FieldError::required(format!("{path}.http.paths"), ""));
-        }
-        for (at, entry) in read::list(rule, "http.paths").iter().enumerate() {
-            ingress_path(entry, &format!("{path}.http.paths[{at}]"), errors);
-        }
-    }
-}
-
-fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
-    let (kind, text) = (read::text(entry, "pathType"), read::text(entry, "path"));
-    match kind {
-        "" => errors.push(FieldError::required(format!("{path}.pathType"), "pathType must be specified")),
-        "Exact" | "Prefix" if !text.starts_with('/') => {
-            errors.push(FieldError::invalid(format!("{path}.path"), text, "must be an absolute path"));
-        }
-        "Exact" | "Prefix" => {
-            for bad in ["//", "/./", "/../", "%2f", "%2F"].iter().filter(|bad| text.contains(**bad)) {
-                errors.push(FieldError::invalid(format!("{path}.path"), text, format!("must not contain '{bad}'")));
-            }
-        }
-        _ => {}
-    }
-    backend(read::at(entry, "backend").unwrap_or(&Value::Null), &format!("{path}.backend"), errors);
-}
-
-fn backend(backend: &Value, path: &str, errors: &mut Errors) {
-    match (read::at(backend, "service"), read::at(backend, "resource")) {
-        (Some(_), Some(_)) => {
-            let message = "cannot set both resource and service backends";
-            errors.push(FieldError::invalid(path, "", message));
-        }
-        (None, None) => errors.push(FieldError::required(path, "resource or service backend is required")),
-        (None, Some(_)) => {}
-        (Some(service), None) => {
-            let name = read::text(service, "name");
-            match name {
-                "" => errors.push(FieldError::required(format!("{path}.service.name"), "")),
-                _ => invalid_each(&format!("{path}.service.name"), name, names::dns_1035_label_errors(name), errors),
-            }
-            match (read::some_text(service, "port.name"), read::number(service, "port.number")) {
-                (Some(_), n) if n != 0 => {
-                    errors.push(FieldError::invalid(path, "", "cannot set both port name & port number"));
-                }
-                (None, 0) => errors.push(FieldError::required(path, "port name or number is required")),
-                (None, n) => invalid_each(&format!("{path}.service.port.number"), n, names::port_number_errors(n), errors),
-                (Some(name), _) => invalid_each(&format!("{path}.service.port.name"), name, names::port_name_errors(name), errors),
-            }
-        }
-    }
-}
-
-pub(super) fn ingress_class(object: &Value, errors: &mut Errors) {
-    let controller = read::text(object, "spec.controller");
-    if controller.is_empty() {
-        errors.push(FieldError::required("spec.controller", ""));
-    } else if !controller.split_once('/').is_some_and(|(host, path)| !host.is_empty() && !path.is_empty()) {
-        let message = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-        errors.push(FieldError::invalid("spec.controller", controller, message));
-    }
-}
-
-pub(super) fn ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
-    immutable(new, old, "spec.controller", errors);
-}
-
 pub(super) fn network_policy(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     if let Some(selector) = read::at(spec, "podSelector") {
@@ -353,19 +193,33 @@ pub(super) fn network_policy(object: &Value, errors: &mut Errors) {
             }
         }
     }
+    let kinds = read::texts(spec, "policyTypes");
+    if kinds.len() > 2 {
+        errors.push(FieldError::invalid("spec.policyTypes", kinds, "may not specify more than two policyTypes"));
+        return;
+    }
+    for (idx, kind) in kinds.into_iter().enumerate().filter(|(_, k)| !["Ingress", "Egress"].contains(k)) {
+        errors.push(FieldError::not_supported(format!("spec.policyTypes[{idx}]"), kind, &["Ingress", "Egress"]));
+    }
 }
 
 fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
+    if let Some(protocol) = read::some_text(entry, "protocol").filter(|p| !["TCP", "UDP", "SCTP"].contains(p)) {
+        errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["TCP", "UDP", "SCTP"]));
+    }
     let given = read::at(entry, "port");
     if let Some(given) = given {
         port(Some(given), &format!("{path}.port"), errors);
     }
     if let Some(end) = read::integer(entry, "endPort") {
         match given.map(Value::as_i64) {
-            Some(Some(start)) if end < start => {
-                errors.push(FieldError::invalid(format!("{path}.endPort"), end, "must be greater than or equal to `port`"));
+            Some(Some(start)) => {
+                if end < start {
+                    // Upstream shows the port here.
+                    errors.push(FieldError::invalid(format!("{path}.endPort"), start, "must be greater than or equal to `port`"));
+                }
+                invalid_each(&format!("{path}.endPort"), end, names::port_number_errors(end), errors);
             }
-            Some(Some(_)) => {}
             Some(None) => {
                 errors.push(FieldError::invalid(format!("{path}.endPort"), end, "may not be specified when `port` is non-numeric"));
             }
@@ -390,11 +244,104 @@ fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
             errors.push(FieldError::forbidden(path, message));
         }
         Some(block) => {
-            cidr(read::text(block, "cidr"), &format!("{path}.ipBlock.cidr"), errors);
-            for (idx, except) in read::texts(block, "except").iter().enumerate() {
-                cidr(except, &format!("{path}.ipBlock.except[{idx}]"), errors);
-            }
+            ip_block(block, &format!("{path}.ipBlock"), errors);
         }
         None => {}
+    }
+}
+
+fn ip_block(block: &Value, path: &str, errors: &mut Errors) {
+    let whole = read::text(block, "cidr");
+    if whole.is_empty() {
+        errors.push(FieldError::required(format!("{path}.cidr"), ""));
+        return;
+    }
+    cidr(whole, &format!("{path}.cidr"), errors);
+    let Ok(whole) = whole.parse::<ipnet::IpNet>() else { return };
+    for (idx, except) in read::texts(block, "except").into_iter().enumerate() {
+        let here = format!("{path}.except[{idx}]");
+        cidr(except, &here, errors);
+        let Ok(part) = except.parse::<ipnet::IpNet>() else { continue };
+        if !whole.contains(&part.network()) || whole.prefix_len() >= part.prefix_len() {
+            errors.push(FieldError::invalid(here, except, "must be a strict subset of `cidr`"));
+        }
+    }
+}
+
+/// ServiceCIDR: one range, or one of each family.
+pub(super) fn service_cidr(object: &Value, errors: &mut Errors) {
+    let ranges = read::texts(object, "spec.cidrs");
+    if ranges.is_empty() {
+        errors.push(FieldError::required("spec.cidrs", "at least one CIDR required"));
+    } else if ranges.len() > 2 {
+        errors.push(FieldError::invalid("spec.cidrs", json!({"cidrs": ranges}), "may only hold up to 2 values"));
+        return;
+    }
+    for (idx, range) in ranges.iter().enumerate() {
+        cidr(range, &format!("spec.cidrs[{idx}]"), errors);
+    }
+    if let [first, second] = ranges.as_slice()
+        && let (Ok(first), Ok(second)) = (first.parse::<ipnet::IpNet>(), second.parse::<ipnet::IpNet>())
+        && matches!(first, ipnet::IpNet::V4(_)) == matches!(second, ipnet::IpNet::V4(_))
+    {
+        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        errors.push(FieldError::invalid("spec.cidrs", ranges, why));
+    }
+}
+
+/// A second range may come; nothing else changes.
+pub(super) fn service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let (now, before) = (read::texts(new, "spec.cidrs"), read::texts(old, "spec.cidrs"));
+    if now.len() != before.len() && (before.len(), now.len()) != (1, 2) {
+        errors.push(FieldError::invalid("spec.cidrs", now, IMMUTABLE));
+        return;
+    }
+    for (idx, (now, before)) in now.into_iter().zip(before).enumerate() {
+        if now != before {
+            errors.push(FieldError::invalid(format!("spec.cidrs[{idx}]"), now, IMMUTABLE));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(check: fn(&Value, &mut Errors), spec: Value) -> Vec<String> {
+        let mut errors = Vec::new();
+        check(&json!({"spec": spec}), &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_a_policy_excepts_is_part_of_its_block() {
+        let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Sideways"], "ingress": [{
+            "ports": [{"port": 80, "endPort": 70, "protocol": "ICMP"}],
+            "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8", "11.0.0.0/16", "10.1.0.0/16"]}}, {"ipBlock": {}}]}]});
+        assert_eq!(
+            wrong(network_policy, spec),
+            [
+                "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"TCP\", \"UDP\", \"SCTP\"",
+                "spec.ingress[0].ports[0].endPort: Invalid value: 80: must be greater than or equal to `port`",
+                "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"10.0.0.0/8\": must be a strict subset of `cidr`",
+                "spec.ingress[0].from[0].ipBlock.except[1]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`",
+                "spec.ingress[0].from[1].ipBlock.cidr: Required value",
+                "spec.policyTypes[1]: Unsupported value: \"Sideways\": supported values: \"Ingress\", \"Egress\"",
+            ]
+        );
+    }
+
+    #[test]
+    fn service_ranges_are_one_a_family_and_stay() {
+        assert!(wrong(service_cidr, json!({"cidrs": ["10.0.0.0/16", "fd00::/112"]})).is_empty());
+        assert_eq!(wrong(service_cidr, json!({"cidrs": ["10.0.0.0/16", "10.1.0.0/16"]})).len(), 1);
+        let update = |new: Value, old: Value| {
+            let mut errors = Vec::new();
+            service_cidr_update(&json!({"spec": {"cidrs": new}}), &json!({"spec": {"cidrs": old}}), &mut errors);
+            errors.len()
+        };
+        assert_eq!(update(json!(["a", "b"]), json!(["a"])), 0);
+        assert_eq!(update(json!(["a"]), json!(["a", "b"])), 1);
+        assert_eq!(update(json!(["b"]), json!(["a"])), 1);
     }
 }

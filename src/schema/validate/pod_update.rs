@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::read;
+use crate::strategy::qos;
 use crate::validate::checks::Errors;
 use crate::validate::error::FieldError;
 
@@ -35,10 +36,97 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
         let message = "only deletion is allowed, but found new scheduling gate";
         errors.push(FieldError::forbidden(format!("spec.schedulingGates[{idx}]"), message));
     }
+    if is_gated(old) {
+        narrower(new, old, errors);
+    }
     let changed = changed_fields(new, old);
     if !changed.is_empty() {
         errors.push(FieldError::forbidden("spec", format!("{ALLOWED}\n{}", changed.join("\n"))));
     }
+}
+
+/// Where a gated pod may go only becomes narrower.
+fn narrower(new: &Value, old: &Value, errors: &mut Errors) {
+    let selector = |pod| read::map(pod, "spec.nodeSelector");
+    let kept = selector(old).is_none_or(|old| old.iter().all(|(k, v)| selector(new).is_some_and(|new| new.get(k) == Some(v))));
+    if !kept {
+        let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid("spec.nodeSelector", read::at(new, "spec.nodeSelector").cloned().unwrap_or(Value::Null), why));
+    }
+    let path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+    let (now, before) = (read::list(new, path), read::list(old, path));
+    if !before.is_empty() && now.len() != before.len() {
+        errors.push(FieldError::invalid(path, now.to_vec(), "no additions/deletions to non-empty NodeSelectorTerms list are allowed"));
+        return;
+    }
+    for (idx, (now, before)) in now.iter().zip(before).enumerate() {
+        let starts = |field| read::list(now, field).starts_with(read::list(before, field));
+        let empty = |field| read::list(before, field).is_empty();
+        let fields = ["matchExpressions", "matchFields"];
+        if fields.iter().all(|f| empty(f)) && now != before || !fields.iter().all(|f| starts(f)) {
+            let why = "only additions are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid(format!("{path}[{idx}]"), now.clone(), why));
+        }
+    }
+}
+
+/// Of a running pod's resources, CPU and memory may change; none may be taken away, and the class of service stays.
+pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
+    if crate::meta::annotation(old, "kubernetes.io/config.mirror").is_some() {
+        errors.push(FieldError::forbidden("", "static pods cannot be resized"));
+        return;
+    }
+    if qos::qos_class(new) != qos::qos_class(old) {
+        let class = read::text(new, "status.qosClass");
+        errors.push(FieldError::invalid("spec", class, "Pod QOS Class may not change as a result of resizing"));
+    }
+    let running = read::list(old, "status.containerStatuses").iter().find(|c| read::at(c, "state.running").is_some());
+    if running.is_some_and(|c| read::at(c, "resources").is_none()) {
+        errors.push(FieldError::forbidden("spec", "Pod running on node without support for resize"));
+    }
+    for field in ["initContainers", "containers"] {
+        let path = format!("spec.{field}");
+        for (idx, (now, before)) in read::list(new, &path).iter().zip(read::list(old, &path)).enumerate() {
+            if now == before {
+                continue;
+            }
+            let path = format!("{path}[{idx}]");
+            if field == "initContainers" && read::text(before, "restartPolicy") != "Always" {
+                errors.push(FieldError::forbidden("spec", "resources for non-sidecar init containers are immutable"));
+                continue;
+            }
+            for sort in ["requests", "limits"] {
+                let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
+                let left: Vec<String> = names(now).collect();
+                if names(before).any(|name| !left.contains(&name)) {
+                    errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("resource {sort} cannot be removed")));
+                }
+            }
+            if fixed(now) != fixed(before) {
+                match field {
+                    "containers" => errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable")),
+                    _ => {
+                        errors.push(FieldError::forbidden(path, "only cpu and memory resources for init or sidecar containers are mutable"))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A container without what a resize may change.
+fn fixed(container: &Value) -> Value {
+    let mut container = container.clone();
+    for sort in ["requests", "limits"] {
+        if let Some(map) = container.get_mut("resources").and_then(|r| r.get_mut(sort)).and_then(Value::as_object_mut) {
+            map.retain(|name, _| name != "cpu" && name != "memory");
+        }
+    }
+    let empty = |v: &Value| v.as_object().is_some_and(serde_json::Map::is_empty);
+    if let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) {
+        resources.retain(|_, v| !empty(v));
+    }
+    container
 }
 
 /// Ephemeral containers only ever come.
@@ -67,8 +155,7 @@ fn deadline(new: &Value, old: &Value, errors: &mut Errors) {
     let path = "spec.activeDeadlineSeconds";
     match (read::integer(new, path), read::integer(old, path)) {
         (Some(now), Some(before)) if now > before => {
-            let message = format!("must be less than or equal to previous value {before}");
-            errors.push(FieldError::invalid(path, now, message));
+            errors.push(FieldError::invalid(path, now, "must be less than or equal to previous value"));
         }
         (None, Some(_)) => {
             errors.push(FieldError::invalid(path, Value::Null, "must not update from a positive integer to nil value"));
@@ -93,7 +180,13 @@ fn changed_fields(new: &Value, old: &Value) -> Vec<String> {
             loose.push("terminationGracePeriodSeconds");
         }
         if is_gated(old) {
-            loose.extend(["nodeSelector", "affinity"]);
+            loose.push("nodeSelector");
+            if let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) {
+                affinity.remove("nodeAffinity");
+            }
+            if spec.get("affinity").is_some_and(|a| a.as_object().is_some_and(serde_json::Map::is_empty)) {
+                loose.push("affinity");
+            }
         }
         if let Some(map) = spec.as_object_mut() {
             map.retain(|k, _| !loose.contains(&k.as_str()));
@@ -108,4 +201,54 @@ fn changed_fields(new: &Value, old: &Value) -> Vec<String> {
     names.dedup();
     let show = |v: Option<&Value>| v.map_or_else(|| "nil".to_owned(), Value::to_string);
     names.into_iter().map(|k| format!("  {k}: {} -> {}", show(before.get(k)), show(now.get(k)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn said(check: fn(&Value, &Value, &mut Errors), new: &Value, old: &Value) -> Vec<String> {
+        let mut errors = Vec::new();
+        check(new, old, &mut errors);
+        errors.iter().map(|e| e.to_string().lines().next().unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_resize_changes_cpu_and_memory_and_nothing_else() {
+        let pod = |resources: Value, policy: &str| json!({"spec": {"containers": [{"name": "a", "resources": resources, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]}]}});
+        let old = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}}), "NotRequired");
+        assert!(said(resize, &pod(json!({"requests": {"cpu": "2", "memory": "2Gi"}}), "NotRequired"), &old).is_empty());
+        assert_eq!(
+            said(resize, &pod(json!({"requests": {"cpu": "2"}}), "NotRequired"), &old),
+            ["spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"]
+        );
+        assert_eq!(
+            said(resize, &pod(json!({"requests": {"cpu": "1", "memory": "1Gi", "x.io/y": "1"}}), "NotRequired"), &old),
+            ["spec: Forbidden: only cpu and memory resources are mutable"]
+        );
+        assert_eq!(
+            said(resize, &pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}}), "RestartContainer"), &old),
+            ["spec: Forbidden: only cpu and memory resources are mutable"]
+        );
+        let all = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
+        assert!(said(resize, &pod(all, "NotRequired"), &old)[0].ends_with("Pod QOS Class may not change as a result of resizing"));
+    }
+
+    #[test]
+    fn a_gated_pod_may_only_be_told_more_about_its_place() {
+        let pod = |selector: Value, keys: &[&str]| {
+            let expressions: Vec<Value> = keys.iter().map(|k| json!({"key": k, "operator": "Exists"})).collect();
+            let required = json!({"nodeSelectorTerms": [{"matchExpressions": expressions}]});
+            json!({"spec": {"schedulingGates": [{"name": "g"}], "nodeSelector": selector, "containers": [],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}})
+        };
+        let old = pod(json!({"a": "b"}), &["x"]);
+        assert!(said(update, &pod(json!({"a": "b", "c": "d"}), &["x", "y"]), &old).is_empty());
+        assert!(said(update, &pod(json!({"a": "c"}), &["x"]), &old)[0].contains("only additions to spec.nodeSelector"));
+        assert!(said(update, &pod(json!({"a": "b"}), &["y"]), &old)[0].contains("only additions are allowed"));
+        let mut other = old.clone();
+        other["spec"]["affinity"]["podAffinity"] = json!({});
+        assert!(said(update, &other, &old)[0].starts_with("spec: Forbidden: pod updates may not change fields"));
+    }
 }

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::quantity::Quantity;
 use crate::read;
-use crate::validate::checks::{Errors, immutable, invalid_each, label_selector, resource_list};
+use crate::validate::checks::{Errors, IMMUTABLE, immutable, invalid_each, label_selector, resource_list};
 use crate::validate::error::FieldError;
-use crate::validate::{names, pod, volume};
+use crate::validate::{drivers, names, pod, volume};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
@@ -117,10 +117,34 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
 }
 
 pub(super) fn volume_update(new: &Value, old: &Value, errors: &mut Errors) {
-    if source(new) != source(old) {
+    let of = |object: &Value| -> Vec<(String, Value)> {
+        let mut parts: Vec<(String, Value)> = source(object).into_iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        // A driver's secret for growing may come later.
+        if read::at(old, "spec.csi.controllerExpandSecretRef").is_none() {
+            parts.iter_mut().filter_map(|(_, v)| v.as_object_mut()).for_each(|map| drop(map.remove("controllerExpandSecretRef")));
+        }
+        parts
+    };
+    if of(new) != of(old) {
         errors.push(FieldError::forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation"));
     }
-    immutable(new, old, "spec.volumeMode", errors);
+    mode_update(new, old, errors);
+    let affinity = |object: &Value| read::at(object, "spec.nodeAffinity").cloned().unwrap_or(Value::Null);
+    if !affinity(old).is_null() && affinity(new) != affinity(old) {
+        errors.push(FieldError::invalid("nodeAffinity", affinity(new), IMMUTABLE));
+    }
+    let path = "spec.volumeAttributesClassName";
+    if read::at(old, path).is_some() && read::at(new, path).is_none() {
+        errors.push(FieldError::forbidden(path, "update from non-nil value to nil is forbidden"));
+    }
+}
+
+/// Upstream names this field without its parent.
+fn mode_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let mode = |object: &Value| read::at(object, "spec.volumeMode").cloned().unwrap_or(Value::Null);
+    if mode(new) != mode(old) {
+        errors.push(FieldError::invalid("volumeMode", mode(new), IMMUTABLE));
+    }
 }
 
 pub(super) fn claim(object: &Value, errors: &mut Errors) {
@@ -181,13 +205,19 @@ fn data_source(of: &Value, path: &str, errors: &mut Errors) {
 }
 
 pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let bound = read::text(new, "status.phase") == "Bound";
     let fixed = |object: &Value| {
         let mut spec = read::map(object, "spec").cloned().unwrap_or_default();
-        spec.retain(|k, _| !matches!(k.as_str(), "resources" | "volumeAttributesClassName"));
         // Binding and the default class may be filled in once.
         for field in ["volumeName", "storageClassName"] {
             if read::text(old, &format!("spec.{field}")).is_empty() {
                 spec.remove(field);
+            }
+        }
+        if bound {
+            spec.remove("volumeAttributesClassName");
+            if let Some(requests) = spec.get_mut("resources").and_then(|r| r["requests"].as_object_mut()) {
+                requests.remove("storage");
             }
         }
         spec
@@ -195,38 +225,82 @@ pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     if fixed(new) != fixed(old) {
         let message = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden("spec", message));
-        return;
     }
-    let size = |object: &Value| read::at(object, "spec.resources.requests.storage").and_then(|v| Quantity::from_value(v).ok());
-    if let (Some(now), Some(before)) = (size(new), size(old)) {
-        let path = "spec.resources.requests.storage";
-        if now < before {
-            errors.push(FieldError::forbidden(path, "field can not be less than status.capacity"));
-        } else if now > before && read::text(old, "status.phase") != "Bound" {
-            let message = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-            errors.push(FieldError::forbidden("spec", message));
-        }
+    let amount = |object: &Value, path: &str| read::at(object, path).and_then(|v| Quantity::from_value(v).ok());
+    let path = "spec.resources.requests.storage";
+    if let (Some(now), Some(before), Some(has)) = (amount(new, path), amount(old, path), amount(old, "status.capacity.storage"))
+        && now < before
+        && now <= has
+    {
+        errors.push(FieldError::forbidden(path, "field can not be less than status.capacity"));
+    }
+    mode_update(new, old, errors);
+    let path = "spec.volumeAttributesClassName";
+    if read::at(new, path) != read::at(old, path) && read::at(old, "status.currentVolumeAttributesClassName").is_some() {
+        let why = match read::at(new, path).and_then(Value::as_str) {
+            None => "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil",
+            Some("") => "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil",
+            Some(_) => return,
+        };
+        errors.push(FieldError::forbidden(path, why));
     }
 }
 
 pub(super) fn class(object: &Value, errors: &mut Errors) {
-    if read::text(object, "provisioner").is_empty() {
-        errors.push(FieldError::required("provisioner", ""));
+    drivers::provisioner(object, "provisioner", errors);
+    drivers::parameters(object, errors);
+    let policies = ["Delete", "Retain"];
+    if let Some(policy) = read::some_text(object, "reclaimPolicy").filter(|p| !policies.contains(p)) {
+        errors.push(FieldError::not_supported("reclaimPolicy", policy, &policies));
     }
-    let parameters = read::map(object, "parameters");
-    if parameters.is_some_and(|p| p.len() > 512) {
-        errors.push(FieldError::too_long("Provisioner Parameters Length exceeded max allowed", 512));
+    let modes = ["Immediate", "WaitForFirstConsumer"];
+    match read::at(object, "volumeBindingMode").and_then(Value::as_str) {
+        None => errors.push(FieldError::required("volumeBindingMode", "")),
+        Some(mode) if !modes.contains(&mode) => errors.push(FieldError::not_supported("volumeBindingMode", mode, &modes)),
+        Some(_) => {}
     }
-    for key in parameters.into_iter().flatten().map(|(k, _)| k).filter(|k| k.is_empty()) {
-        errors.push(FieldError::invalid("parameters", key.as_str(), "field can not be empty."));
-    }
+    drivers::topologies(object, errors);
 }
 
 pub(super) fn class_update(new: &Value, old: &Value, errors: &mut Errors) {
-    for field in ["parameters", "provisioner", "reclaimPolicy"] {
-        if read::at(new, field) != read::at(old, field) {
-            errors.push(FieldError::forbidden(field, format!("updates to {field} are forbidden.")));
-        }
+    for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
+        immutable(new, old, field, errors);
     }
-    immutable(new, old, "volumeBindingMode", errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_bound_claim_grows_and_shrinks_to_what_it_has() {
+        let claim = |phase: &str, size: &str| {
+            json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}},
+                "status": {"phase": phase, "capacity": {"storage": "1Gi"}}})
+        };
+        let said = |new: &Value, old: &Value| {
+            let mut errors = Vec::new();
+            claim_update(new, old, &mut errors);
+            errors.iter().map(|e| e.field.clone()).collect::<Vec<_>>()
+        };
+        assert!(said(&claim("Bound", "2Gi"), &claim("Bound", "1Gi")).is_empty());
+        assert!(said(&claim("Bound", "2Gi"), &claim("Bound", "3Gi")).is_empty());
+        assert_eq!(said(&claim("Bound", "500Mi"), &claim("Bound", "3Gi")), ["spec.resources.requests.storage"]);
+        assert_eq!(said(&claim("Pending", "2Gi"), &claim("Pending", "1Gi")), ["spec"]);
+    }
+
+    #[test]
+    fn a_volume_keeps_its_source_and_its_place() {
+        let volume = |handle: &str, zone: &str| json!({"spec": {"csi": {"driver": "d.io", "volumeHandle": handle}, "nodeAffinity": {"required": zone}}});
+        let said = |new: &Value, old: &Value| {
+            let mut errors = Vec::new();
+            volume_update(new, old, &mut errors);
+            errors.iter().map(|e| e.field.clone()).collect::<Vec<_>>()
+        };
+        let mut later = volume("a", "z");
+        later["spec"]["csi"]["controllerExpandSecretRef"] = json!({"name": "s"});
+        assert!(said(&later, &volume("a", "z")).is_empty());
+        assert_eq!(said(&volume("b", "y"), &volume("a", "z")), ["spec.persistentvolumesource", "nodeAffinity"]);
+    }
 }

@@ -4,12 +4,13 @@ use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{
-    Errors, IMMUTABLE, immutable, int_or_percent, int_or_percent_value, label_selector, not_negative, selector_matches_template,
-    workload_selector,
+    Errors, IMMUTABLE, immutable, int_or_percent, int_or_percent_value, invalid_each, label_selector, not_negative,
+    selector_matches_template, workload_selector,
 };
 use crate::validate::error::FieldError;
 use crate::validate::job;
 use crate::validate::pod::pod_template;
+use crate::validate::{names, storage};
 
 fn spec_of(object: &Value) -> &Value {
     read::at(object, "spec").unwrap_or(&Value::Null)
@@ -23,7 +24,7 @@ fn always_template(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, &["Always"]));
     }
     if read::at(object, "spec.template.spec.activeDeadlineSeconds").is_some() {
-        let message = "activeDeadlineSeconds in ReplicaSet is not Supported";
+        let message = format!("activeDeadlineSeconds in {} is not Supported", crate::meta::kind(object));
         errors.push(FieldError::forbidden("spec.template.spec.activeDeadlineSeconds", message));
     }
 }
@@ -148,6 +149,24 @@ pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec.updateStrategy.rollingUpdate", rolling, message));
     }
     not_negative(strategy, "spec.updateStrategy", "rollingUpdate.partition", errors);
+    not_negative(spec_of(object), "spec", "ordinals.start", errors);
+    let (path, supported) = ("spec.persistentVolumeClaimRetentionPolicy", ["Retain", "Delete"]);
+    if let Some(policy) = read::at(object, path) {
+        for field in ["whenDeleted", "whenScaled"].into_iter().filter(|f| !supported.contains(&read::text(policy, f))) {
+            errors.push(FieldError::not_supported(format!("{path}.{field}"), read::text(policy, field), &supported));
+        }
+    }
+}
+
+/// What of a set is fixed once it is there, and so only judged when it is new.
+pub(super) fn new_stateful_set(object: &Value, errors: &mut Errors) {
+    for (idx, claim) in read::list(spec_of(object), "volumeClaimTemplates").iter().enumerate() {
+        let spec = read::at(claim, "spec").unwrap_or(&Value::Null);
+        storage::claim_spec(spec, &format!("spec.volumeClaimTemplates[{idx}].spec"), errors);
+    }
+    if let Some(name) = read::some_text(object, "spec.serviceName") {
+        invalid_each("spec.serviceName", name, names::dns_label_errors(name), errors);
+    }
 }
 
 const STATEFUL_MUTABLE: &[&str] = &[
