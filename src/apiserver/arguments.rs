@@ -5,6 +5,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::admission::configuration::AdmissionConfiguration;
+
 /// What the arguments say, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
@@ -38,6 +40,8 @@ pub struct Arguments {
     pub api_audiences: Vec<String>,
     /// `enable-admission-plugins` and `disable-admission-plugins`
     pub plugins: (Vec<String>, Vec<String>),
+    /// What `admission-control-config-file` says.
+    pub admission: AdmissionConfiguration,
     /// `audit-*`
     pub audit: Audit,
     /// `encryption-provider-config`
@@ -119,6 +123,7 @@ impl Default for Arguments {
             front_proxy_names: Vec::new(),
             api_audiences: Vec::new(),
             plugins: (Vec::new(), Vec::new()),
+            admission: AdmissionConfiguration::default(),
             audit: Audit {
                 policy_file: None,
                 log_path: None,
@@ -143,7 +148,6 @@ impl Default for Arguments {
 /// Flags of upstream's v1.36 that kedge decides itself or has no part for.
 const NOT_HERE: &[&str] = &[
     "admission-control",
-    "admission-control-config-file",
     "advertise-address",
     "aggregator-reject-forwarding-redirect",
     "allow-metric-labels",
@@ -315,6 +319,7 @@ impl Arguments {
             "api-audiences" => self.api_audiences = list(value),
             "enable-admission-plugins" => self.plugins.0.extend(plugins(value)?),
             "disable-admission-plugins" => self.plugins.1.extend(plugins(value)?),
+            "admission-control-config-file" => self.admission = AdmissionConfiguration::read(&PathBuf::from(value))?,
             "encryption-provider-config" => self.encryption_config = file()?,
             "max-requests-inflight" => self.inflight.0 = number(value)?,
             "max-mutating-requests-inflight" => self.inflight.1 = number(value)?,

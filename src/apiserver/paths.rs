@@ -46,6 +46,7 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         [] => json_answer(x, &json!({ "paths": listed(x.server) })),
         ["version"] => json_answer(x, &version()),
         ["healthz" | "livez" | "readyz", ..] => Ok(health(x, &parts)),
+        ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, slis(x.server))),
         ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
         [".well-known", "openid-configuration"] => json_answer(x, &x.server.guards.issuer.openid_configuration()),
         ["openid", "v1", "jwks"] => json_answer(x, &x.server.guards.issuer.jwks()),
@@ -167,6 +168,7 @@ fn listed(server: &ApiServer) -> Vec<String> {
         "/livez/log",
         "/livez/ping",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",
@@ -190,12 +192,7 @@ fn listed(server: &ApiServer) -> Vec<String> {
 /// `/livez`, `/readyz`, `/healthz`, with `?verbose`, `?exclude=`, and each check under its own path.
 fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
     let which = parts[0];
-    let pending = x.server.pending.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let store_works = x.server.cache.seen() > 0;
-    let mut checks: Vec<(&str, bool)> = vec![("ping", true), ("log", true), ("etcd", store_works)];
-    if which != "livez" {
-        checks.push(("poststarthook/bootstrap-objects", pending.is_empty()));
-    }
+    let checks = checks(x.server, which);
     if parts.len() > 1 {
         let name = parts[1..].join("/");
         return match checks.iter().find(|(check, _)| *check == name) {
@@ -224,6 +221,27 @@ fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
         return respond::text(StatusCode::OK, format!("{text}{which} check passed\n"));
     }
     respond::text(StatusCode::OK, "ok")
+}
+
+/// What `livez`, `readyz` and `healthz` look at, and whether it works.
+fn checks(server: &ApiServer, which: &str) -> Vec<(&'static str, bool)> {
+    let started = server.pending.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+    let mut checks = vec![("ping", true), ("log", true), ("etcd", server.cache.seen() > 0)];
+    if which != "livez" {
+        checks.push(("poststarthook/bootstrap-objects", started));
+    }
+    checks
+}
+
+/// The checks as numbers, for those who measure service levels.
+fn slis(server: &ApiServer) -> String {
+    let mut text = "# HELP kubernetes_healthcheck Whether a health check succeeds.\n# TYPE kubernetes_healthcheck gauge\n".to_owned();
+    for which in ["healthz", "livez", "readyz"] {
+        for (name, works) in checks(server, which) {
+            text.push_str(&format!("kubernetes_healthcheck{{name=\"{name}\",type=\"{which}\"}} {}\n", u8::from(works)));
+        }
+    }
+    text
 }
 
 fn metrics(server: &ApiServer) -> String {

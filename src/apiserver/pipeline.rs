@@ -291,7 +291,10 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
     let refused = || Status::too_many_requests("Too many requests, please try again later.", 1);
     let arguments = &x.server.config.arguments;
     if arguments.fairness {
-        x.admitted = x.server.flow.admit(&x.attributes).await.map_err(|_| refused())?;
+        x.admitted = x.server.flow.admit(&x.attributes).await;
+        if x.admitted.as_ref().is_some_and(|a| a.seat.is_err()) {
+            return Err(refused());
+        }
         x.seat = x.server.metrics.request(mutating, 0);
         return Ok(());
     }

@@ -184,6 +184,8 @@ impl ApiServer {
         crate::endpoints::keep(&server, lease, group);
         crate::compaction::keep(Arc::clone(server.cache.storage()), group);
         crate::custom::keeper::keep(&server, group);
+        crate::admission::policies::typing::keep(&server, group);
+        crate::flow::status::keep(&server, group);
         Ok(server)
     }
 

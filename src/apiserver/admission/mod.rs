@@ -3,6 +3,7 @@
 pub mod again;
 pub mod certificates;
 pub mod conditions;
+pub mod configuration;
 pub mod default_ingress_class;
 pub mod default_storage_class;
 pub mod default_toleration_seconds;

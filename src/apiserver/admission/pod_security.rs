@@ -1,21 +1,23 @@
 //! Pod Security admission: a namespace's labels say which level its pods must keep, and for which it warns.
 
 mod checks;
+pub mod configuration;
 
 use async_trait::async_trait;
 use schema::meta;
 use serde_json::Value;
 
 use self::checks::{Level, violations};
+use self::configuration::PodSecurityConfiguration;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::{Cause, Status};
 
-const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
-const WARN: &str = "pod-security.kubernetes.io/warn";
+const LABELS: &str = "pod-security.kubernetes.io";
 
 /// Upstream's `PodSecurity`. Only the newest version of the standards is known: an older one asked for is judged by it.
-pub struct PodSecurity;
+#[derive(Default)]
+pub struct PodSecurity(pub PodSecurityConfiguration);
 
 #[async_trait]
 impl Plugin for PodSecurity {
@@ -36,9 +38,19 @@ impl Plugin for PodSecurity {
         }
         let Some(namespace) = review.lookup.get("", "namespaces", "", &a.namespace) else { return Ok(()) };
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
-        let (level, version) = asked(&namespace, WARN);
-        if let Some(why) = violations(level, metadata, spec) {
-            review.warnings.push(format!("would violate PodSecurity \"{}:{version}\": {why}", level.as_str()));
+        if self.0.exemption(&a.user.name, &a.namespace, spec).is_some() {
+            return Ok(());
+        }
+        let would = |mode: &str| {
+            let (level, version) = self.asked(&namespace, mode);
+            let why = violations(level, metadata, spec)?;
+            Some(format!("would violate PodSecurity \"{}:{version}\": {why}", level.as_str()))
+        };
+        if let Some(text) = would("audit") {
+            a.trail.note(&format!("{LABELS}/audit-violations"), &text);
+        }
+        if let Some(text) = would("warn") {
+            review.warnings.push(text);
         }
         Ok(())
     }
@@ -53,7 +65,12 @@ impl Plugin for PodSecurity {
         }
         let Some(namespace) = review.lookup.get("", "namespaces", "", &a.namespace) else { return Ok(()) };
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
-        let (level, version) = asked(&namespace, ENFORCE);
+        if let Some(why) = self.0.exemption(&a.user.name, &a.namespace, spec) {
+            a.trail.note(&format!("{LABELS}/exempt"), why);
+            return Ok(());
+        }
+        let (level, version) = self.asked(&namespace, "enforce");
+        a.trail.note(&format!("{LABELS}/enforce-policy"), &format!("{}:{version}", level.as_str()));
         match violations(level, metadata, spec) {
             Some(why) => Err(review.forbidden(&format!("violates PodSecurity \"{}:{version}\": {why}", level.as_str()))),
             None => Ok(()),
@@ -87,12 +104,15 @@ fn judged<'a>(review: &'a Review<'_>) -> Option<(&'a Value, &'a Value)> {
     Some((&pod["metadata"], &pod["spec"]))
 }
 
-/// Level and version of one mode; a label that cannot be read is as strict as can be, as upstream.
-fn asked(namespace: &Value, mode: &str) -> (Level, String) {
-    let version = meta::label(namespace, &format!("{mode}-version")).unwrap_or("latest").to_owned();
-    match meta::label(namespace, mode) {
-        None => (Level::Privileged, version),
-        Some(text) => (Level::parse(text).unwrap_or(Level::Restricted), version),
+impl PodSecurity {
+    /// Level and version of one mode; a label that cannot be read is as strict as can be, as upstream.
+    fn asked(&self, namespace: &Value, mode: &str) -> (Level, String) {
+        let (level, version) = self.0.default_of(mode);
+        let said = meta::label(namespace, &format!("{LABELS}/{mode}-version"));
+        match meta::label(namespace, &format!("{LABELS}/{mode}")) {
+            None => (level, said.map_or(version, str::to_owned)),
+            Some(text) => (Level::parse(text).unwrap_or(Level::Restricted), said.unwrap_or("latest").to_owned()),
+        }
     }
 }
 
@@ -100,7 +120,7 @@ fn asked(namespace: &Value, mode: &str) -> (Level, String) {
 fn labels(review: &Review<'_>) -> Result<(), Status> {
     let mut causes = Vec::new();
     for mode in ["enforce", "audit", "warn"] {
-        let key = format!("pod-security.kubernetes.io/{mode}");
+        let key = format!("{LABELS}/{mode}");
         let version_key = format!("{key}-version");
         let same = |key: &str| review.old.is_some_and(|old| meta::label(old, key) == meta::label(review.object, key));
         let mut refuse = |key: &str, text: &str, why: &str| {

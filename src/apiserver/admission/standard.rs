@@ -59,7 +59,7 @@ pub fn plugins(escalation: Escalation, outside: Outside, arguments: &Arguments) 
         Arc::new(ServiceAccount { rng: outside.rng.clone() }),
         Arc::new(NodeRestriction),
         Arc::new(TaintNodesByCondition),
-        Arc::new(PodSecurity),
+        Arc::new(PodSecurity(arguments.admission.pod_security.clone())),
         Arc::new(Priority),
         Arc::new(DefaultTolerationSeconds { secs: arguments.tolerations_secs }),
         Arc::new(DefaultStorageClass),

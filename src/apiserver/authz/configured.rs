@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::abac::Abac;
+use super::conditions;
 use super::node::Node;
 use super::rbac::Rbac;
 use super::union::{Masters, Union};
@@ -77,6 +78,7 @@ fn mode(name: &str, arguments: &Arguments) -> Result<Mode, String> {
                 authorized_ttl: arguments.authorization_ttls.0,
                 unauthorized_ttl: arguments.authorization_ttls.1,
                 denies_on_failure: false,
+                conditions: Vec::new(),
             })
         }
         other => return Err(format!("{other:?} is not a valid authorization mode")),
@@ -107,9 +109,6 @@ fn configuration(text: &str, arguments: &Arguments) -> Result<Vec<Mode>, String>
 }
 
 fn webhook_of(value: &Value) -> Result<webhook::Settings, String> {
-    if value["matchConditions"].as_array().is_some_and(|c| !c.is_empty()) {
-        return Err("matchConditions: kedge cannot evaluate conditions of authorizers".to_owned());
-    }
     if value["connectionInfo"]["type"] != "KubeConfigFile" {
         return Err(format!("connectionInfo.type: Unsupported value: {}: supported: KubeConfigFile", value["connectionInfo"]["type"]));
     }
@@ -129,6 +128,7 @@ fn webhook_of(value: &Value) -> Result<webhook::Settings, String> {
         authorized_ttl: time("authorizedTTL", 300)?,
         unauthorized_ttl: time("unauthorizedTTL", 30)?,
         denies_on_failure,
+        conditions: conditions::read(&value["matchConditions"])?,
     })
 }
 

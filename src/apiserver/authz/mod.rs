@@ -3,6 +3,7 @@
 pub mod abac;
 pub mod aggregate;
 pub mod bootstrap;
+pub mod conditions;
 pub mod configured;
 pub mod escalation;
 #[cfg(test)]

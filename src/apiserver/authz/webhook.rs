@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use schema::cel::Program;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{Authorizer, Decision};
+use super::{Authorizer, Decision, conditions};
 use crate::attributes::Attributes;
 use crate::webhook::client::Webhooks;
 use crate::webhook::kubeconfig::Remote;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub unauthorized_ttl: Duration,
     /// `failurePolicy: Deny`.
     pub denies_on_failure: bool,
+    /// It is asked about requests only for which all of these hold.
+    pub conditions: Vec<Program>,
 }
 
 /// Asks a webhook.
@@ -45,6 +48,14 @@ impl Webhook {
     /// Asks through `webhooks`.
     pub fn new(settings: Settings, webhooks: Arc<Webhooks>) -> Webhook {
         Webhook { settings, webhooks, known: Mutex::default() }
+    }
+
+    /// What a question that got no answer means.
+    fn unanswered(&self) -> Decision {
+        match self.settings.denies_on_failure {
+            true => Decision::Deny { reason: String::new() },
+            false => Decision::NoOpinion { reason: String::new() },
+        }
     }
 
     fn ttl(&self, decision: &Decision) -> Duration {
@@ -105,7 +116,16 @@ fn decision(review: &Value) -> Decision {
 #[async_trait]
 impl Authorizer for Webhook {
     async fn authorize(&self, a: &Attributes) -> Decision {
-        let question = json!({ "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec(a) }).to_string();
+        let spec = spec(a);
+        match conditions::hold(&self.settings.conditions, &spec) {
+            Ok(true) => {}
+            Ok(false) => return Decision::NoOpinion { reason: String::new() },
+            Err(why) => {
+                warn!(why, "match conditions of an authorizer cannot be evaluated");
+                return self.unanswered();
+            }
+        }
+        let question = json!({ "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec }).to_string();
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, decision)) = lock().get(&question)
             && at.elapsed() < self.ttl(decision)
@@ -131,10 +151,7 @@ impl Authorizer for Webhook {
             }
             Err(why) => {
                 warn!(why, "Failed to make webhook authorizer request");
-                match settings.denies_on_failure {
-                    true => Decision::Deny { reason: String::new() },
-                    false => Decision::NoOpinion { reason: String::new() },
-                }
+                self.unanswered()
             }
         }
     }

@@ -30,13 +30,14 @@ pub struct Flow {
     state: Mutex<State>,
 }
 
-/// A request that was let in.
+/// What was decided about a request, and by which objects.
 pub struct Admitted {
     /// Uid of its FlowSchema.
     pub schema_uid: String,
     /// Uid of its PriorityLevelConfiguration.
     pub level_uid: String,
-    _seat: Seat,
+    /// Its seat, held as long as this lives; or why it has none.
+    pub seat: Result<Seat, Refusal>,
 }
 
 impl Flow {
@@ -80,20 +81,20 @@ impl Flow {
         }
     }
 
-    /// Waits until the request may be answered; `None` when no FlowSchema or level is for it (it is let in then).
-    pub async fn admit(&self, a: &Attributes) -> Result<Option<Admitted>, Refusal> {
+    /// Waits until the request may be answered or is refused; `None` when no FlowSchema or level is for it (it is let in then).
+    pub async fn admit(&self, a: &Attributes) -> Option<Admitted> {
         let (schema, level_uid, level) = {
             let state = self.state();
             let schemas = Arc::clone(&state.schemas);
-            let Some(schema) = schemas.iter().find(|s| s.matches(a)).cloned() else { return Ok(None) };
-            let Some((uid, level)) = state.levels.get(&schema.level).cloned() else { return Ok(None) };
+            let schema = schemas.iter().find(|s| s.matches(a)).cloned()?;
+            let (uid, level) = state.levels.get(&schema.level).cloned()?;
             (schema, uid, level)
         };
         let seat = level.seat(&format!("{}\0{}", schema.name, schema.flow(a))).await;
         let reason = seat.as_ref().err().map_or("", |refusal| refusal.reason());
         let key = (schema.name, schema.level, reason);
         *self.state().counted.entry(key).or_default() += 1;
-        Ok(Some(Admitted { schema_uid: schema.uid, level_uid, _seat: seat? }))
+        Some(Admitted { schema_uid: schema.uid, level_uid, seat })
     }
 
     /// The text for `/metrics`.
@@ -110,6 +111,11 @@ impl Flow {
                 let why = if refused { format!(",reason=\"{reason}\"") } else { String::new() };
                 let _ok = writeln!(out, "{name}{{flow_schema=\"{schema}\",priority_level=\"{level}\"{why}}} {n}");
             }
+        }
+        let name = "apiserver_flowcontrol_nominal_limit_seats";
+        let _ok = writeln!(out, "# HELP {name} Seats of each level.\n# TYPE {name} gauge");
+        for (level, (_, seats)) in &state.levels {
+            let _ok = writeln!(out, "{name}{{priority_level=\"{level}\"}} {}", seats.seats());
         }
         for (name, help, waiting) in [
             ("apiserver_flowcontrol_current_executing_requests", "Requests being answered.", false),
@@ -149,10 +155,10 @@ mod tests {
             ..Attributes::default()
         };
         let bob = ask(UserInfo::new("bob", &[]));
-        let held = flow.admit(&bob).await.ok().flatten();
-        assert!(held.is_some());
+        let held = flow.admit(&bob).await;
+        assert!(held.as_ref().is_some_and(|h| h.seat.is_ok()));
         assert_eq!(flow.state().levels["global-default"].1.counts(), (1, 0));
-        assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"]))).await.ok().flatten().is_some());
+        assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"]))).await.is_some_and(|a| a.seat.is_ok()));
         drop(held);
         assert_eq!(flow.state().levels["global-default"].1.counts(), (0, 0));
         assert!(flow.render().contains("flow_schema=\"global-default\",priority_level=\"global-default\"} 1"));

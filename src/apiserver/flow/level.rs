@@ -125,6 +125,11 @@ impl Level {
         (state.kind, state.seats) = (kind, seats);
     }
 
+    /// How many are answered at once.
+    pub fn seats(&self) -> u64 {
+        self.state().seats
+    }
+
     /// Requests being answered, and waiting.
     pub fn counts(&self) -> (u64, usize) {
         let state = self.state();

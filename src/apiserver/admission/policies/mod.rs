@@ -4,6 +4,7 @@
 
 pub mod mutating;
 pub mod patches;
+pub mod typing;
 pub mod validating;
 
 use std::cell::{Cell, RefCell};

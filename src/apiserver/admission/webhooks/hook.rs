@@ -3,19 +3,24 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::metrics::{self, Metric};
 use schema::meta;
 use serde_json::Value;
 use tracing::warn;
 
 use crate::admission::conditions::Conditions;
 use crate::admission::matching::{Matched, Matcher};
-use crate::admission::{Review, matching};
+use crate::admission::{Operation, Review, matching};
 use crate::lookup::Lookup;
 use crate::status::Status;
 use crate::webhook::call::Endpoint;
 
 /// The versions of AdmissionReview that are spoken.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+const TOOK: Metric =
+    Metric { name: "apiserver_admission_webhook_admission_duration_seconds", help: "How long webhooks took, by name, type and operation." };
+const REJECTED: Metric = Metric { name: "apiserver_admission_webhook_rejection_count", help: "Requests that webhooks refused." };
 
 /// One webhook, ready to be asked.
 pub struct Hook {
@@ -65,6 +70,22 @@ impl Hook {
             again_if_needed: text("reinvocationPolicy") == "IfNeeded",
             version,
         })
+    }
+
+    /// Notes how long an answer took, and whether it refused the request. `sort` is `admit` or `validating`.
+    pub fn measured(&self, sort: &str, operation: Operation, took: Duration, refused: Option<&Status>) {
+        let rejected = if refused.is_some() { "true" } else { "false" };
+        let operation = operation.text();
+        let labels = [("name", self.name.as_str()), ("operation", operation), ("rejected", rejected), ("type", sort)];
+        metrics::observe(TOOK, &labels, took);
+        if let Some(status) = refused {
+            // What is not the webhook's own no is the failure to ask it.
+            let error = if status.code >= 500 { "calling_webhook_error" } else { "no_error" };
+            let code = if error == "no_error" { status.code.to_string() } else { "0".to_owned() };
+            let labels =
+                [("error_type", error), ("name", self.name.as_str()), ("operation", operation), ("rejection_code", &code), ("type", sort)];
+            metrics::count(REJECTED, &labels, 1);
+        }
     }
 
     /// Tells webhooks of all configurations apart.

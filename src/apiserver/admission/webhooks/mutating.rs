@@ -109,7 +109,10 @@ impl Plugin for Mutating {
                 continue;
             }
             let Some(matched) = hook.wants(review).await? else { continue };
-            self.run(review, hook, &matched).await?;
+            let watch = base::time::Stopwatch::start();
+            let done = self.run(review, hook, &matched).await;
+            hook.measured("admit", review.operation, watch.elapsed(), done.as_ref().err());
+            done?;
             if hook.again_if_needed {
                 review.again.webhooks.called(hook.id());
             }

@@ -26,6 +26,13 @@ impl Validating {
     }
 
     async fn ask(&self, review: &Review<'_>, hook: &Hook, matched: &Matched) -> Result<(), Status> {
+        let watch = base::time::Stopwatch::start();
+        let done = self.question(review, hook, matched).await;
+        hook.measured("validating", review.operation, watch.elapsed(), done.as_ref().err());
+        done
+    }
+
+    async fn question(&self, review: &Review<'_>, hook: &Hook, matched: &Matched) -> Result<(), Status> {
         let shown = question::versioned(review, review.object, matched).await?;
         match question::ask(&self.outside, hook, review, matched, &shown).await? {
             Ok((_, response)) => {
