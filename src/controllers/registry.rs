@@ -66,7 +66,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     statefulset::start(&context);
     disruption::start(&context);
     quota::start(&context);
-    hpa::start(&context, config.settings.autoscaler_period);
+    hpa::start(&context, config.settings.autoscaler);
     certificates::start(&context, Arc::clone(&config.signer));
     secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
     volume::start(&context, config.local_path.clone());

@@ -4,19 +4,41 @@
 use std::time::Duration;
 
 /// What may be chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `node-monitor-grace-period`: silence of this length makes a node unreachable.
     pub node_grace: Duration,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
     pub ended_pods_max: usize,
-    /// `horizontal-pod-autoscaler-sync-period`
-    pub autoscaler_period: Duration,
+    /// `horizontal-pod-autoscaler-*`
+    pub autoscaler: Autoscaler,
+}
+
+/// How horizontal pod autoscalers behave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Autoscaler {
+    /// `sync-period`
+    pub period: Duration,
+    /// `downscale-stabilization`: fewer pods only if so few were enough all this time.
+    pub down_window: Duration,
+    /// `tolerance`: a difference smaller than this is none.
+    pub tolerance: f64,
+    /// `cpu-initialization-period`: a pod's readings of CPU within it tell of its start.
+    pub cpu_start: Duration,
+    /// `initial-readiness-delay`: a pod that was never ready within it is not ready yet.
+    pub first_ready: Duration,
+}
+
+impl Default for Autoscaler {
+    fn default() -> Autoscaler {
+        let secs = Duration::from_secs;
+        Autoscaler { period: secs(15), down_window: secs(300), tolerance: 0.1, cpu_start: secs(300), first_ready: secs(30) }
+    }
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { node_grace: Duration::from_secs(50), ended_pods_max: 12500, autoscaler_period: Duration::from_secs(15) }
+        Settings { node_grace: Duration::from_secs(50), ended_pods_max: 12500, autoscaler: Autoscaler::default() }
     }
 }
 
@@ -57,10 +79,6 @@ const NOT_HERE: &[&str] = &[
     "enable-dynamic-provisioning",
     "enable-hostpath-provisioner",
     "flex-volume-plugin-dir",
-    "horizontal-pod-autoscaler-cpu-initialization-period",
-    "horizontal-pod-autoscaler-downscale-stabilization",
-    "horizontal-pod-autoscaler-initial-readiness-delay",
-    "horizontal-pod-autoscaler-tolerance",
     "kube-api-burst",
     "kube-api-qps",
     "kubeconfig",
@@ -107,7 +125,14 @@ impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "node-monitor-grace-period" => self.node_grace = duration(value)?,
-            "horizontal-pod-autoscaler-sync-period" => self.autoscaler_period = duration(value)?,
+            "horizontal-pod-autoscaler-sync-period" => self.autoscaler.period = duration(value)?,
+            "horizontal-pod-autoscaler-downscale-stabilization" => self.autoscaler.down_window = duration(value)?,
+            "horizontal-pod-autoscaler-cpu-initialization-period" => self.autoscaler.cpu_start = duration(value)?,
+            "horizontal-pod-autoscaler-initial-readiness-delay" => self.autoscaler.first_ready = duration(value)?,
+            "horizontal-pod-autoscaler-tolerance" => {
+                let tolerance = value.parse().ok().filter(|t: &f64| t.is_finite() && *t >= 0.0);
+                self.autoscaler.tolerance = tolerance.ok_or_else(|| format!("{value:?} is not a number of at least 0"))?;
+            }
             "terminated-pod-gc-threshold" => {
                 let count: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
                 self.ended_pods_max = usize::try_from(count).unwrap_or(0);
@@ -157,5 +182,8 @@ mod tests {
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-controller-manager-arg=nonsense: unknown flag");
         assert!(parse(&["leader-elect=true"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["node-monitor-grace-period=fast"]).is_err());
+        let tuned = parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"]).unwrap();
+        assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));
+        assert!(parse(&["horizontal-pod-autoscaler-tolerance=-1"]).is_err());
     }
 }

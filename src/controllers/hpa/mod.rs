@@ -6,7 +6,6 @@ mod status;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use base::chain::Chain;
 use base::time::Clock;
@@ -15,7 +14,9 @@ use client::informer::{Change, Informer, Key};
 use client::queue::Queue;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v1::Scale;
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget};
+use k8s_openapi::api::autoscaling::v2::{
+    HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
@@ -25,6 +26,7 @@ use serde_json::Value;
 
 use crate::discovery;
 use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::settings::Autoscaler;
 use pace::Memory;
 use replicas::{Count, Question, Reading, Target};
 use status::Report;
@@ -39,11 +41,11 @@ struct Controller {
     memory: Mutex<HashMap<Key, Memory>>,
     clock: Clock,
     /// Between two looks at one autoscaler.
-    period: Duration,
+    tuning: Autoscaler,
 }
 
 /// Starts the controller.
-pub(crate) fn start(context: &Context, period: Duration) {
+pub(crate) fn start(context: &Context, tuning: Autoscaler) {
     let (autoscalers, pods) = (context.informers.get::<HorizontalPodAutoscaler>(), context.informers.get::<Pod>());
     let queue = Arc::new(Queue::default());
     context.feed(&autoscalers, &queue, |change| match change {
@@ -57,7 +59,7 @@ pub(crate) fn start(context: &Context, period: Duration) {
         pods: pods.clone(),
         memory: Mutex::default(),
         clock: Clock::system(),
-        period,
+        tuning,
     };
     context.start(NAME, &queue, controller, async move {
         autoscalers.synced().await;
@@ -77,12 +79,22 @@ impl Reconcile for Controller {
             self.recorder.report(&*hpa, Severity::Warning, reason, why);
         }
         self.write_status(&hpa, report.status).await?;
-        Ok(Next::After(self.period))
+        Ok(Next::After(self.tuning.period))
     }
 }
 
 /// Reason and text of an event.
 type Trouble = (&'static str, String);
+
+/// Differences that are none, downwards and upwards, as the autoscaler itself says, or else as the flag does.
+fn tolerances(hpa: &HorizontalPodAutoscaler, usual: f64) -> (f64, f64) {
+    let behavior = hpa.spec.behavior.as_ref();
+    let of = |rules: Option<&HPAScalingRules>| {
+        let said = rules.and_then(|r| r.tolerance.as_ref()).and_then(|q| q.0.parse::<Quantity>().ok());
+        said.map_or(usual, |q| q.milli_value() as f64 / 1000.0)
+    };
+    (of(behavior.and_then(|b| b.scale_down.as_ref())), of(behavior.and_then(|b| b.scale_up.as_ref())))
+}
 
 fn said(err: &kube::Error) -> String {
     Chain(err).to_string()
@@ -115,7 +127,7 @@ impl Controller {
             let (wanted, why) = self.ask_metrics(hpa, key, &scale, current, report).await?;
             let now = self.clock.now();
             let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            let allowed = memory.entry(key.clone()).or_default().allow(hpa, current, wanted, now);
+            let allowed = memory.entry(key.clone()).or_default().allow(hpa, current, wanted, self.tuning.down_window, now);
             let (limited, reason, text) = match allowed.limited {
                 Some((reason, text)) => ("True", reason, text),
                 None => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
@@ -199,7 +211,7 @@ impl Controller {
         let (mut best, mut first_trouble) = (None::<(i32, String)>, None);
         let mut shown = Vec::new();
         for metric in &metrics {
-            match self.ask(metric, key, &selector, current).await {
+            match self.ask(metric, key, &selector, current, tolerances(hpa, self.tuning.tolerance)).await {
                 Ok((count, name)) => {
                     shown.push(status::shown(metric, &count));
                     if best.as_ref().is_none_or(|(most, _)| count.replicas > *most) {
@@ -225,7 +237,14 @@ impl Controller {
         Ok((wanted, why))
     }
 
-    async fn ask(&self, metric: &MetricSpec, key: &Key, selector: &str, current: i32) -> Result<(Count, String), Trouble> {
+    async fn ask(
+        &self,
+        metric: &MetricSpec,
+        key: &Key,
+        selector: &str,
+        current: i32,
+        tolerances: (f64, f64),
+    ) -> Result<(Count, String), Trouble> {
         let (reason, resource, container, target) = match (&metric.resource, &metric.container_resource) {
             (Some(source), _) => ("FailedGetResourceMetric", source.name.clone(), None, &source.target),
             (None, Some(source)) => {
@@ -251,6 +270,8 @@ impl Controller {
             resource: &resource,
             container: container.as_deref(),
             target: wanted,
+            tuning: self.tuning,
+            tolerances,
             now: self.clock.now(),
         };
         let count = replicas::count(&question).map_err(trouble)?;

@@ -1,10 +1,9 @@
 //! How fast an autoscaler may follow its metrics: stabilization windows and rates. Pure. Spec: upstream's `normalizeDesiredReplicasWithBehaviors`.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler};
-
-/// Upstream's `--horizontal-pod-autoscaler-downscale-stabilization`.
-const DOWN_WINDOW_SECS: i32 = 300;
 
 /// What an autoscaler remembers of the last minutes; lost with the process, as with upstream.
 #[derive(Debug, Default)]
@@ -40,12 +39,19 @@ impl Memory {
     }
 
     /// What of `wanted` may be done now, coming from `current`.
-    pub(super) fn allow(&mut self, hpa: &HorizontalPodAutoscaler, current: i32, wanted: i32, now: Timestamp) -> Allowed {
+    pub(super) fn allow(
+        &mut self,
+        hpa: &HorizontalPodAutoscaler,
+        current: i32,
+        wanted: i32,
+        down_window: Duration,
+        now: Timestamp,
+    ) -> Allowed {
         let behavior = hpa.spec.behavior.as_ref();
         let up = behavior.and_then(|b| b.scale_up.as_ref());
         let down = behavior.and_then(|b| b.scale_down.as_ref());
         let window = |rules: Option<&HPAScalingRules>, default: i32| rules.and_then(|r| r.stabilization_window_seconds).unwrap_or(default);
-        let (up_window, down_window) = (window(up, 0), window(down, DOWN_WINDOW_SECS));
+        let (up_window, down_window) = (window(up, 0), window(down, i32::try_from(down_window.as_secs()).unwrap_or(i32::MAX)));
         let longest = up_window.max(down_window).max(3600);
         self.recommendations.retain(|(at, _)| within(*at, longest, now));
         self.changes.retain(|(at, _)| within(*at, longest, now));
@@ -161,6 +167,8 @@ mod tests {
 
     use super::*;
 
+    const WINDOW: Duration = Duration::from_secs(300);
+
     fn hpa(behavior: Value) -> HorizontalPodAutoscaler {
         let target = json!({"kind": "Deployment", "name": "web"});
         let spec = json!({"minReplicas": 1, "maxReplicas": 50, "scaleTargetRef": target, "behavior": behavior});
@@ -175,25 +183,25 @@ mod tests {
     fn up_at_once_by_four_or_double_down_after_five_minutes() {
         let (hpa, mut memory) = (hpa(json!(null)), Memory::default());
         assert_eq!(
-            memory.allow(&hpa, 2, 20, at(0)),
+            memory.allow(&hpa, 2, 20, WINDOW, at(0)),
             Allowed {
                 replicas: 6,
                 limited: Some(("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"))
             }
         );
-        assert_eq!(memory.allow(&hpa, 10, 99, at(1)).replicas, 20);
-        assert_eq!(memory.allow(&hpa, 10, 3, at(200)).replicas, 10);
-        assert_eq!(memory.allow(&hpa, 10, 3, at(600)).replicas, 3);
-        assert_eq!(memory.allow(&hpa, 50, 99, at(700)).limited.unwrap().0, "TooManyReplicas");
+        assert_eq!(memory.allow(&hpa, 10, 99, WINDOW, at(1)).replicas, 20);
+        assert_eq!(memory.allow(&hpa, 10, 3, WINDOW, at(200)).replicas, 10);
+        assert_eq!(memory.allow(&hpa, 10, 3, WINDOW, at(600)).replicas, 3);
+        assert_eq!(memory.allow(&hpa, 50, 99, WINDOW, at(700)).limited.unwrap().0, "TooManyReplicas");
     }
 
     #[test]
     fn rates_count_what_was_done_within_their_period() {
         let down = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}});
         let (hpa, mut memory) = (hpa(down), Memory::default());
-        assert_eq!(memory.allow(&hpa, 10, 1, at(0)).replicas, 8);
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(0)).replicas, 8);
         memory.changed(-2, at(0));
-        assert_eq!(memory.allow(&hpa, 8, 1, at(30)).replicas, 8);
-        assert_eq!(memory.allow(&hpa, 8, 1, at(61)).replicas, 6);
+        assert_eq!(memory.allow(&hpa, 8, 1, WINDOW, at(30)).replicas, 8);
+        assert_eq!(memory.allow(&hpa, 8, 1, WINDOW, at(61)).replicas, 6);
     }
 }

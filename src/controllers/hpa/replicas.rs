@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,13 +10,7 @@ use kube::ResourceExt as _;
 use schema::quantity::Quantity;
 
 use crate::pods;
-
-/// A difference smaller than this is none.
-const TOLERANCE: f64 = 0.1;
-/// A pod's first readings of CPU tell of its start (upstream's `--horizontal-pod-autoscaler-cpu-initialization-period`).
-const START: SignedDuration = SignedDuration::from_mins(5);
-/// A pod that was never ready within this time is not ready yet (`--horizontal-pod-autoscaler-initial-readiness-delay`).
-const FIRST_READY: SignedDuration = SignedDuration::from_secs(30);
+use crate::settings::Autoscaler;
 
 /// One pod's reading, in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +43,9 @@ struct Groups {
     missing: Vec<String>,
 }
 
-fn group(covered: &[Arc<Pod>], readings: &BTreeMap<String, Reading>, cpu: bool, now: Timestamp) -> Groups {
+fn group(q: &Question<'_>) -> Groups {
     let mut groups = Groups { measured: BTreeMap::new(), unready: Vec::new(), missing: Vec::new() };
-    for pod in covered {
+    for pod in q.covered {
         let name = pod.name_any();
         if pod.metadata.deletion_timestamp.is_some() || pods::phase(pod) == "Failed" {
             continue;
@@ -59,11 +54,11 @@ fn group(covered: &[Arc<Pod>], readings: &BTreeMap<String, Reading>, cpu: bool, 
             groups.unready.push(name);
             continue;
         }
-        let Some(reading) = readings.get(&name) else {
+        let Some(reading) = q.readings.get(&name) else {
             groups.missing.push(name);
             continue;
         };
-        if cpu && tells_of_start(pod, reading, now) {
+        if q.resource == "cpu" && tells_of_start(pod, reading, q) {
             groups.unready.push(name);
         } else {
             groups.measured.insert(name, reading.milli as f64);
@@ -72,16 +67,17 @@ fn group(covered: &[Arc<Pod>], readings: &BTreeMap<String, Reading>, cpu: bool, 
     groups
 }
 
-fn tells_of_start(pod: &Pod, reading: &Reading, now: Timestamp) -> bool {
+fn tells_of_start(pod: &Pod, reading: &Reading, q: &Question<'_>) -> bool {
     let status = pod.status.as_ref();
     let ready = status.and_then(|s| s.conditions.as_ref()).and_then(|all| all.iter().find(|c| c.type_ == "Ready"));
     let (Some(ready), Some(started)) = (ready, status.and_then(|s| s.start_time.as_ref())) else { return true };
     let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0);
     let after = |at: Timestamp, by: SignedDuration| at.checked_add(by).unwrap_or(Timestamp::MAX);
-    if after(started.0, START) > now {
+    let of = |by: Duration| SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    if after(started.0, of(q.tuning.cpu_start)) > q.now {
         return ready.status == "False" || reading.at < after(since, reading.window);
     }
-    ready.status == "False" && after(started.0, FIRST_READY) > since
+    ready.status == "False" && after(started.0, of(q.tuning.first_ready)) > since
 }
 
 /// What the pod's containers (or the one of this name) request, in thousandths.
@@ -105,7 +101,16 @@ pub(super) struct Question<'a> {
     pub(super) resource: &'a str,
     pub(super) container: Option<&'a str>,
     pub(super) target: Target,
+    pub(super) tuning: Autoscaler,
+    /// Differences smaller than these are none: downwards and upwards.
+    pub(super) tolerances: (f64, f64),
     pub(super) now: Timestamp,
+}
+
+impl Question<'_> {
+    fn tolerates(&self, ratio: f64) -> bool {
+        (1.0 - self.tolerances.0..=1.0 + self.tolerances.1).contains(&ratio)
+    }
 }
 
 /// Answers. Errors: a sentence, worded as upstream's.
@@ -113,7 +118,7 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     if q.covered.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let groups = group(q.covered, q.readings, q.resource == "cpu", q.now);
+    let groups = group(q);
     if groups.measured.is_empty() {
         return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
     }
@@ -130,7 +135,7 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     let answer = |replicas: i32| Ok(Count { replicas, percent, average_milli });
     let up_with_unready = !groups.unready.is_empty() && first > 1.0;
     if !up_with_unready && groups.missing.is_empty() {
-        if (1.0 - first).abs() <= TOLERANCE {
+        if q.tolerates(first) {
             return answer(q.current);
         }
         return answer((first * n_measured as f64).ceil() as i32);
@@ -155,7 +160,7 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     let turned = (first < 1.0 && second > 1.0) || (first > 1.0 && second < 1.0);
     let replicas = (second * usage.len() as f64).ceil() as i32;
     let backwards = (second < 1.0 && replicas > q.current) || (second > 1.0 && replicas < q.current);
-    answer(if (1.0 - second).abs() <= TOLERANCE || turned || backwards { q.current } else { replicas })
+    answer(if q.tolerates(second) || turned || backwards { q.current } else { replicas })
 }
 
 /// Usage over target; and the percentage in use, of a utilization.
@@ -192,7 +197,17 @@ mod tests {
         let reading = |milli: i64| Reading { milli, at: now, window: SignedDuration::from_secs(30) };
         let readings = milli.iter().map(|(name, milli)| ((*name).to_owned(), reading(*milli))).collect();
         let current = i32::try_from(pods.len()).unwrap();
-        let question = Question { current, covered: pods, readings: &readings, resource: "cpu", container: None, target, now };
+        let question = Question {
+            current,
+            covered: pods,
+            readings: &readings,
+            resource: "cpu",
+            container: None,
+            target,
+            tuning: Autoscaler::default(),
+            tolerances: (0.1, 0.1),
+            now,
+        };
         count(&question).map(|count| (count.replicas, count.percent))
     }
 

@@ -2,10 +2,11 @@
 
 mod plan;
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::task::Group;
 use client::informer::{Change, Informer, Key, Metadata};
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
@@ -21,6 +22,8 @@ use crate::driver::{self, Context, Error, Next, Reconcile};
 const NAME: &str = "resourcequota-controller";
 /// Counted again after this time in any case, as upstream.
 const AGAIN: Duration = Duration::from_secs(300);
+/// A kind whose objects do not come within this time is looked for anew: its definition may be on its way out.
+const FILL_MAX: Duration = Duration::from_secs(10);
 
 struct Controller {
     context: Context,
@@ -30,8 +33,8 @@ struct Controller {
     pods: Informer<Pod>,
     services: Informer<Service>,
     claims: Informer<PersistentVolumeClaim>,
-    /// Kinds that are only counted: their resources, and whether their changes are followed already.
-    followed: Mutex<BTreeSet<String>>,
+    /// Kinds that are only counted, by version and plural: their objects, watched as long as the group lives.
+    followed: Mutex<BTreeMap<String, (Group, Informer<Metadata>)>>,
 }
 
 /// Starts the controller.
@@ -118,40 +121,68 @@ impl Controller {
         if !quota::in_scope(quota, resource, &Value::Null) {
             return Ok(Usage::new());
         }
-        let Some(kind) = self.kind(group, resource).await? else { return Ok(Usage::new()) };
-        let objects = self.context.informers.metadata(&kind);
-        self.follow(&kind, &objects);
-        objects.synced().await;
+        let kinds = discovery::kinds(&self.client).await?;
+        self.let_go(&kinds).await;
+        let Some(kind) = countable(&kinds, group, resource) else { return Ok(Usage::new()) };
+        let objects = self.follow(kind);
+        if tokio::time::timeout(FILL_MAX, objects.synced()).await.is_err() {
+            return Err(Error::Object(format!("the {resource} to count have not come yet")));
+        }
         let n = i64::try_from(objects.list_in(namespace).len()).unwrap_or(i64::MAX);
         let one_each = quota::usage_of(group, resource, &Value::Null);
         Ok(one_each.into_keys().map(|name| (name, Quantity::from_units(n, Notation::DecimalSi))).collect())
     }
 
-    async fn kind(&self, group: &str, resource: &str) -> Result<Option<ApiResource>, Error> {
-        let kinds = discovery::kinds(&self.client).await?;
-        let of = |kind: &discovery::Kind| {
-            kind.resource.group == group && kind.resource.plural == resource && kind.namespaced && kind.can(&["list", "watch"])
+    /// Ends the watches of kinds that are gone: their definition was deleted.
+    async fn let_go(&self, kinds: &[discovery::Kind]) {
+        let served: BTreeSet<String> = kinds.iter().map(|kind| slot(&kind.resource)).collect();
+        let gone: Vec<Group> = {
+            let mut followed = self.followed();
+            let names: Vec<String> = followed.keys().filter(|name| !served.contains(*name)).cloned().collect();
+            names.iter().filter_map(|name| followed.remove(name)).map(|(group, _)| group).collect()
         };
-        Ok(kinds.into_iter().find(of).map(|kind| kind.resource))
-    }
-
-    fn follow(&self, kind: &ApiResource, objects: &Informer<Metadata>) {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.insert(format!("{}/{}", kind.api_version, kind.plural)) {
-            let (quotas, queue, objects) = (self.quotas.clone(), Arc::clone(&self.queue), objects.clone());
-            let mut changes = objects.changes();
-            self.context.spawn("quota-watch", async move {
-                loop {
-                    match changes.next().await {
-                        Change::Modified { .. } => {}
-                        Change::Resync => quotas.list().iter().for_each(|quota| queue.add(Key::of(&**quota))),
-                        Change::Added(object) | Change::Deleted(object) => {
-                            let all = quotas.list_in(&object.namespace().unwrap_or_default());
-                            all.iter().for_each(|quota| queue.add(Key::of(&**quota)));
-                        }
-                    }
-                }
-            });
+        for group in gone {
+            group.shutdown().await;
         }
     }
+
+    fn followed(&self) -> MutexGuard<'_, BTreeMap<String, (Group, Informer<Metadata>)>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn follow(&self, kind: &ApiResource) -> Informer<Metadata> {
+        let mut followed = self.followed();
+        if let Some((_, objects)) = followed.get(&slot(kind)) {
+            return objects.clone();
+        }
+        let group = self.context.child("quota-watch");
+        let objects = self.context.informers.metadata_within(kind, &group);
+        let (quotas, queue, mut changes) = (self.quotas.clone(), Arc::clone(&self.queue), objects.changes());
+        group.spawn("quota-changes", async move {
+            loop {
+                match changes.next().await {
+                    Change::Modified { .. } => {}
+                    Change::Resync => quotas.list().iter().for_each(|quota| queue.add(Key::of(&**quota))),
+                    Change::Added(object) | Change::Deleted(object) => {
+                        let all = quotas.list_in(&object.namespace().unwrap_or_default());
+                        all.iter().for_each(|quota| queue.add(Key::of(&**quota)));
+                    }
+                }
+            }
+        });
+        followed.insert(slot(kind), (group, objects.clone()));
+        objects
+    }
+}
+
+fn slot(kind: &ApiResource) -> String {
+    format!("{}/{}", kind.api_version, kind.plural)
+}
+
+/// The kind whose objects a quota counts, if it is served and can be followed.
+fn countable<'k>(kinds: &'k [discovery::Kind], group: &str, resource: &str) -> Option<&'k ApiResource> {
+    let of = |kind: &&discovery::Kind| {
+        kind.resource.group == group && kind.resource.plural == resource && kind.namespaced && kind.can(&["list", "watch"])
+    };
+    kinds.iter().find(of).map(|kind| &kind.resource)
 }
