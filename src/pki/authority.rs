@@ -101,6 +101,13 @@ impl Authority {
         &self.chain
     }
 
+    /// Those of the bundle that are no roots, PEM: what goes with a leaf, so that who trusts the root alone can follow it.
+    pub fn intermediates(&self) -> String {
+        let is_root =
+            |der: &CertificateDer<'_>| x509_parser::parse_x509_certificate(der).is_ok_and(|(_, cert)| cert.subject() == cert.issuer());
+        self.chain.iter().filter(|der| !is_root(der)).map(|der| pem::encode("CERTIFICATE", der)).collect()
+    }
+
     /// When the signing certificate ends.
     pub fn not_after(&self) -> Result<Timestamp, PkiError> {
         Ok(identity::parse(&self.chain[0])?.not_after)

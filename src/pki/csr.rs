@@ -116,7 +116,8 @@ impl Authority {
             asked.params.subject_alt_names.into_iter().filter(|san| matches!(san, SanType::DnsName(_) | SanType::IpAddress(_))).collect();
         self.finish(&mut params, if profile == Profile::KubeletServing { Usage::Server } else { Usage::Client });
         let cert = params.signed_by(&asked.public_key, self.issuer()).map_err(refused)?;
-        Ok(format!("{}{}", cert.pem(), self.bundle()))
+        // As upstream, without the root: who trusts it has it.
+        Ok(format!("{}{}", cert.pem(), self.intermediates()))
     }
 }
 

@@ -169,7 +169,7 @@ async fn token(
         }
     };
     content.refresh_at = Some(content.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
-    // As upstream: if all containers run as one user, the token belongs to it; without an fsGroup others need to read it not.
+    // As upstream: if all containers run as one user, the token belongs to it; with such a user or an fsGroup others need not read it.
     let context = spec.security_context.unwrap_or_default();
     let own = spec.containers.iter().map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(context.run_as_user));
     let users: std::collections::BTreeSet<Option<i64>> = own.collect();
@@ -177,12 +177,8 @@ async fn token(
         [Some(user)] => u32::try_from(*user).ok(),
         _ => None,
     };
-    let (mode, uid) = match (context.fs_group, single) {
-        (Some(_), _) => (0o600, None),
-        (None, Some(user)) => (0o600, Some(user)),
-        (None, None) => (u32::try_from(mode).unwrap_or(0o644), None),
-    };
-    content.files.insert(source.path.clone(), File { bytes: text.into_bytes(), mode, uid });
+    let mode = if context.fs_group.is_some() || single.is_some() { 0o600 } else { u32::try_from(mode).unwrap_or(0o644) };
+    content.files.insert(source.path.clone(), File { bytes: text.into_bytes(), mode, uid: single });
     Ok(())
 }
 
