@@ -45,6 +45,23 @@ pub(crate) fn kubectl(server: &Server) {
     }
 }
 
+/// Helm 3 and 4: a chart with a definition and hooks, where `scripts/clients.sh` has put them.
+pub(crate) fn helm(server: &Server) {
+    let home = std::env::var_os("KEDGE_CLIENTS").map(PathBuf::from).unwrap_or_default();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/helm.sh");
+    for program in ["helm3", "helm4"].map(|name| home.join(name)) {
+        if !program.exists() {
+            println!("skipped: Helm (no {}; make test fetches it)", program.display());
+            continue;
+        }
+        let mut command = Command::new("sh");
+        command.arg(script).arg(&program).env("KUBECONFIG", server.place.kubeconfig()).env("IMAGE", IMAGE);
+        let said = run_with(&mut command, "");
+        print!("{}", said.out);
+        assert_eq!(said.code, 0, "{said:?}");
+    }
+}
+
 fn run(server: &Server, home: &Path, program: &Path, needs: &Path, script: &Path) {
     if !needs.exists() {
         println!("skipped: {} (no {})", script.display(), needs.display());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::clients::{clients, kubectl};
+use crate::clients::{clients, helm, kubectl};
 use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
 use crate::kills;
 use crate::namespaces::NODE_IP;
@@ -35,6 +35,7 @@ pub(crate) fn run(program: &Path) {
         ("logs", logs),
         ("port-forward and cp", forward_and_copy),
         ("programs' clients", clients),
+        ("Helm", helm),
         ("every command of kubectl", kubectl),
         ("a running pod is looked into", debug),
         ("a container is resized and runs on", resize),
