@@ -60,8 +60,8 @@ fn good_objects_pass() {
     assert_eq!(created("", "Pod", json!({"spec": pod_spec()})), [""; 0]);
     assert_eq!(created("apps", "Deployment", deployment()), [""; 0]);
     assert_eq!(created("", "ConfigMap", json!({"data": {"a.b": "c"}})), [""; 0]);
-    let service =
-        json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": 80, "protocol": "TCP", "targetPort": "http"}]}});
+    let ports = json!([{"port": 80, "protocol": "TCP", "targetPort": "http"}]);
+    let service = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports}});
     assert_eq!(created("", "Service", service), [""; 0]);
 }
 
