@@ -27,5 +27,5 @@ want "revisions" "$("$helm" history "$name" -o json | tr '{' '\n' | grep -c '"re
 want "what is left" "$("$kubectl" get "deployment,configmap,gadgets.charts.kedge.test" -o name | grep -c "/$name" || true)" 0
 # Hooks and definitions are not a release's: their files say so.
 "$kubectl" delete --ignore-not-found --wait=false "job/$name-pre-install" "job/$name-post-upgrade" "pod/$name-test" >/dev/null
-"$kubectl" delete --wait=false crd/gadgets.charts.kedge.test >/dev/null
+"$kubectl" delete --timeout=120s crd/gadgets.charts.kedge.test >/dev/null
 say "install with a definition and hooks, upgrade, test, rollback, uninstall"
