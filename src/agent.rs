@@ -18,7 +18,8 @@ use cni::{Conflist, conflist};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kubelet::config::{Config as KubeletConfig, RuntimeChoice};
-use tokio::sync::watch;
+use kubelet::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 use crate::images::{ImageError, SystemImages};
@@ -43,8 +44,6 @@ pub(crate) struct AgentConfig {
     pub(crate) registries: RegistryChoice,
     pub(crate) kubelet: kubelet::settings::Settings,
     pub(crate) search_path: OsString,
-    /// The kubelet's server: certificate and the CAs of its clients.
-    pub(crate) serving: Arc<rustls::ServerConfig>,
     /// Images of our own, unless this program cannot be one.
     pub(crate) images: Option<SystemImages>,
 }
@@ -107,6 +106,8 @@ pub(crate) enum AgentError {
     Listen { port: u16, source: io::Error },
     #[error("no pause image: {0}; name one with --pause-image")]
     NoPause(ImageError),
+    #[error("stopped while the container runtime was starting")]
+    Stopped,
 }
 
 /// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
@@ -126,12 +127,88 @@ fn log_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") { "/var/log/pods".into() } else { data_dir.join("agent/pod-logs") }
 }
 
-/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy.
-pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: &Informers, group: &Group) -> Result<(), AgentError> {
+/// The node's half on its way: the container runtime starts, and takes in our own images, beside whatever else is being started.
+pub(crate) struct Beginning {
+    config: AgentConfig,
+    kubelet: KubeletConfig,
+    runtime: oneshot::Receiver<Result<Runtime, AgentError>>,
+}
+
+/// Begins what needs no API server.
+pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning, AgentError> {
+    let kubelet = kubelet_config(&config)?;
+    install_plugins(&kubelet.cni_bin_dir)?;
+    std::fs::create_dir_all(&kubelet.cni_conf_dir).map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
+    let (tell, runtime) = oneshot::channel();
+    let (images, of_task, tasks) = (config.images.take(), kubelet.clone(), group.clone());
+    group.spawn_short("runtime", async move {
+        // Nobody listens when the start has failed elsewhere.
+        let _nobody = tell.send(start_runtime(&of_task, images, &tasks).await);
+    });
+    Ok(Beginning { config, kubelet, runtime })
+}
+
+async fn start_runtime(kubelet: &KubeletConfig, images: Option<SystemImages>, group: &Group) -> Result<Runtime, AgentError> {
+    let runtime = kubelet::start_runtime(kubelet, group).await?;
+    if let Some(images) = images {
+        images.import(&runtime).await?;
+    }
+    Ok(runtime)
+}
+
+fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
     let agent_dir = config.data_dir.join("agent");
-    let (bin_dir, conf_dir) = (config.data_dir.join("data/cni"), agent_dir.join("etc/cni/net.d"));
-    install_plugins(&bin_dir)?;
-    std::fs::create_dir_all(&conf_dir).map_err(FileError::at("cannot create directory", &conf_dir))?;
+    let runtime = match &config.runtime_endpoint {
+        Some(endpoint) => RuntimeChoice::Endpoint(endpoint.clone()),
+        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir(&config.data_dir).join("containerd") },
+    };
+    let managed = matches!(runtime, RuntimeChoice::Managed { .. });
+    let pause_image = match (&config.pause_image, &config.images) {
+        (Some(image), _) => image.clone(),
+        (None, Some(images)) => images.names().pause,
+        (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
+    };
+    let manifest_dir = agent_dir.join("pod-manifests");
+    files::create_private_dir(&manifest_dir)?;
+    Ok(KubeletConfig {
+        node_name: config.node_name.clone(),
+        hostname: config.node_name.clone(),
+        node_ips: config.node_ips.clone(),
+        node_external_ips: config.node_external_ips.clone(),
+        port: config.kubelet_port,
+        root_dir: agent_dir.join("kubelet"),
+        log_dir: log_dir(&config.data_dir),
+        manifest_dir: Some(manifest_dir),
+        runtime,
+        search_path: config.search_path.clone(),
+        pause_image,
+        cni_bin_dir: config.data_dir.join("data/cni"),
+        cni_conf_dir: agent_dir.join("etc/cni/net.d"),
+        images_dir: managed.then(|| agent_dir.join("images")),
+        registries: managed.then(|| kubelet::registries::Places {
+            file: config.registries.file.clone(),
+            certs_dir: agent_dir.join("etc/containerd/certs.d"),
+            default_endpoint: config.registries.default_endpoint,
+        }),
+        cluster_dns: vec![config.cluster_dns],
+        cluster_domain: config.cluster_domain.clone(),
+        resolv_conf: config.resolv_conf.clone(),
+        labels: config.labels.clone(),
+        taints: config.taints.clone(),
+        settings: config.kubelet.clone(),
+    })
+}
+
+/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy, `serving` is for the
+/// kubelet's server: its certificate and the CAs of its clients.
+pub(crate) async fn build(
+    beginning: Beginning,
+    serving: Arc<rustls::ServerConfig>,
+    client: kube::Client,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), AgentError> {
+    let Beginning { config, kubelet, runtime } = beginning;
     let run_dir = run_dir(&config.data_dir);
     let gate = network::policy::Gate { socket: run_dir.join("network.sock"), claims: run_dir.join("sandboxes.json") };
     let net = network::Config {
@@ -146,56 +223,15 @@ pub(crate) async fn build(config: AgentConfig, client: kube::Client, informers: 
         gate: config.network.policies.then_some(gate),
     };
     network::run(net.clone(), client.clone(), informers, group).await?;
-    let cni = CniFiles { conf: conf_dir.join("10-kedge.conflist"), ipam_dir: agent_dir.join("cni/networks"), net };
-    follow_pod_cidr(cni, informers, group);
+    let conf = kubelet.cni_conf_dir.join("10-kedge.conflist");
+    let ipam_dir = config.data_dir.join("agent/cni/networks");
+    follow_pod_cidr(CniFiles { conf, ipam_dir, net }, informers, group);
 
-    let runtime = match config.runtime_endpoint {
-        Some(endpoint) => RuntimeChoice::Endpoint(endpoint),
-        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir.join("containerd") },
-    };
-    let managed = matches!(runtime, RuntimeChoice::Managed { .. });
-    let pause_image = match (&config.pause_image, &config.images) {
-        (Some(image), _) => image.clone(),
-        (None, Some(images)) => images.pause.clone(),
-        (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
-    };
-    let manifest_dir = agent_dir.join("pod-manifests");
-    files::create_private_dir(&manifest_dir)?;
-    let kubelet = KubeletConfig {
-        node_name: config.node_name.clone(),
-        hostname: config.node_name.clone(),
-        node_ips: config.node_ips,
-        node_external_ips: config.node_external_ips,
-        port: config.kubelet_port,
-        root_dir: agent_dir.join("kubelet"),
-        log_dir: log_dir(&config.data_dir),
-        manifest_dir: Some(manifest_dir),
-        runtime,
-        search_path: config.search_path,
-        pause_image,
-        cni_bin_dir: bin_dir,
-        cni_conf_dir: conf_dir,
-        images_dir: managed.then(|| agent_dir.join("images")),
-        registries: managed.then(|| kubelet::registries::Places {
-            file: config.registries.file,
-            certs_dir: agent_dir.join("etc/containerd/certs.d"),
-            default_endpoint: config.registries.default_endpoint,
-        }),
-        cluster_dns: vec![config.cluster_dns],
-        cluster_domain: config.cluster_domain,
-        resolv_conf: config.resolv_conf,
-        labels: config.labels,
-        taints: config.taints,
-        settings: config.kubelet,
-    };
-    let runtime = kubelet::start_runtime(&kubelet, group).await?;
-    if let Some(images) = config.images {
-        images.import(&runtime.socket).await?;
-    }
+    let runtime = runtime.await.map_err(|_| AgentError::Stopped)??;
     let handle = kubelet::run(kubelet, runtime, client.clone(), group).await?;
     let server = kubelet::server::Server::new(handle, client, config.node_name, group);
     let (port, addr) = (config.kubelet_port, SocketAddr::from(([0, 0, 0, 0], config.kubelet_port)));
-    let listener = wire::serve::Server::bind(addr, Some(config.serving), server).await;
+    let listener = wire::serve::Server::bind(addr, Some(serving), server).await;
     listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
     Ok(())
 }

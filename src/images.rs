@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use kubelet::runtime::Runtime;
+use ring::digest;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::process::Command;
 
 /// `ctr` unpacks some 25 MB; a slow SD card, or an emulated machine, needs a while.
@@ -23,6 +24,8 @@ const TAR_BLOCK: usize = 512;
 const PROGRAM_HEADERS: u64 = 4096;
 /// Further roles that the images can run.
 const ROLES: [&str; 1] = ["local-path"];
+/// What is read of the binary at a time.
+const CHUNK: usize = 256 * 1024;
 
 /// Why the system images could not be made or imported.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,8 @@ pub(crate) enum ImageError {
     NotStatic,
     #[error("cannot pack the system images")]
     Pack(#[source] io::Error),
+    #[error(transparent)]
+    Runtime(#[from] kubelet::error::Error),
     #[error("cannot run {tool}; is containerd's client installed (Debian: apt-get install containerd)?")]
     Run { tool: &'static str, source: io::Error },
     #[error("{tool} refused the system images: {said}")]
@@ -41,14 +46,20 @@ pub(crate) enum ImageError {
     Slow { tool: &'static str },
 }
 
-/// References of the two images; the tag is the binary's digest, so that a new binary brings new images.
-#[derive(Debug)]
-pub(crate) struct SystemImages {
-    layer: Layer,
+/// References of the two images; the tag is a fingerprint of the binary, so that a new binary brings new images.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
     /// The sandbox image.
     pub(crate) pause: String,
     /// The CoreDNS-compatible DNS server.
     pub(crate) dns: String,
+}
+
+/// The two images, ready to be imported.
+#[derive(Debug)]
+pub(crate) struct SystemImages {
+    layer: Layer,
+    names: Names,
 }
 
 /// The one layer of both images, as a tar file that is never whole in memory: `head`, the binary, `tail`.
@@ -58,8 +69,6 @@ struct Layer {
     binary_len: u64,
     head: Vec<u8>,
     tail: Vec<u8>,
-    /// SHA-256 of the three.
-    digest: String,
 }
 
 impl SystemImages {
@@ -80,86 +89,111 @@ impl SystemImages {
     fn of(mut binary: File) -> io::Result<SystemImages> {
         let binary_len = binary.seek(SeekFrom::End(0))?;
         let (head, tail) = (file_header("kedge", 0o755, binary_len)?, layer_tail(binary_len)?);
-        let (mut of_binary, mut of_layer) = (Sha256::new(), Sha256::new_with_prefix(&head));
         binary.rewind()?;
-        let mut chunk = vec![0; 64 * 1024];
-        loop {
-            let read = binary.read(&mut chunk)?;
-            if read == 0 {
-                break;
-            }
-            of_binary.update(&chunk[..read]);
-            of_layer.update(&chunk[..read]);
-        }
-        of_layer.update(&tail);
-        let tag = hex(&of_binary.finalize())[..12].to_owned();
-        let [pause, dns] = NAMES.map(|name| format!("kedge.local/{name}:{tag}"));
-        Ok(SystemImages { layer: Layer { binary, binary_len, head, tail, digest: hex(&of_layer.finalize()) }, pause, dns })
+        let tag = fingerprint(&mut binary)?;
+        let [pause, dns] = NAMES.map(|name| format!("kedge.local/{name}:{tag:012x}"));
+        Ok(SystemImages { layer: Layer { binary, binary_len, head, tail }, names: Names { pause, dns } })
+    }
+
+    /// What they are called.
+    pub(crate) fn names(&self) -> Names {
+        self.names.clone()
     }
 
     /// Imports both images into containerd unless it has them.
-    pub(crate) async fn import(self, socket: &Path) -> Result<(), ImageError> {
-        let ctr = || {
-            let mut ctr = Command::new("ctr");
-            ctr.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images"]).kill_on_drop(true);
-            ctr
-        };
-        let listed = ctr().args(["ls", "-q"]).output().await.map_err(|source| ImageError::Run { tool: "ctr", source })?;
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        if [&self.pause, &self.dns].iter().all(|image| listed.lines().any(|line| line == *image)) {
+    pub(crate) async fn import(self, runtime: &Runtime) -> Result<(), ImageError> {
+        let here = runtime.image_names().await?;
+        let images = [self.names.pause, self.names.dns];
+        if images.iter().all(|image| here.contains(image)) {
             return Ok(());
         }
-        let (pause, dns) = (self.pause.clone(), self.dns.clone());
-        let (before, after) = self.around_the_binary().map_err(ImageError::Pack)?;
-        let mut binary = self.layer.binary;
-        binary.rewind().map_err(ImageError::Pack)?;
-        let binary = tokio::fs::File::from_std(binary).take(self.layer.binary_len);
-        let archive = AsyncReadExt::chain(before, binary).chain(after);
-        run(ctr().args(["import", "-"]), archive).await?;
+        let mut ctr = Command::new("ctr");
+        ctr.arg("--address").arg(&runtime.socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
+        run(ctr.kill_on_drop(true), self.layer, &images).await?;
         // The label keeps image garbage collectors away (containerd 1.7 and later read it).
-        for image in [pause, dns] {
-            run(ctr().args(["label", &image, "io.cri-containerd.pinned=pinned"]), io::Cursor::new(Vec::new())).await?;
+        for image in &images {
+            runtime.pin_image(image).await?;
         }
         Ok(())
     }
+}
 
-    /// What stands before and after the binary in a docker archive (image spec v1.2): a configuration per image, the head of the
-    /// one layer; its tail, the manifest.
-    fn around_the_binary(&self) -> io::Result<(io::Cursor<Vec<u8>>, io::Cursor<Vec<u8>>)> {
-        let (mut before, mut manifest) = (Vec::new(), Vec::new());
-        for (name, tag) in NAMES.iter().zip([&self.pause, &self.dns]) {
-            let config = json!({
-                "architecture": oci_architecture(),
-                "os": "linux",
-                "config": {"Entrypoint": [format!("/{name}")], "WorkingDir": "/", "Env": ["PATH=/"]},
-                "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", self.layer.digest)]},
-                "history": [{"created_by": "kedge"}],
-            });
-            let config = serde_json::to_vec(&config)?;
-            let file = format!("{}.json", hex(&Sha256::digest(&config)));
-            append(&mut before, &file, &config)?;
-            manifest.push(json!({"Config": file, "RepoTags": [tag], "Layers": ["layer.tar"]}));
+/// A fast mark of a file's content, 48 bits: it tells binaries apart, and proves nothing. What containerd is given is named by SHA-256.
+fn fingerprint(file: &mut File) -> io::Result<u64> {
+    let (mut chunk, mut mark) = (vec![0; CHUNK], 0xcbf2_9ce4_8422_2325_u64);
+    loop {
+        let read = file.read(&mut chunk)?;
+        if read == 0 {
+            return Ok((mark ^ (mark >> 48)) & 0xffff_ffff_ffff);
         }
-        let layer = &self.layer;
-        let layer_len = len(&layer.head)? + layer.binary_len + len(&layer.tail)?;
-        before.extend(file_header("layer.tar", 0o644, layer_len)?);
-        before.extend(&layer.head);
-        // A layer is whole tar blocks, so nothing fills up between it and the next entry.
-        let mut after = layer.tail.clone();
-        append(&mut after, "manifest.json", &serde_json::to_vec(&manifest)?)?;
-        after.extend([0; 2 * TAR_BLOCK]);
-        Ok((io::Cursor::new(before), io::Cursor::new(after)))
+        for word in chunk[..read].chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..word.len()].copy_from_slice(word);
+            mark = (mark ^ u64::from_le_bytes(bytes)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
     }
 }
 
-async fn run(command: &mut Command, mut input: impl AsyncRead + Unpin) -> Result<(), ImageError> {
+/// Writes a docker archive (image spec v1.2): the one layer, a configuration per image, the manifest. The layer comes first, because
+/// the configurations name its digest, which is counted as it passes.
+async fn write_archive(
+    layer: Layer,
+    binary: impl AsyncRead + Unpin,
+    images: &[String; 2],
+    out: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
+    let layer_len = len(&layer.head)? + layer.binary_len + len(&layer.tail)?;
+    out.write_all(&file_header("layer.tar", 0o644, layer_len)?).await?;
+    let mut sum = digest::Context::new(&digest::SHA256);
+    sum.update(&layer.head);
+    out.write_all(&layer.head).await?;
+    let (mut binary, mut chunk) = (binary.take(layer.binary_len), vec![0; CHUNK]);
+    loop {
+        let read = binary.read(&mut chunk).await?;
+        if read == 0 {
+            break;
+        }
+        out.write_all(&chunk[..read]).await?;
+        sum.update(&chunk[..read]);
+    }
+    sum.update(&layer.tail);
+    out.write_all(&layer.tail).await?;
+    // A layer is whole tar blocks, so nothing fills up between it and the next entry.
+    out.write_all(&archive_end(&hex(sum.finish().as_ref()), images)?).await?;
+    out.shutdown().await
+}
+
+fn archive_end(layer_digest: &str, images: &[String; 2]) -> io::Result<Vec<u8>> {
+    let (mut end, mut manifest) = (Vec::new(), Vec::new());
+    for (name, tag) in NAMES.iter().zip(images) {
+        let config = json!({
+            "architecture": oci_architecture(),
+            "os": "linux",
+            "config": {"Entrypoint": [format!("/{name}")], "WorkingDir": "/", "Env": ["PATH=/"]},
+            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer_digest}")]},
+            "history": [{"created_by": "kedge"}],
+        });
+        let config = serde_json::to_vec(&config)?;
+        let file = format!("{}.json", hex(digest::digest(&digest::SHA256, &config).as_ref()));
+        append(&mut end, &file, &config)?;
+        manifest.push(json!({"Config": file, "RepoTags": [tag], "Layers": ["layer.tar"]}));
+    }
+    append(&mut end, "manifest.json", &serde_json::to_vec(&manifest)?)?;
+    end.extend([0; 2 * TAR_BLOCK]);
+    Ok(end)
+}
+
+async fn run(command: &mut Command, mut layer: Layer, images: &[String; 2]) -> Result<(), ImageError> {
     let tool = "ctr";
     let failed = |source| ImageError::Run { tool, source };
+    layer.binary.rewind().map_err(ImageError::Pack)?;
+    let mut binary = tokio::fs::File::from_std(layer.binary.try_clone().map_err(ImageError::Pack)?);
+    binary.set_max_buf_size(CHUNK);
     let work = async {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A tool that ends early says why on its standard error, which is the better message.
-            let _broken_pipe = tokio::io::copy(&mut input, &mut stdin).await;
+            let _broken_pipe = write_archive(layer, binary, images, &mut stdin).await;
         }
         child.wait_with_output().await.map_err(failed)
     };
@@ -242,13 +276,18 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_archive_names_both_images_and_holds_the_binary_once_in_their_layer() {
+    fn images_of(content: &[u8]) -> SystemImages {
         let mut binary = tempfile::tempfile().unwrap();
-        std::io::Write::write_all(&mut binary, &[7; 1000]).unwrap();
-        let images = SystemImages::of(binary).unwrap();
-        let (before, after) = images.around_the_binary().unwrap();
-        let bytes = [before.get_ref(), &vec![7; 1000], after.get_ref()].map(Vec::as_slice).concat();
+        std::io::Write::write_all(&mut binary, content).unwrap();
+        SystemImages::of(binary).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_archive_names_both_images_and_holds_the_binary_once_in_their_layer() {
+        let images = images_of(&[7; 1000]);
+        let names = [images.names.pause, images.names.dns];
+        let mut bytes = Vec::new();
+        write_archive(images.layer, [7; 1000].as_slice(), &names, &mut bytes).await.unwrap();
         let mut archive = tar::Archive::new(bytes.as_slice());
         let mut files = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {
@@ -258,10 +297,10 @@ mod tests {
             files.insert(entry.path().unwrap().display().to_string(), content);
         }
         let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
-        assert_eq!([&manifest[0]["RepoTags"][0], &manifest[1]["RepoTags"][0]], [&images.pause, &images.dns]);
+        assert_eq!([&manifest[0]["RepoTags"][0], &manifest[1]["RepoTags"][0]], [&names[0], &names[1]]);
         let layer = &files["layer.tar"];
         let config: serde_json::Value = serde_json::from_slice(&files[manifest[1]["Config"].as_str().unwrap()]).unwrap();
-        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(&Sha256::digest(layer))));
+        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(digest::digest(&digest::SHA256, layer).as_ref())));
         let mut layer = tar::Archive::new(layer.as_slice());
         let names: Vec<_> =
             layer.entries().unwrap().map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size())).collect();
@@ -275,6 +314,13 @@ mod tests {
                 ("tmp/".to_owned(), 0)
             ]
         );
+    }
+
+    #[test]
+    fn another_binary_has_another_tag() {
+        let tags: std::collections::BTreeSet<_> =
+            [&[7; 1000][..], &[7; 1001], &[8; 1000], &[]].map(|content| images_of(content).names.dns).into();
+        assert_eq!(tags.len(), 4, "{tags:?}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::connector::Direct;
 use crate::datastore::{self, DatastoreError};
 use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
-use crate::images::{ImageError, SystemImages};
+use crate::images::{ImageError, Names, SystemImages};
 use crate::joining::{self, JoinError};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
@@ -219,11 +219,16 @@ async fn run(plan: Plan) -> Result<(), ServerError> {
 /// Builds every room in the order of the road, each on what was built before.
 async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let (clock, rng) = (Clock::system(), Rng::from_os());
-    // Hashing some 25 MB goes on beside the start of the store and the API.
+    // Reading some 30 MB goes on beside the start of the store.
     let images = Group::blocking(SystemImages::of_this_program);
     let base = Base::build(plan, groups, &clock, &rng).await?;
     let (node_ips, advertised) = plan.follow_ips(&groups.port);
-    let pki = &base.pki;
+    let (pki, workers) = (&base.pki, &groups.workers);
+    let images = images.await.map_err(LifeError::from)?;
+    let names = images.as_ref().ok().map(SystemImages::names);
+    // Not sooner: the store's lock keeps a second server away from the first one's containerd.
+    let node_half =
+        if plan.args.disable_agent { None } else { Some(agent::begin(agent_config(plan, images, node_ips.clone())?, workers)?) };
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
@@ -245,25 +250,23 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     info!("API server is up");
     kubeconfig(plan).write(pki)?;
 
-    let workers = &groups.workers;
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
-    let images = images.await.map_err(LifeError::from)?;
     let port = plan.args.https_listen_port;
     membership::follow_servers(tell_servers, move || SocketAddr::new(*advertised.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
         membership::end_when_removed(Arc::clone(store), plan.args.data_dir.join("server/db"), workers);
     }
-    lead(plan, &base, images.as_ref().ok(), &clients, &informers, workers);
-    if !plan.args.disable_agent {
+    lead(plan, &base, names.as_ref(), &clients, &informers, workers);
+    if let Some(node_half) = node_half {
         front::own_identity(&plan.node_name, &plan.args.data_dir, &supervisor).await?;
         let reach =
             NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
-        let config = agent_config(plan, pki, images, node_ips.clone())?;
         addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
-        agent::build(config, node, &informers, workers).await?;
+        let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
+        agent::build(node_half, serving, node, &informers, workers).await?;
     }
     let keeper = Keeper {
         dir: plan.args.data_dir.join("server/tls"),
@@ -354,7 +357,7 @@ fn peer_tls(pki: &Pki, leaf: Leaf) -> Result<Arc<rustls::ClientConfig>, ServerEr
 }
 
 /// Has controllers, scheduler and add-ons run here while this server leads.
-fn lead(plan: &Plan, base: &Base, images: Option<&SystemImages>, clients: &Clients, informers: &Informers, workers: &Group) {
+fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, informers: &Informers, workers: &Group) {
     let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.data_dir.join("storage"));
     let local_path = images.filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
@@ -500,7 +503,7 @@ fn kubeconfig(plan: &Plan) -> Kubeconfig {
 }
 
 /// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.
-fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&SystemImages>) -> cluster::addons::Config {
+fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> cluster::addons::Config {
     let variables = Variables {
         cluster_dns: plan.cluster_dns,
         cluster_domain: plan.args.cluster_domain.clone(),
@@ -518,7 +521,6 @@ fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&SystemImages>) 
 
 fn agent_config(
     plan: &Plan,
-    pki: &Pki,
     images: Result<SystemImages, ImageError>,
     node_ips: watch::Receiver<Vec<IpAddr>>,
 ) -> Result<AgentConfig, ServerError> {
@@ -527,7 +529,6 @@ fn agent_config(
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
         Err(_) => None,
     };
-    let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
     Ok(AgentConfig {
         data_dir: plan.args.data_dir.clone(),
         node_name: plan.node_name.clone(),
@@ -547,7 +548,6 @@ fn agent_config(
         network: NetworkChoice::of(&settings(plan).options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),
-        serving,
         images,
     })
 }

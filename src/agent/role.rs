@@ -231,13 +231,15 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
     let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
     let informers = Informers::new(proxy, workers);
-    let config = agent_config(plan, &node, node_ips.clone())?;
+    let config = agent_config(plan, &node, node_ips.clone()).await?;
     let (renewed, renewals) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
     let reach = NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
+    let node_half = super::begin(config, workers)?;
     let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), rng: plan.rng.clone() };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
-    super::build(config, kubelet, &informers, workers).await?;
+    let serving = pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?;
+    super::build(node_half, serving, kubelet, &informers, workers).await?;
     keep_membership(
         Renewal { joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed, node_ips },
         welcome.is_none(),
@@ -299,8 +301,8 @@ fn follow_servers(balancer: &Arc<Balancer>, informers: &Informers, group: &Group
     told
 }
 
-fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpAddr>>) -> Result<AgentConfig, RoleError> {
-    let images = match SystemImages::of_this_program() {
+async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpAddr>>) -> Result<AgentConfig, RoleError> {
+    let images = match Group::blocking(SystemImages::of_this_program).await.map_err(LifeError::from)? {
         Ok(images) => Some(images),
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
         Err(_) => None,
@@ -329,7 +331,6 @@ fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpA
         network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
         search_path: cli::search_path(),
-        serving: pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?,
         images,
     })
 }

@@ -30,8 +30,8 @@ use crate::node::Node;
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECS: i32 = 40;
 const LEASE_NS: &str = "kube-node-lease";
-/// Until the node is ready, so that it is ready soon after its network is.
-const UNREADY_PERIOD: Duration = Duration::from_millis(250);
+/// Until the node is ready, so that it is ready soon after its network is: the first and the longest pause.
+const UNREADY_PERIOD: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(1));
 /// A status that did not change is written this often, as upstream's `nodeStatusReportFrequency`.
 const REPORT_SECS: i64 = 300;
 /// Upstream's `nodeStatusMaxImages`.
@@ -112,6 +112,7 @@ async fn keep_status(node: &Node) {
     let mut before = NodeStatus::default();
     let mut written_at: Option<Timestamp> = None;
     let (mut changes, mut node_ips) = (node.own.changes(), node.config.node_ips.clone());
+    let mut unready = Backoff::new(UNREADY_PERIOD.0, UNREADY_PERIOD.1);
     loop {
         let now = node.clock.now();
         let next = status(node, &before).await;
@@ -128,7 +129,12 @@ async fn keep_status(node: &Node) {
                 Err(err) => warn!(err = %Chain(&err), "cannot write the node's status"),
             }
         }
-        let pause = if is_true(&before, "Ready") { LEASE_PERIOD } else { UNREADY_PERIOD };
+        let pause = if is_true(&before, "Ready") {
+            unready.reset();
+            LEASE_PERIOD
+        } else {
+            unready.next(&node.rng)
+        };
         // A resource that somebody advertises on the Node must become allocatable at once.
         tokio::select! {
             () = tokio::time::sleep(pause) => {}

@@ -1,7 +1,8 @@
 //! Pods that wait: those to try now, those that failed lately, and those that nothing but a change in the cluster can help.
 //!
 //! Spec: upstream's scheduling queue (active, backoff, unschedulable), without its timers: a pod moves when an event or its own
-//! back-off says so.
+//! back-off says so. As upstream's (SchedulerPopFromBackoffQ), a pod that an event has woken is not kept waiting by its back-off
+//! when no other is to be tried.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +14,8 @@ const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A pod that no event has helped is tried again after this long, in case an event was missed.
 const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
+/// Attempts of a pod that events alone may bring about; from then on its back-off holds, or a busy cluster would try in vain for ever.
+const EARLY_ATTEMPTS: u32 = 5;
 
 /// Key of a pod: `namespace/name`.
 pub type Key = String;
@@ -20,6 +23,8 @@ pub type Key = String;
 #[derive(Clone, Copy, Debug)]
 enum State {
     Active,
+    /// Something happened that may help: not before this instant, unless there is nothing else to do.
+    Woken(Instant),
     /// Not before this instant.
     Backoff(Instant),
     /// Since this instant.
@@ -78,9 +83,12 @@ impl Queue {
         for entry in self.entries.values_mut() {
             entry.ripen(now);
         }
-        let ready = self.entries.iter().filter(|(_, entry)| matches!(entry.state, State::Active));
-        let (key, _) = ready.min_by_key(|(_, entry)| (std::cmp::Reverse(entry.priority), entry.seq))?;
-        Some(key.clone())
+        let first = |wanted: fn(&Entry) -> bool| {
+            let ready = self.entries.iter().filter(|(_, entry)| wanted(entry));
+            ready.min_by_key(|(_, entry)| (std::cmp::Reverse(entry.priority), entry.seq)).map(|(key, _)| key.clone())
+        };
+        let is_early = |entry: &Entry| matches!(entry.state, State::Woken(_)) && entry.attempts <= EARLY_ATTEMPTS;
+        first(|entry| matches!(entry.state, State::Active)).or_else(|| first(is_early))
     }
 
     /// The pod found no node: it waits for a change in the cluster.
@@ -103,7 +111,7 @@ impl Queue {
     pub fn next_wake(&self) -> Option<Instant> {
         let at = |entry: &Entry| match entry.state {
             State::Active => None,
-            State::Backoff(until) => Some(until),
+            State::Woken(until) | State::Backoff(until) => Some(until),
             State::Unschedulable(since) => Some(since + UNSCHEDULABLE_MAX),
         };
         self.entries.values().filter_map(at).min()
@@ -114,14 +122,14 @@ impl Entry {
     fn wake(&mut self, now: Instant) {
         if let State::Unschedulable(since) = self.state {
             let until = since + backoff(self.attempts);
-            self.state = if until <= now { State::Active } else { State::Backoff(until) };
+            self.state = if until <= now { State::Active } else { State::Woken(until) };
         }
     }
 
     fn ripen(&mut self, now: Instant) {
         let ripe = match self.state {
             State::Active => false,
-            State::Backoff(until) => until <= now,
+            State::Woken(until) | State::Backoff(until) => until <= now,
             State::Unschedulable(since) => since + UNSCHEDULABLE_MAX <= now,
         };
         if ripe {
@@ -135,15 +143,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unschedulable_pod_waits_for_an_event_and_its_backoff() {
+    fn an_unschedulable_pod_waits_for_an_event_and_for_all_that_are_not_in_their_backoff() {
         let (mut queue, start) = (Queue::default(), Instant::now());
         queue.add("default/a".to_owned(), 0);
         assert_eq!(queue.pop(start).as_deref(), Some("default/a"));
         queue.unschedulable("default/a", start);
         assert_eq!(queue.pop(start + Duration::from_secs(60)), None);
         queue.wake_all(start);
-        assert_eq!(queue.pop(start), None);
-        assert_eq!(queue.next_wake(), Some(start + BACKOFF_FIRST));
+        queue.add("default/b".to_owned(), -1);
+        assert_eq!(queue.pop(start).as_deref(), Some("default/b"));
+        assert_eq!(queue.pop(start + BACKOFF_FIRST).as_deref(), Some("default/a"));
+        queue.remove("default/b");
+        assert_eq!(queue.pop(start).as_deref(), Some("default/a"));
+    }
+
+    #[test]
+    fn after_some_attempts_the_backoff_holds_against_events() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.add("default/a".to_owned(), 0);
+        let mut early = 0;
+        while queue.pop(start).is_some() {
+            early += 1;
+            queue.unschedulable("default/a", start);
+            queue.wake_all(start);
+        }
+        assert_eq!((early, queue.next_wake()), (EARLY_ATTEMPTS + 1, Some(start + BACKOFF_MAX)));
+    }
+
+    #[test]
+    fn a_lost_request_waits_out_its_backoff() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.add("default/a".to_owned(), 0);
+        queue.failed("default/a", start);
+        queue.wake_all(start);
+        assert_eq!((queue.pop(start), queue.next_wake()), (None, Some(start + BACKOFF_FIRST)));
         assert_eq!(queue.pop(start + BACKOFF_FIRST).as_deref(), Some("default/a"));
     }
 

@@ -21,6 +21,10 @@ use crate::worker::Desired;
 use crate::worker::observe::Observed;
 use crate::worker::plan::Health;
 
+/// A container that is not ready at its first probe is often so a moment later: in the first period it is looked at again after this
+/// long, and twice as long each time. These looks can only find it ready; they count as no failure and run no program.
+const EARLY_LOOK: Duration = Duration::from_millis(50);
+
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
@@ -206,6 +210,7 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
     let (mut good, mut bad) = (0u64, 0u64);
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut early = (what == What::Readiness && successes_min == 1 && probe.exec.is_none()).then_some(EARLY_LOOK);
     loop {
         ticks.tick().await;
         let Some(health) = target.health() else { return };
@@ -239,6 +244,12 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
             }
             Verdict::Failure(text) => {
                 (good, bad) = (0, bad + 1);
+                if let Some(pause) = early.take()
+                    && !health.ready
+                    && tokio::time::timeout(period, look_early(&target, &probe, timeout, pause)).await.is_ok()
+                {
+                    continue;
+                }
                 let message = format!("{} probe failed: {text}", what.title());
                 target.node.events.pod(&target.pod, Some(target.field.clone()), Kind::Warning, "Unhealthy", message);
                 if bad >= failures_max {
@@ -254,6 +265,17 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
                 target.node.events.pod(&target.pod, Some(target.field.clone()), Kind::Warning, "Unhealthy", message);
             }
         }
+    }
+}
+
+/// Looks until the container is ready.
+async fn look_early(target: &Target, probe: &Probe, timeout: Duration, mut pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        if let Verdict::Success | Verdict::Warning(_) = run::once(target, probe, timeout).await {
+            return target.set(|h| h.ready = true);
+        }
+        pause *= 2;
     }
 }
 

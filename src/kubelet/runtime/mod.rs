@@ -12,13 +12,14 @@ pub(crate) mod catalog;
 
 pub(crate) mod labels;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::task::Group;
 
 use crate::config::{Config, RuntimeChoice};
 use crate::error::Error;
-use cri::Cri;
+use cri::{Cri, CriError};
 
 /// Who makes cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,24 @@ impl Runtime {
     /// What a handler can do.
     pub(crate) fn handler(&self, name: &str) -> k8s_cri::v1::RuntimeHandlerFeatures {
         self.handlers.iter().find(|h| h.name == name).and_then(|h| h.features).unwrap_or_default()
+    }
+}
+
+impl Runtime {
+    /// Names of all images that containerd has.
+    ///
+    /// Errors: containerd does not answer, or is none.
+    pub async fn image_names(&self) -> Result<BTreeSet<String>, Error> {
+        let listed = catalog::list(&self.socket).await.map_err(|status| CriError { call: "list images", status: Box::new(status) })?;
+        Ok(listed.into_keys().collect())
+    }
+
+    /// Keeps an image from being collected.
+    ///
+    /// Errors: there is no such image.
+    pub async fn pin_image(&self, name: &str) -> Result<(), Error> {
+        let pinned = catalog::pin(&self.socket, name).await;
+        pinned.map_err(|status| CriError { call: "pin an image", status: Box::new(status) }.into())
     }
 }
 
