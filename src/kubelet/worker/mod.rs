@@ -94,6 +94,8 @@ pub(crate) struct Worker {
     version: Option<u64>,
     admitted: bool,
     settled: bool,
+    /// What was observed is of this very moment.
+    looked: bool,
     wake_at: Option<Timestamp>,
     /// The pod's own user namespace, once its sandbox was made.
     userns: Option<k8s_cri::v1::UserNamespace>,
@@ -134,6 +136,7 @@ impl Worker {
             status,
             admitted: false,
             settled: false,
+            looked: false,
             wake_at: None,
             userns: None,
             resizing: resize::Resizing::default(),
@@ -144,6 +147,7 @@ impl Worker {
     pub(crate) async fn run(mut self) {
         let mut polls = 0;
         loop {
+            self.looked &= matches!(self.rx.has_changed(), Ok(false));
             let desired = self.rx.borrow_and_update().clone();
             self.pod = self.resizing.effective(&desired.pod);
             if let (Some(message), None) = (&desired.evicted, &self.failure) {
@@ -182,7 +186,9 @@ impl Worker {
     /// One round of a pod that should run.
     async fn advance(&mut self, desired: &Desired) -> Outcome {
         self.wake_at = None;
-        if let Err(err) = self.look().await {
+        if !std::mem::take(&mut self.looked)
+            && let Err(err) = self.look().await
+        {
             warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
             return Outcome::Retry;
         }
@@ -214,22 +220,36 @@ impl Worker {
         }
         let plan = self.decide();
         self.note_waits(&plan);
-        let reported = self.report().await;
-        if let Err(outcome) = self.keep_volumes(desired, &plan).await {
-            return outcome;
+        // The API server is told beside the work.
+        let telling = self.tell();
+        let (worked, told) = tokio::join!(self.work(desired, plan), telling);
+        let reported = self.heard(told);
+        match worked {
+            Err(outcome) => outcome,
+            Ok(None) if reported => Outcome::Settled,
+            Ok(None) => Outcome::Retry,
+            Ok(Some(worked)) => {
+                if self.look().await.is_err() {
+                    return Outcome::Retry;
+                }
+                if worked && reported {
+                    // The next round begins with telling what this one did.
+                    self.looked = true;
+                    return Outcome::Again;
+                }
+                self.report().await;
+                Outcome::Retry
+            }
         }
+    }
+
+    /// Volumes, then the commands. Says whether they worked; nothing if there were none.
+    async fn work(&mut self, desired: &Desired, plan: Plan) -> Result<Option<bool>, Outcome> {
+        self.keep_volumes(desired, &plan).await?;
         if plan.commands.is_empty() {
-            return if reported { Outcome::Settled } else { Outcome::Retry };
+            return Ok(None);
         }
-        let worked = self.act_unless_deleted(plan.commands).await;
-        if self.look().await.is_err() {
-            return Outcome::Retry;
-        }
-        let reported = self.report().await;
-        match (worked, reported) {
-            (true, true) => Outcome::Again,
-            _ => Outcome::Retry,
-        }
+        Ok(Some(self.act_unless_deleted(plan.commands).await))
     }
 
     /// Does the commands in order; a deletion interrupts. Dropping a call cancels it in containerd too: the start of a container,
@@ -326,6 +346,12 @@ impl Worker {
 
     /// Computes the status and publishes it if it changed. Returns whether the API server has it.
     async fn report(&mut self) -> bool {
+        let told = self.tell().await;
+        self.heard(told)
+    }
+
+    /// Computes the status. What it returns publishes it, if it changed.
+    fn tell(&mut self) -> impl Future<Output = Option<(Published, PodStatus)>> + Send + use<> {
         let health = self.probes.health();
         let facts = Facts {
             pod: &self.pod,
@@ -343,21 +369,25 @@ impl Worker {
         self.status = status::compute(&facts);
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) =
             Snapshot { observed: self.observed.clone(), status: self.status.clone(), volumes: self.mounted.paths.clone() };
-        if self.published.as_ref() == Some(&self.status) && !self.is_overwritten() {
-            return true;
-        }
-        let Some(target) = self.pods.api_pod(&self.pod) else { return true };
-        match status::publish(&self.node, &target, &self.status, self.published.as_ref()).await {
-            Published::Yes(version) => {
-                self.published = Some(self.status.clone());
-                self.version = version;
+        let changed = self.published.as_ref() != Some(&self.status) || self.is_overwritten();
+        let target = if changed { self.pods.api_pod(&self.pod) } else { None };
+        let (node, status, before) = (Arc::clone(&self.node), self.status.clone(), self.published.clone());
+        async move { Some((status::publish(&node, &target?, &status, before.as_ref()).await, status)) }
+    }
+
+    /// Takes in what became of the telling. Returns whether the API server has the status.
+    fn heard(&mut self, told: Option<(Published, PodStatus)>) -> bool {
+        match told {
+            None => true,
+            Some((Published::Failed, _)) => false,
+            Some((Published::Yes(version), status)) => {
+                (self.published, self.version) = (Some(status), version);
                 true
             }
-            Published::Gone => {
-                self.published = Some(self.status.clone());
+            Some((Published::Gone, status)) => {
+                self.published = Some(status);
                 true
             }
-            Published::Failed => false,
         }
     }
 
