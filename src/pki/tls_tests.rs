@@ -21,8 +21,14 @@ fn pki(dir: &std::path::Path) -> Pki {
     Pki::load_or_create(dir, options).unwrap()
 }
 
-/// The server's view after the handshake: the client's chain, and the protocol.
+type Seen = (Vec<CertificateDer<'static>>, Vec<u8>, ClientConnection);
+
 fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<(usize, Vec<u8>, ClientConnection), rustls::Error> {
+    shake_and_see(server, client, name).map(|(chain, alpn, client)| (chain.len(), alpn, client))
+}
+
+/// The server's view after the handshake: the client's chain, and the protocol.
+fn shake_and_see(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<Seen, rustls::Error> {
     let mut server = ServerConnection::new(server.clone()).unwrap();
     let mut client = ClientConnection::new(client.clone(), ServerName::try_from(name.to_owned()).unwrap()).unwrap();
     for _ in 0..10 {
@@ -36,7 +42,7 @@ fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> 
         client.process_new_packets()?;
         verdict?;
     }
-    let chain = server.peer_certificates().map_or(0, <[_]>::len);
+    let chain = server.peer_certificates().map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
     Ok((chain, server.alpn_protocol().unwrap_or_default().to_vec(), client))
 }
 
@@ -76,4 +82,22 @@ fn a_swapped_certificate_shows_at_the_next_handshake() {
     let issued = pki.authority(Ca::Server).issue(&Leaf::ServingApiserver.spec(pki.options()), Clock::system().now()).unwrap();
     store.swap(Pair::from_pem(&issued.cert_pem, &issued.key_pem).unwrap());
     assert_ne!(before, shown());
+}
+
+#[test]
+fn a_client_that_comes_back_is_known_by_its_renewed_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = pki(dir.path());
+    let server = server_config(pki.leaf(Leaf::ServingApiserver).clone(), Some(&pki.client_bundle().unwrap())).unwrap();
+    let store = pki.leaf(Leaf::ClientKubelet);
+    let mut client = ClientConfig::clone(&client_config(&pki.server_bundle().unwrap(), Some(store.clone())).unwrap());
+    // As clients that are not ours have it: they resume.
+    client.resumption = rustls::client::Resumption::default();
+    let client = Arc::new(client);
+    let shown = || shake_and_see(&server, &client, "n1").unwrap().0.into_iter().next();
+    let before = shown();
+    let issued = pki.authority(Ca::Client).issue(&Leaf::ClientKubelet.spec(pki.options()), Clock::system().now()).unwrap();
+    store.swap(Pair::from_pem(&issued.cert_pem, &issued.key_pem).unwrap());
+    let after = shown();
+    assert!(before.is_some() && after.is_some() && before != after);
 }

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
 
 mod access;
+mod agents;
 mod crash;
+mod edits;
 mod harness;
 mod objects;
 mod outside;

@@ -25,6 +25,8 @@ fn a_bad_value_names_its_flag() {
     for (flag, words) in [
         ("--https-listen-port=70000", &["--https-listen-port", "70000"][..]),
         ("--service-cidr=10.0.0.0", &["--service-cidr", "10.0.0.0"]),
+        ("--cluster-cidr=10.42.0.0/16,fd00::/56", &["--cluster-cidr", "fd00::/56", "dual stack"]),
+        ("--service-cidr=fd00::/112", &["--service-cidr", "fd00::/112", "IPv6"]),
         ("--cluster-dns=192.0.2.1", &["--cluster-dns", "--service-cidr"]),
         ("--cluster-cidr=10.43.0.0/17", &["--service-cidr", "--cluster-cidr"]),
         ("--disable=../x", &["--disable", "coredns"]),
@@ -119,5 +121,42 @@ fn help_and_version_end_well() {
     {
         let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args), "");
         assert_eq!((said.code, said.out.contains(word)), (0, true), "{said:?}");
+    }
+}
+
+#[test]
+fn every_command_names_what_it_does_not_know() {
+    let said = |args: &[&str]| run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args).env("KEDGE_CONFIG_FILE", "/dev/null"), "");
+    let commands = "server|agent|token|token create|token list|token delete|snapshot save|snapshot ls|snapshot restore|snapshot prune|\
+        secrets-encrypt|certificate check|certificate rotate|status|check-config|images|ps|logs|killall|uninstall|completion";
+    for command in commands.split('|') {
+        let args: Vec<&str> = command.split(' ').chain(["--no-such-flag"]).collect();
+        let said = said(&args);
+        assert!(said.code == 1 && said.err.contains("--no-such-flag"), "{command}: {said:?}");
+    }
+    for (args, word) in [
+        (&["no-such-command"][..], "no-such-command"),
+        (&["token", "create", "--ttl=x"], "--ttl"),
+        (&["token", "create", "--kubeconfig=/no/such/file"], "/no/such/file"),
+        (&["certificate", "rotate", "--service=none"], "--service"),
+        (&["certificate", "check", "--data-dir=/no/such"], "/no/such"),
+        (&["completion", "tcsh"], "tcsh"),
+        (&["status", "--output=xml"], "--output"),
+        (&["snapshot", "save", "--data-dir=/no/such"], "/no/such"),
+        (&["images", "--data-dir=/no/such"], "kedge status"),
+        (&["logs"], "<CONTAINER>"),
+    ] {
+        let said = said(args);
+        assert!(said.code == 1 && said.err.contains(word), "{args:?}: {said:?}");
+    }
+}
+
+#[test]
+fn every_shell_gets_its_completion() {
+    for (shell, word) in
+        [("bash", "complete -F"), ("zsh", "#compdef kedge"), ("fish", "complete -c kedge"), ("powershell", "Register-ArgumentCompleter")]
+    {
+        let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(["completion", shell]), "");
+        assert!(said.code == 0 && said.out.contains(word) && said.out.contains("certificate"), "{shell}: {}", said.err);
     }
 }
