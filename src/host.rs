@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base::files::{self, FileError};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
+use tracing::info;
 
 use crate::cli::NodeArgs;
 
@@ -49,7 +50,10 @@ pub(crate) fn machine_id() -> String {
 
 /// The node's name: the one given or the host's, with this machine's own id behind it if asked for.
 pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Result<String, HostError> {
-    let mut name = args.node_name.clone().map_or_else(node_name, Ok)?;
+    let mut name = match &args.node_name {
+        Some(given) => given.clone(),
+        None => kept_name(&data_dir.join("agent"), node_name()?)?,
+    };
     if args.with_node_id {
         let dir = identity_dir(data_dir);
         let path = dir.join("id");
@@ -66,6 +70,26 @@ pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Res
     }
     check_node_name(&name)?;
     Ok(name)
+}
+
+/// The host's name as it was when the node first ran here: a host that is renamed stays the same node, with its pods and volumes.
+fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
+    let path = dir.join("node-name");
+    let kept = files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+    match kept.filter(|kept| check_node_name(kept).is_ok()) {
+        Some(kept) => {
+            if kept != host {
+                info!(host, node = %kept, "this host has another name now, the node keeps the one it began with; --node-name changes it");
+            }
+            Ok(kept)
+        }
+        None => {
+            check_node_name(&host)?;
+            files::create_private_dir(dir)?;
+            files::write_atomic(&path, format!("{host}\n").as_bytes(), 0o600)?;
+            Ok(host)
+        }
+    }
 }
 
 /// The address from which this host reaches `to`, if there is a way.

@@ -185,7 +185,8 @@ async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
     Ok(())
 }
 
-/// Joins, waiting for what may pass. With credentials from an earlier time an unreachable server is no reason to wait: `None`.
+/// Joins, waiting for what may pass. With credentials from an earlier time an unreachable server is no reason to wait, nor is a clock
+/// that is wrong since the machine started: `None`.
 async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Result<Option<Welcome>, RoleError> {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
     let mut told = None;
@@ -194,7 +195,7 @@ async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Res
             Ok(welcome) => return Ok(Some(welcome)),
             Err(refusal) if !refusal.may_pass() => return Err(RoleError::Refused(refusal)),
             Err(refusal) => {
-                if matches!(refusal, Refusal::Unreachable { .. }) && usable(plan) {
+                if matches!(refusal, Refusal::Unreachable { .. } | Refusal::ClockSkew { .. }) && usable(plan) {
                     warn!(why = %refusal, "starting with the credentials of last time");
                     return Ok(None);
                 }

@@ -424,12 +424,16 @@ fn check_clock(theirs_ms: i64, ours_ms: i64) -> Result<(), Refusal> {
 }
 
 fn check_version(asked: &JoinRequest, server: &str) -> Result<(), Refusal> {
-    let fits = match asked.role {
-        Role::Agent => asked.minor <= MINOR && asked.minor + 3 >= MINOR,
-        // Servers are upgraded one by one: neighbours meet.
-        Role::Server => asked.minor.abs_diff(MINOR) <= 1,
-    };
+    let fits = version_fits(asked.role, asked.minor);
     if fits { Ok(()) } else { Err(Refusal::VersionSkew { joining: asked.version.clone(), server: server.to_owned() }) }
+}
+
+fn version_fits(role: Role, minor: u32) -> bool {
+    match role {
+        Role::Agent => minor <= MINOR && minor + 3 >= MINOR,
+        // Servers are upgraded one by one: neighbours meet.
+        Role::Server => minor.abs_diff(MINOR) <= 1,
+    }
 }
 
 fn check_flags(

@@ -66,7 +66,7 @@ fn an_agents_flags_are_judged_before_a_server_is_asked() {
 #[test]
 fn an_agents_configuration_is_judged_key_by_key() {
     let url = nowhere();
-    refused(&[], &format!("server: {url}\ntoken: x\nnode-nam: a\n"), &["node-nam", "config.yaml", "kedge agent --help"]);
+    refused(&[], &format!("server: {url}\ntoken: x\nnode-nam: a\n"), &["node-nam", "config.yaml"]);
     // A server's key is no agent's.
     refused(&[], &format!("server: {url}\ntoken: x\ncluster-cidr: 10.0.0.0/16\n"), &["cluster-cidr", "config.yaml"]);
     refused(&[], "server: [a\n", &["config.yaml"]);
