@@ -126,7 +126,7 @@ pub(crate) struct ServerArgs {
     #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// Join the cluster of this server as one more server: https://HOST:6443. Needs the token of its file server/token.
-    #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster", conflicts_with = "datastore_endpoint")]
+    #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
     pub(crate) server: Option<String>,
     /// Shared secret with which nodes join. Made at the first start if none is given.
     #[arg(short = 't', long, value_name = "TOKEN", hide_env_values = true)]

@@ -111,6 +111,14 @@ impl StoreFlags {
         Places { data_dir: data_dir.to_owned(), config: config.to_owned(), dir }
     }
 
+    /// The external etcd's servers in one order, as all servers of a cluster must name them; empty for the embedded store.
+    pub(crate) fn endpoints(&self) -> String {
+        let url = |endpoint: &Endpoint| format!("{}://{}:{}", if endpoint.tls { "https" } else { "http" }, endpoint.host, endpoint.port);
+        let mut urls: Vec<String> = self.datastore_endpoint.iter().map(url).collect();
+        urls.sort();
+        urls.join(",")
+    }
+
     /// Opens the store.
     pub(crate) async fn open(
         &self,

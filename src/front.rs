@@ -144,17 +144,24 @@ pub(crate) fn passwords(server: &Given<'_>, agent: &Given<'_>, pki: &Pki, server
     let own = agent_path.exists() && !agent_path.is_symlink();
     let found = Given { flag: "agent-token", text: None, file: Some(agent_path.as_path()).filter(|_| own) };
     let agent_password = agent.password(ca)?.map_or_else(|| found.password(ca), |password| Ok(Some(password)))?;
+    write_tokens(ca, server_dir, &password, agent_password.as_ref())?;
+    Ok(Passwords { agent: agent_password.unwrap_or_else(|| password.clone()), server: password })
+}
+
+/// Writes the passwords as full tokens. `agent`: if agents have one of their own.
+pub(crate) fn write_tokens(ca: &str, server_dir: &Path, server: &Secret<String>, agent: Option<&Secret<String>>) -> Result<(), FrontError> {
     let full = |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n");
-    files::write_atomic(&token_path, full("server", &password)?.as_bytes(), 0o600)?;
+    let agent_path = server_dir.join("agent-token");
+    files::write_atomic(&server_dir.join("token"), full("server", server)?.as_bytes(), 0o600)?;
     link(&server_dir.join("node-token"), "token")?;
-    match &agent_password {
+    match agent {
         Some(own) => {
             remove(&agent_path)?;
             files::write_atomic(&agent_path, full("node", own)?.as_bytes(), 0o600)?;
         }
         None => link(&agent_path, "token")?,
     }
-    Ok(Passwords { agent: agent_password.unwrap_or_else(|| password.clone()), server: password })
+    Ok(())
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {
@@ -175,7 +182,7 @@ fn link(path: &Path, target: &str) -> Result<(), FileError> {
 /// What the supervisor is made from.
 pub(crate) struct Parts<'a> {
     pub(crate) pki: &'a Arc<Pki>,
-    pub(crate) passwords: Passwords,
+    pub(crate) credentials: Credentials,
     pub(crate) client: kube::Client,
     pub(crate) settings: Settings,
     pub(crate) flags: BTreeMap<String, String>,
@@ -188,7 +195,7 @@ pub(crate) struct Parts<'a> {
 pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group) -> Arc<Supervisor> {
     let config = supervisor::Config {
         pki: Arc::clone(parts.pki),
-        credentials: Credentials::new(parts.passwords, parts.client.clone()),
+        credentials: parts.credentials,
         identities: Identities::new(parts.client.clone()),
         client: parts.client,
         settings: parts.settings,

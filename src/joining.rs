@@ -67,6 +67,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) node_ips: &'a [IpAddr],
     /// `host:port` where the others reach this server.
     pub(crate) address: String,
+    /// Whether the store is somebody else's: then there is nothing to become a member of.
+    pub(crate) external: bool,
     /// What must be the same on all servers.
     pub(crate) flags: BTreeMap<String, String>,
 }
@@ -97,6 +99,9 @@ impl Plan<'_> {
                 Standing::Empty | Standing::Member => Ok(Place::Settled),
             };
         };
+        if self.external && self.mark().exists() {
+            return Ok(Place::Settled);
+        }
         if found == Standing::Member {
             info!(url, "the store here is a member already: --server is for an empty one and not asked");
             return Ok(Place::Settled);
@@ -127,11 +132,19 @@ impl Plan<'_> {
             }
         }
         secrets::write(&self.server_dir(), &welcome.secrets)?;
+        if self.external {
+            files::write_atomic(&self.mark(), url.as_bytes(), 0o600)?;
+        }
         info!(url, version = %welcome.version, "the cluster's secrets are here");
         let mut servers = welcome.servers;
         servers.retain(|server| *server != given && *server != self.address);
         servers.insert(0, given);
         Ok(Place::Joining(servers))
+    }
+
+    /// Says that the cluster's secrets are here: a server on an external etcd has no store that could tell.
+    fn mark(&self) -> PathBuf {
+        self.db().join("joined")
     }
 
     fn joiner(&self, clock: &Clock, group: &Group) -> Result<Joiner, JoinError> {

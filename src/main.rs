@@ -22,6 +22,7 @@ mod local_path;
 mod logging;
 mod membership;
 mod pause;
+mod rotation;
 mod runtime_tools;
 mod secrets_encrypt;
 mod server;

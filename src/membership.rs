@@ -1,5 +1,6 @@
 //! A server among servers: where the others are, the tunnels to them, and members that go when their Nodes are deleted.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,11 +75,31 @@ pub(crate) fn follow_nodes(store: Arc<Store>, own_name: String, informers: &Info
     let removals = group.child("removals");
     group.spawn("deleted-members", async move {
         let mut changes = nodes.changes();
+        nodes.synced().await;
+        let names = || nodes.list().iter().map(|node| node.name_any()).collect::<BTreeSet<String>>();
+        let mut known = names();
         loop {
-            let Change::Deleted(node) = changes.next().await else { continue };
-            let (store, name) = (Arc::clone(&store), node.name_any());
-            if name != own_name {
-                removals.spawn_short("removal", async move { remove(&store, &name).await });
+            let gone: Vec<String> = match changes.next().await {
+                Change::Added(node) => {
+                    known.insert(node.name_any());
+                    continue;
+                }
+                Change::Modified { .. } => continue,
+                Change::Deleted(node) => vec![node.name_any()],
+                // Some changes were missed, and the cache is all there is: who was there and is not any more was deleted.
+                Change::Resync => {
+                    let now = names();
+                    let gone = known.difference(&now).cloned().collect();
+                    known = now;
+                    gone
+                }
+            };
+            for name in gone {
+                known.remove(&name);
+                let store = Arc::clone(&store);
+                if name != own_name {
+                    removals.spawn_short("removal", async move { remove(&store, &name).await });
+                }
             }
         }
     });
@@ -96,21 +117,24 @@ pub(crate) fn end_when_removed(store: Arc<Store>, db: PathBuf, group: &Group) {
 }
 
 async fn remove(store: &Store, name: &str) {
-    for _ in 0..TRIES {
+    for n in 0..TRIES {
         // A store that cannot say who its members are (a leader just went) is asked again: the Node is deleted once only.
         let tried = match store.members().await {
             Ok(members) => match members.iter().find(|member| member.name == name && member.id != store.member_id()) {
                 Some(member) => store.remove(member.id).await,
-                None => return,
+                // An agent, or a server that another one removed.
+                None if n == 0 => return,
+                None => Ok(()),
             },
             Err(err) => Err(err),
         };
         match tried {
-            Ok(()) => {
+            // Gone already: another server was faster, or an answer was lost.
+            Ok(()) | Err(Error::MemberNotFound { .. }) => {
                 info!(node = name, "the node was deleted: its server is a member of the store no more");
                 return warn_of_two(store).await;
             }
-            Err(Error::MemberNotFound { .. } | Error::LastMember) => return,
+            Err(Error::LastMember) => return,
             Err(err) => warn!(node = name, err = %Chain(&err), "the server of a deleted node cannot be removed from the store yet"),
         }
         tokio::time::sleep(RETRY).await;

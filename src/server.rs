@@ -16,7 +16,7 @@ use base::task::Group;
 use base::time::Clock;
 use client::informer::Informers;
 use client::transport::Clients;
-use cluster::credentials::Passwords;
+use cluster::credentials::{Credentials, Passwords};
 use cluster::protocol::Settings;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
@@ -45,7 +45,7 @@ use crate::joining::{self, JoinError};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
-use crate::{certificates, cli, encryption, identity, leader, membership, snapshots};
+use crate::{certificates, cli, encryption, identity, leader, membership, rotation, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,7 @@ impl Plan {
             node_name: &self.node_name,
             node_ips: &self.node_ips,
             address: self.address(),
+            external: !self.args.store.datastore_endpoint.is_empty(),
             flags: cluster_flags(self),
         }
     }
@@ -236,9 +237,10 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let server = api_server(plan, pki, ways, advertised.clone(), Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
+    let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
     let parts = front::Parts {
         pki,
-        passwords: base.passwords.clone(),
+        credentials: credentials.clone(),
         client: supervisor.clone(),
         settings: settings(plan),
         flags: cluster_flags(plan),
@@ -251,6 +253,8 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     kubeconfig(plan).write(pki)?;
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
+    let ca = pki.authority(Ca::Server).bundle().to_owned();
+    rotation::follow(credentials, plan.args.data_dir.join("server"), ca, &informers, workers);
     let port = plan.args.https_listen_port;
     membership::follow_servers(tell_servers, move || SocketAddr::new(*advertised.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
@@ -289,6 +293,7 @@ struct Base {
     storage: Arc<dyn store::Storage>,
     embedded: Option<Arc<Store>>,
     clock: Clock,
+    rng: Rng,
 }
 
 impl Base {
@@ -327,7 +332,7 @@ impl Base {
             datastore::serve_etcd(store, &pki, &db, rng, &groups.serving).await?;
             keep_snapshots(plan, clock, &groups.workers)?;
         }
-        Ok(Base { pki, passwords, front, storage: datastore.storage, embedded: datastore.embedded, clock: clock.clone() })
+        Ok(Base { pki, passwords, front, storage: datastore.storage, embedded: datastore.embedded, clock: clock.clone(), rng: rng.clone() })
     }
 }
 
@@ -371,7 +376,8 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     };
     let addons = addon_config(plan, &storage_dir, images);
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
-    leader::while_leading(leader::leadership(base.embedded.as_ref()), workers, move |leading| {
+    let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
+    leader::while_leading(leadership, workers, move |leading| {
         controllers::registry::run(&config, clients.clone(), informers.clone(), leading);
         scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
         let supervisor = clients.for_user(identity::SUPERVISOR);
@@ -490,6 +496,7 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
             ("service-node-port-range", format!("{first}-{last}")),
             ("https-listen-port", args.https_listen_port.to_string()),
             ("disable", disabled.join(",")),
+            ("datastore-endpoint", args.store.endpoints()),
         ]
         .map(|(flag, value)| (flag.to_owned(), value)),
     );

@@ -14,10 +14,13 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use pki::error::PkiError;
-use pki::token::BootstrapToken;
+use pki::token::{BootstrapToken, Credential as JoinCredential, JoinToken};
 use serde_json::json;
 
 use crate::admin::{Admin, AdminError};
+use crate::rotation::{self, Rotated};
+
+type HiddenText = base::secret::Secret<String>;
 
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -59,6 +62,18 @@ enum Verb {
     },
     /// Print a random token, and store nothing.
     Generate,
+    /// Set the token with which servers and agents join from now on, on all servers, and print it. Machines that are in stay in.
+    Rotate {
+        /// The token as it is now, to make sure that this is the cluster that is meant.
+        #[arg(long, short)]
+        token: Option<String>,
+        /// The new one (default: a random one).
+        #[arg(long, value_name = "TOKEN")]
+        new_token: Option<String>,
+        /// The new one with which agents join (default: they keep one of their own if it was set by rotate, else have the servers').
+        #[arg(long, value_name = "TOKEN")]
+        new_agent_token: Option<String>,
+    },
     /// List the tokens.
     List {
         /// Form of the output.
@@ -89,6 +104,12 @@ pub(crate) enum TokenError {
     Exists { id: String },
     #[error("the server refused")]
     Refused(#[source] kube::Error),
+    #[error("--{flag}: {why}")]
+    New { flag: &'static str, why: String },
+    #[error("--token is not the cluster's token")]
+    Old,
+    #[error("cannot say whether --token is right before the first rotation: leave it out")]
+    Unknown,
     #[error("cannot start the async runtime")]
     Runtime(#[source] io::Error),
 }
@@ -135,6 +156,11 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
     let now = Clock::system().now();
     match &args.verb {
         Verb::Generate => Ok(()),
+        Verb::Rotate { token, new_token, new_agent_token } => {
+            let new = [new_token.as_deref(), new_agent_token.as_deref()];
+            println!("{}", rotate(&api, &admin.ca, token.as_deref(), new).await?);
+            Ok(())
+        }
         Verb::Create { token, description, groups, ttl, usages } => {
             let token = match token {
                 Some(text) => BootstrapToken::parse(text)?,
@@ -172,6 +198,41 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
             Ok(())
         }
     }
+}
+
+/// The password in a join token that a person gives; it must not pin another cluster.
+fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, TokenError> {
+    let refused = |why: String| TokenError::New { flag, why };
+    let token = JoinToken::parse(text).map_err(|err| refused(err.to_string()))?;
+    if token.ca_hash.is_some_and(|pinned| pki::token::ca_hash(ca.as_bytes()).is_ok_and(|own| own != pinned)) {
+        return Err(refused("it is for another cluster".to_owned()));
+    }
+    match token.credential {
+        JoinCredential::Password { password, .. } => Ok(password),
+        JoinCredential::Bootstrap(_) => Err(refused("a bootstrap token is none for servers: see 'kedge token create'".to_owned())),
+    }
+}
+
+/// Writes new passwords where all servers look. Answers with the new full token. `new`: the servers' and the agents'.
+async fn rotate(api: &Api<Secret>, ca: &str, old: Option<&str>, new: [Option<&str>; 2]) -> Result<String, TokenError> {
+    let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
+    let before = found.as_ref().and_then(Rotated::of);
+    if let Some(old) = old {
+        let before = before.as_ref().ok_or(TokenError::Unknown)?;
+        if password("token", old, ca)? != before.server {
+            return Err(TokenError::Old);
+        }
+    }
+    let server = new[0].map(|text| password("new-token", text, ca)).transpose()?;
+    let agent = new[1].map(|text| password("new-agent-token", text, ca)).transpose()?;
+    let server = server.unwrap_or_else(|| pki::token::new_password(&Rng::from_os()));
+    let rotated = Rotated { server, agent: agent.or_else(|| before.and_then(|before| before.agent)) };
+    let made = match found {
+        Some(found) => api.replace(rotation::NAME, &PostParams::default(), &rotated.secret(found.metadata.resource_version)).await,
+        None => api.create(&PostParams::default(), &rotated.secret(None)).await,
+    };
+    made.map_err(TokenError::Refused)?;
+    Ok(JoinToken::full(ca.as_bytes(), "server", rotated.server.expose())?)
 }
 
 fn secret_name(id: &str) -> String {
