@@ -12,6 +12,10 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::hosts::wait_for;
+
+/// The last events come within this.
+const LIMIT: Duration = Duration::from_secs(120);
 /// One request; what takes longer has no answer, and nothing is claimed of it.
 const REQUEST_LIMIT: Duration = Duration::from_secs(12);
 /// Between two operations of one client, so that two cores are left for the servers.
@@ -133,9 +137,12 @@ impl Clients {
     pub(crate) fn judge(self, kubeconfig: &Path, server: &str) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let api = maps(kubeconfig, server, &self.runtime);
-        let end = self.runtime.block_on(api.replace(REGISTER, &PostParams::default(), &named(REGISTER, "end"))).unwrap();
-        let there: Vec<String> =
-            self.runtime.block_on(api.list(&ListParams::default())).unwrap().items.iter().map(kube::ResourceExt::name_any).collect();
+        let end = wait_for("the last write", LIMIT, || {
+            self.runtime.block_on(api.replace(REGISTER, &PostParams::default(), &named(REGISTER, "end"))).map_err(|err| err.to_string())
+        });
+        let all =
+            wait_for("the last list", LIMIT, || self.runtime.block_on(api.list(&ListParams::default())).map_err(|err| err.to_string()));
+        let there: Vec<String> = all.items.iter().map(kube::ResourceExt::name_any).collect();
         for name in self.created.lock().unwrap().iter() {
             assert!(there.contains(name), "the creation of {name} was acknowledged, and it is not there");
         }
@@ -144,7 +151,7 @@ impl Clients {
             panic!("{why}");
         }
         for (n, seen) in self.watched.iter().enumerate() {
-            crate::hosts::wait_for("a watcher to see the end", Duration::from_secs(60), || {
+            wait_for("a watcher to see the end", LIMIT, || {
                 let seen = seen.lock().unwrap();
                 seen.last().filter(|last| last.0 >= version(&end)).map(drop).ok_or_else(|| format!("watcher {n}: {:?}", seen.last()))
             });
@@ -214,7 +221,7 @@ async fn watch(api: Api<ConfigMap>, from: String, seen: Seen, stop: Arc<AtomicBo
     let (mut from, mut late) = (from, Duration::ZERO);
     let params = WatchParams::default().fields(&format!("metadata.name={REGISTER}")).timeout(20);
     // Some time beyond the end of the writers, for the last events.
-    while !stop.load(Ordering::Relaxed) || late < Duration::from_secs(60) {
+    while !stop.load(Ordering::Relaxed) || late < LIMIT {
         if let Ok(events) = api.watch(&params, &from).await {
             let mut events = events.boxed();
             while let Ok(Some(event)) = events.try_next().await {

@@ -28,7 +28,7 @@ while :; do sleep 1000 & wait $!; done
 "#;
 
 /// Until a machine is made.
-const MAKE_LIMIT: Duration = Duration::from_secs(20);
+const MAKE_LIMIT: Duration = Duration::from_secs(90);
 
 /// What a command said, both outputs, and how it ended.
 #[derive(Debug)]

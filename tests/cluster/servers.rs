@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::history::Clients;
 use crate::hosts::{Host, Said, kill_hard, make_lan, pid_of, run as run_command, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(90);
+/// What must happen happens within this, on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(180);
 /// How often a leader is killed, paused or cut off, where KEDGE_KILLS does not say.
 const KILLS: usize = 3;
 /// A leader that is paused or cut off stays so for longer than an election.
@@ -54,7 +55,7 @@ impl Server {
 
     fn kubectl(&self, args: &[&str]) -> Said {
         let kubeconfig = self.host.dir.join("kubeconfig");
-        run_command(self.host.command("timeout").arg("20").arg("kubectl").arg("--kubeconfig").arg(kubeconfig).args(args))
+        run_command(self.host.command("timeout").arg("60").arg("kubectl").arg("--kubeconfig").arg(kubeconfig).args(args))
     }
 
     /// Waits until this server answers and all of `n` servers are endpoints.
@@ -91,15 +92,39 @@ pub(crate) fn run(program: &Path) {
     let agent = Host::new("a", 40, place.path(), program);
     let mut role = agent.start("agent", &["--server", &first, "--token", &token], "log");
     a_pod(&servers, &agent);
+    // Seen to work by hand; in CI once these chapters themselves have run often enough.
+    let shrinks = std::env::var_os("KEDGE_SHRINK").is_some();
+    if shrinks {
+        five_and_three(&mut servers, place.path(), program, &token);
+    }
     disturbed(&mut servers);
     the_first_is_gone(&mut servers, &agent);
-    // Known to fail now and then: a removed server that is not told so, or whose address stays in the list. Not hidden, but not in CI.
-    if std::env::var_os("KEDGE_SHRINK").is_some() {
+    if shrinks {
         back_to_one(&mut servers);
     } else {
-        println!("skipped: back to one server (KEDGE_SHRINK is not set)");
+        println!("skipped: five servers, and back to one (KEDGE_SHRINK is not set)");
     }
     let _gone = (role.kill(), role.wait());
+}
+
+/// Two more join through a server that is not the first, serve, and are let go again.
+fn five_and_three(servers: &mut Vec<Server>, place: &Path, program: &Path, token: &str) {
+    let through = servers[1].url();
+    for (name, number) in [("s4", 50), ("s5", 60)] {
+        let began = Instant::now();
+        let mut server = Server::new(name, number, place, program);
+        server.start(&["--server", &through, "--token", token]);
+        servers.push(server);
+        servers.last().unwrap().serves(servers.len());
+        println!("server {} serves after {:.1?}", servers.len(), began.elapsed());
+    }
+    let_go(servers, 3, 0);
+    let_go(servers, 4, 1);
+    servers.truncate(3);
+    for server in &*servers {
+        server.serves(3);
+    }
+    println!("five servers were three again");
 }
 
 fn wrong_ways_to_join(servers: &[Server], token: &str) {
@@ -110,7 +135,7 @@ fn wrong_ways_to_join(servers: &[Server], token: &str) {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut command = servers[1].host.command("timeout");
         let fresh = format!("--data-dir={}", servers[1].host.dir.join("fresh").display());
-        let said = run_command(command.arg("20").arg(program_of(&servers[1])).arg("server").arg(&fresh).args(args));
+        let said = run_command(command.arg("90").arg(program_of(&servers[1])).arg("server").arg(&fresh).args(args));
         assert!(!said.ok, "{wants:?}: {}", said.text);
         wants.iter().for_each(|want| assert!(said.text.contains(want), "want {want:?} in: {}", said.text));
     };
@@ -252,31 +277,37 @@ fn the_first_is_gone(servers: &mut [Server], agent: &Host) {
 }
 
 /// Deleting a server's Node takes it out of the store. These servers run no pods, so their Nodes are made first.
+fn let_go(servers: &mut [Server], idx: usize, by: usize) {
+    let (name, asked) = (servers[idx].host.name, &servers[by]);
+    let node = format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}}}}"#);
+    let file = asked.host.dir.join("node.json");
+    std::fs::write(&file, node).unwrap();
+    wait_for("a node to delete", LIMIT, || {
+        let said = asked.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+        if said.ok { Ok(()) } else { Err(said.text) }
+    });
+    wait_for("the node's deletion", LIMIT, || {
+        let said = asked.kubectl(&["delete", "node", name, "--ignore-not-found"]);
+        if said.ok { Ok(()) } else { Err(said.text) }
+    });
+    // Whichever of the others was first says so.
+    wait_for("the member to go", LIMIT, || {
+        let logs: String = servers.iter().map(Server::log).collect();
+        let gone = |line: &str| line.contains("its server is a member of the store no more") && line.contains(name);
+        if logs.lines().any(gone) { Ok(()) } else { Err(logs) }
+    });
+    if let Some(mut role) = servers[idx].role.take() {
+        wait_for("the removed server to end", LIMIT, || match role.try_wait() {
+            Ok(Some(_)) => Ok(()),
+            _ => Err(servers.iter().map(|server| format!("{}: {}", server.host.name, server.log())).collect::<Vec<_>>().join("\n")),
+        });
+        assert!(servers[idx].log().contains("removed from the cluster"), "{}", servers[idx].log());
+    }
+}
+
 fn back_to_one(servers: &mut [Server]) {
     for idx in [0, 1] {
-        let (name, last) = (servers[idx].host.name, &servers[2]);
-        let node = format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}"}}}}"#);
-        let file = last.host.dir.join("node.json");
-        std::fs::write(&file, node).unwrap();
-        wait_for("a node to delete", LIMIT, || {
-            let said = last.kubectl(&["apply", "-f", file.to_str().unwrap()]);
-            if said.ok { Ok(()) } else { Err(said.text) }
-        });
-        let deleted = last.kubectl(&["delete", "node", name]);
-        assert!(deleted.ok, "{}", deleted.text);
-        // Whichever of the others was first says so.
-        wait_for("the member to go", LIMIT, || {
-            let logs: String = servers.iter().map(Server::log).collect();
-            let gone = |line: &str| line.contains("its server is a member of the store no more") && line.contains(name);
-            if logs.lines().any(gone) { Ok(()) } else { Err(logs) }
-        });
-        if let Some(mut role) = servers[idx].role.take() {
-            wait_for("the removed server to end", LIMIT, || match role.try_wait() {
-                Ok(Some(_)) => Ok(()),
-                _ => Err(servers[idx].log()),
-            });
-            assert!(servers[idx].log().contains("removed from the cluster"), "{}", servers[idx].log());
-        }
+        let_go(servers, idx, 2);
     }
     let last = &servers[2];
     last.serves(1);
