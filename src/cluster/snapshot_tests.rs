@@ -38,7 +38,7 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     let saved = save(&from, "on-demand", "node-1", "test", &clock).unwrap();
     running.txn(put("later")).await.unwrap();
     assert_eq!(fs::metadata(&saved.location).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(list(&from.dir).unwrap(), [saved.clone()]);
+    assert_eq!(list(&from.dir).unwrap(), std::slice::from_ref(&saved));
     let Err(SnapshotError::Store(store::error::Error::InUse { .. })) = restore(&from, &saved.location, &clock, &Rng::from_os()) else {
         panic!("restored under a running server")
     };

@@ -98,7 +98,7 @@ fn host_ports_and_anti_affinity_keep_pods_apart() {
     let apart = json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}]}}});
     let first = pod("first", &json!({"nodeName": "a"}));
-    assert_eq!(decision(&nodes, &[first.clone()], &pod("p", &apart)), "b");
+    assert_eq!(decision(&nodes, std::slice::from_ref(&first), &pod("p", &apart)), "b");
     assert_eq!(
         decision(&nodes[..1], &[first], &pod("p", &apart)),
         "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: \

@@ -26,11 +26,7 @@ use crate::status::Status;
 
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let framing = match call.output.format {
-        Format::Json => Framing::Lines,
-        Format::Protobuf => Framing::Protobuf,
-        Format::Yaml => return Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch")),
-    };
+    let framing = framing(call)?;
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
@@ -74,12 +70,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             }
         }
     };
-    // Bookmarks have the kind of the other events' objects.
-    let (api_version, kind) = match call.output.transform {
-        Transform::Table => ("meta.k8s.io/v1".to_owned(), "Table".to_owned()),
-        Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
-        Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
-    };
+    let (api_version, kind) = shown_kind(call);
     let options = Options {
         api_version,
         kind,
@@ -99,6 +90,23 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         return Ok(over_websocket(call, framing, stream));
     }
     Ok(stream_of(framing, stream))
+}
+
+fn framing(call: &Call<'_, '_>) -> Result<Framing, Status> {
+    match call.output.format {
+        Format::Json => Ok(Framing::Lines),
+        Format::Protobuf => Ok(Framing::Protobuf),
+        Format::Yaml => Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch")),
+    }
+}
+
+/// Version and kind of the events' objects: bookmarks have them, too.
+fn shown_kind(call: &Call<'_, '_>) -> (String, String) {
+    match call.output.transform {
+        Transform::Table => ("meta.k8s.io/v1".to_owned(), "Table".to_owned()),
+        Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
+        Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
+    }
 }
 
 /// The same events as messages of a WebSocket: text for JSON, binary for protobuf.
