@@ -429,7 +429,7 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         let given = given_flags(&words);
         let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
         let path = PathBuf::from(named.as_deref().unwrap_or(CONFIG_FILE));
-        let settings = Settings::read(&path, named.is_some(), &flags).map_err(Refusal::Config)?;
+        let settings = Settings::read(&role, &path, named.is_some(), &flags).map_err(Refusal::Config)?;
         all.push(role.into());
         all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
         all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
@@ -443,7 +443,7 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
             // The file may be a server's or an agent's.
             let mut flags = flags_of(&mut command, "server");
             flags.extend(flags_of(&mut command, "agent"));
-            let settings = Settings::read(Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
+            let settings = Settings::read("server", Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
             let mut dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
             let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
             all.extend(dirs.next_back().or(env).map(OsString::from));

@@ -30,8 +30,8 @@ pub(crate) enum ConfigError {
     Yaml { path: PathBuf, reason: String },
     #[error("configuration file {path} must hold keys and values at its top level, like 'node-name: edge-1'", path = path.display())]
     NotAMap { path: PathBuf },
-    #[error("configuration file {path}: unknown key '{key}'; see 'kedge server --help' for the flags, which are the keys", path = path.display())]
-    UnknownKey { path: PathBuf, key: String },
+    #[error("configuration file {path}: unknown key '{key}'; see 'kedge {role} --help' for the flags, which are the keys", path = path.display())]
+    UnknownKey { path: PathBuf, key: String, role: String },
     #[error("configuration file {path}: the value of '{key}' must be {wanted}", path = path.display())]
     Value { path: PathBuf, key: String, wanted: &'static str },
 }
@@ -42,7 +42,7 @@ pub(crate) struct Settings(BTreeMap<String, Vec<String>>);
 
 impl Settings {
     /// Reads `main` and `main.d/*.yaml` in name order. A missing main file is an error only if the user named it.
-    pub(crate) fn read(main: &Path, named_by_user: bool, flags: &BTreeMap<String, FlagKind>) -> Result<Settings, ConfigError> {
+    pub(crate) fn read(role: &str, main: &Path, named_by_user: bool, flags: &BTreeMap<String, FlagKind>) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
         let mut files = Vec::new();
         if named_by_user || main.exists() {
@@ -51,12 +51,12 @@ impl Settings {
         files.extend(drop_ins(main)?);
         for path in files {
             let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-            settings.merge(&path, &text, flags)?;
+            settings.merge(role, &path, &text, flags)?;
         }
         Ok(settings)
     }
 
-    fn merge(&mut self, path: &Path, text: &str, flags: &BTreeMap<String, FlagKind>) -> Result<(), ConfigError> {
+    fn merge(&mut self, role: &str, path: &Path, text: &str, flags: &BTreeMap<String, FlagKind>) -> Result<(), ConfigError> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(());
         }
@@ -68,7 +68,9 @@ impl Settings {
                 Some(name) => (name, true),
                 None => (key.as_str(), false),
             };
-            let Some(kind) = flags.get(name) else { return Err(ConfigError::UnknownKey { path: path.to_owned(), key }) };
+            let Some(kind) = flags.get(name) else {
+                return Err(ConfigError::UnknownKey { path: path.to_owned(), key, role: role.to_owned() });
+            };
             let values =
                 values_of(&value, *kind).map_err(|wanted| ConfigError::Value { path: path.to_owned(), key: name.to_owned(), wanted })?;
             let slot = self.0.entry(name.to_owned()).or_default();
@@ -155,7 +157,7 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let settings = Settings::read(&dir.path().join("config.yaml"), false, &flags()).map_err(|err| err.to_string())?;
+        let settings = Settings::read("server", &dir.path().join("config.yaml"), false, &flags()).map_err(|err| err.to_string())?;
         Ok(settings.to_args(&flags()))
     }
 

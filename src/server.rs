@@ -233,8 +233,8 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
-    let ways = Ways { tunnels: Arc::clone(&tunnels), relay };
-    let server = api_server(plan, pki, ways, advertised.clone(), Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
+    let ways = Ways { tunnels: Arc::clone(&tunnels), relay, advertised: advertised.clone() };
+    let server = api_server(plan, pki, ways, Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
@@ -409,17 +409,17 @@ fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), Serve
     Ok(())
 }
 
-/// The ways to nodes that cannot be dialled.
+/// The ways to nodes that cannot be dialled, and to this server.
 struct Ways {
     tunnels: Arc<Tunnels>,
     relay: Relay,
+    advertised: watch::Receiver<IpAddr>,
 }
 
 async fn api_server(
     plan: &Plan,
     pki: &Arc<Pki>,
     ways: Ways,
-    advertised: watch::Receiver<IpAddr>,
     store: Arc<dyn store::Storage>,
     clock: &Clock,
     rng: &Rng,
@@ -436,7 +436,7 @@ async fn api_server(
         Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
-        advertise_address: advertised,
+        advertise_address: ways.advertised,
         advertise_port: plan.args.https_listen_port,
         service_cidrs: vec![plan.service_cidr],
         node_ports: first..=last,

@@ -10,9 +10,11 @@ mod limits;
 mod node;
 mod objects;
 mod pods;
+mod policies;
 mod process;
 mod puts;
 mod report;
+mod services;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,6 +74,19 @@ impl Bench {
         self.part("creates, 16 clients", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, fanout::measure(self, node)).await;
         self.part("watch fan-out", outcome);
+        let outcome = tokio::time::timeout(PART_LIMIT, policies::measure(self, node)).await;
+        self.part("policy with 1,000 pods", outcome);
+    }
+
+    /// Last on the node: nothing takes the Services away again.
+    async fn with_services(&mut self, node: Node) {
+        let measured = tokio::time::timeout(PART_LIMIT * 2, services::measure(self, node)).await;
+        let outcome = match measured {
+            Ok(Ok(node)) => Ok(node.stop().await),
+            Ok(Err(err)) => Ok(Err(err)),
+            Err(late) => Err(late),
+        };
+        self.part("10,000 Services", outcome);
     }
 
     async fn run(&mut self) -> Result<()> {
@@ -84,7 +99,7 @@ impl Bench {
         match node::measure(self).await {
             Ok(mut node) => {
                 self.on_node(&mut node).await;
-                node.stop().await?;
+                self.with_services(node).await;
             }
             Err(err) => self.report.add(Row::missing("everything that needs a node", &format!("{err:#}"))),
         }

@@ -96,6 +96,15 @@ impl Node {
         Ok((Node { process, kedge: bench.kedge.clone(), data_dir, api, ready: node_ready.is_some() }, Times { readyz, node_ready, dns }))
     }
 
+    /// Ends the server, takes the service proxy's rules away, and starts it again on what it has. The clock runs from the start.
+    pub(crate) async fn restart_without_rules(self, bench: &Bench) -> Result<(Node, Stopwatch)> {
+        self.process.stop().await?;
+        output("nft", &["delete", "table", "ip", "kedge-proxy"])?;
+        let clock = Stopwatch::start();
+        let (node, _) = Node::start(bench).await?;
+        Ok((node, clock))
+    }
+
     /// Stops the server and its pods and removes what it wrote.
     pub(crate) async fn stop(self) -> Result<()> {
         let state = containerd_socket().ok();

@@ -17,6 +17,7 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::CgroupDriver;
+use super::cni_results;
 use super::cri::Cri;
 use crate::config::Config;
 use crate::error::Error;
@@ -143,6 +144,9 @@ pub(super) async fn start(config: &Config, root: &Path, state: &Path, group: &Gr
     }
     if let Some(pid) = adopted {
         info!(pid = pid.as_raw_nonzero().get(), "adopting the running containerd");
+    }
+    if adopted.is_none() {
+        cni_results::drop_torn(Path::new(cni_results::DIR));
     }
     let socket = daemon.socket.clone();
     let log = daemon.log.clone();

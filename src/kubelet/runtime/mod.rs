@@ -2,6 +2,8 @@
 
 pub mod containerd;
 
+mod cni_results;
+
 pub mod cri;
 
 pub mod events;

@@ -155,7 +155,7 @@ impl Worker {
                 self.failure = Some(("Evicted".to_owned(), message.clone()));
             }
             let ending = desired.gone || desired.pod.metadata.deletion_timestamp.is_some() || self.failure.is_some();
-            let outcome = if ending { self.end(&desired).await } else { self.advance(&desired).await };
+            let outcome = if ending { self.end(&desired).await } else { Box::pin(self.advance(&desired)).await };
             let mut sleep = match outcome {
                 Outcome::Done => return,
                 Outcome::Settled => RELIST,

@@ -3,6 +3,7 @@
 //! `database` opens the file, `index` knows which versions exist, `apply` turns commands into rows, `writer` is the
 //! thread that commits them, `hub` tells watchers, `read` and `past` look things up without ever blocking the writer.
 
+pub mod ahead;
 pub mod apply;
 pub mod database;
 pub mod hub;

@@ -15,6 +15,7 @@ use tracing::{debug, error, warn};
 
 use crate::error::Error;
 use crate::member::Peer;
+use crate::mvcc::ahead::Ahead;
 use crate::mvcc::apply::{Lease, Leases, Pass, check};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
 use crate::mvcc::hub::Hub;
@@ -52,36 +53,6 @@ pub struct Shared {
     pub cluster_id: Arc<AtomicU64>,
     /// What openraft need not ask the thread for.
     pub ahead: Arc<Ahead>,
-}
-
-/// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only acknowledged, and
-/// the thread is not woken for it.
-#[derive(Debug, Default)]
-pub struct Ahead {
-    /// The index after that of the last applied entry.
-    next: AtomicU64,
-    /// The last entry that openraft knows to be applied.
-    acknowledged: Mutex<Option<LogId<u64>>>,
-}
-
-impl Ahead {
-    /// Notes that openraft knows of the application of `last`; false if it is not applied yet.
-    pub fn acknowledge(&self, last: LogId<u64>) -> bool {
-        let applied = last.index < self.next.load(Ordering::Acquire);
-        if applied {
-            self.note(Some(last));
-        }
-        applied
-    }
-
-    fn note(&self, last: Option<LogId<u64>>) {
-        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-        *acknowledged = last.max(*acknowledged);
-    }
-
-    fn acknowledged(&self) -> Option<LogId<u64>> {
-        *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The thread's state.
@@ -313,7 +284,7 @@ impl Writer {
         let before = self.applied.clone();
         match self.apply_and_commit(entries) {
             Ok((answers, told, revision)) => {
-                self.shared.ahead.next.store(self.applied.log.map_or(0, |log| log.index + 1), Ordering::Release);
+                self.shared.ahead.applied(self.applied.log);
                 self.hub.publish(&told, revision);
                 if entries.iter().any(touches_leases) {
                     self.shared.leases_changed.notify_one();

@@ -13,7 +13,8 @@ use openraft::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
-use crate::mvcc::writer::{Ahead, Job};
+use crate::mvcc::ahead::Ahead;
+use crate::mvcc::writer::Job;
 use crate::raft::TypeConfig;
 use crate::raft::command::Command;
 

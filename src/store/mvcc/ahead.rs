@@ -1,0 +1,43 @@
+//! What openraft need not ask the writer's thread for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use openraft::LogId;
+
+/// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only acknowledged, and
+/// the thread is not woken for it.
+#[derive(Debug, Default)]
+pub struct Ahead {
+    /// The index after that of the last applied entry.
+    next: AtomicU64,
+    /// The last entry that openraft knows to be applied.
+    acknowledged: Mutex<Option<LogId<u64>>>,
+}
+
+impl Ahead {
+    /// Notes that openraft knows of the application of `last`; false if it is not applied yet.
+    pub fn acknowledge(&self, last: LogId<u64>) -> bool {
+        let applied = last.index < self.next.load(Ordering::Acquire);
+        if applied {
+            self.note(Some(last));
+        }
+        applied
+    }
+
+    /// Says up to where entries are applied.
+    pub fn applied(&self, last: Option<LogId<u64>>) {
+        self.next.store(last.map_or(0, |log| log.index + 1), Ordering::Release);
+    }
+
+    /// Notes that openraft was told of `last`.
+    pub fn note(&self, last: Option<LogId<u64>>) {
+        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        *acknowledged = last.max(*acknowledged);
+    }
+
+    /// The last entry that openraft knows to be applied.
+    pub fn acknowledged(&self) -> Option<LogId<u64>> {
+        *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
