@@ -40,8 +40,22 @@ pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
     let value = json!({ "port": server.config.advertise_port }).to_string();
     let op = Op::Put { key: key(own(server)), value: Bytes::from(value), lease: id, prev_kv: false };
     storage.txn(Txn { success: vec![op], ..Txn::default() }).await?;
+    let address = own(server);
+    if !is_endpoint(&address) {
+        let remedy = "give it another --advertise-address or --node-ip";
+        warn!(address = %address, "pods cannot reach this server's address, so the service kubernetes leads nowhere: {remedy}");
+    }
     reconcile(server).await?;
     Ok(id)
+}
+
+/// Whether pods could reach a server there; upstream's validation refuses the other addresses.
+fn is_endpoint(ip: &IpAddr) -> bool {
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(ip.is_loopback() || ip.is_unspecified() || link_local)
 }
 
 /// Stays noted and keeps the endpoints, for as long as the group lives; then takes this server off.
@@ -137,7 +151,8 @@ pub(crate) async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Er
 }
 
 async fn reconcile(server: &ApiServer) -> Result<(), Status> {
-    let addresses = addresses(server).await?;
+    let mut addresses = addresses(server).await?;
+    addresses.retain(is_endpoint);
     // Nobody at all is what a store tells whose servers all slept: the old list is the better one.
     if addresses.is_empty() {
         return Ok(());
@@ -189,5 +204,12 @@ mod tests {
         assert_eq!(ips, ["10.0.0.1", "10.0.0.3", "fd00::1"]);
         assert_eq!(slice["endpoints"].as_array().unwrap().len(), 2);
         assert_eq!(slice["endpoints"][1]["addresses"], json!(["10.0.0.3"]));
+    }
+
+    #[test]
+    fn an_address_of_this_machine_alone_is_no_endpoint() {
+        let of = |ip: &str| is_endpoint(&ip.parse().unwrap());
+        assert!(of("10.0.0.1") && of("fd00::1"));
+        assert!(["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "fe80::1"].iter().all(|ip| !of(ip)));
     }
 }

@@ -102,8 +102,9 @@ pub(crate) struct Place {
 impl Place {
     /// A place for `kedge server` without a node.
     pub(crate) fn new(flags: &[&str]) -> Place {
-        let mut all: Vec<String> =
-            ["--disable-agent", "--bind-address=127.0.0.1", "--node-ip=127.0.0.1", "--node-name=test"].map(str::to_owned).into();
+        // Pods reach no loopback address, so it cannot be an endpoint; a documentation address (RFC 5737) stands in.
+        let addresses = ["--bind-address=127.0.0.1", "--node-ip=127.0.0.1", "--advertise-address=192.0.2.1"];
+        let mut all: Vec<String> = ["--disable-agent", "--node-name=test"].into_iter().chain(addresses).map(str::to_owned).collect();
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
         Place {
             dir: tempfile::Builder::new().prefix("kedge-it-").tempdir().unwrap(),
