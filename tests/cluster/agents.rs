@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use crate::hosts::{Host, Said, kill_hard, make_lan, pid_of, run as run_command, wait_for};
+use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for};
 use crate::{life, network};
 
 const SERVER: &str = "https://10.210.0.10:6443";
@@ -26,7 +26,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         run_command(
-            self.server.command("timeout").arg("60").arg("kubectl").arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
+            self.server.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
         )
     }
 

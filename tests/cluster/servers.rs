@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::history::Clients;
-use crate::hosts::{Host, Said, kill_hard, make_lan, pid_of, run as run_command, wait_for};
+use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for};
 
 /// What must happen happens within this, on a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -55,7 +55,7 @@ impl Server {
 
     fn kubectl(&self, args: &[&str]) -> Said {
         let kubeconfig = self.host.dir.join("kubeconfig");
-        run_command(self.host.command("timeout").arg("60").arg("kubectl").arg("--kubeconfig").arg(kubeconfig).args(args))
+        run_command(self.host.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(kubeconfig).args(args))
     }
 
     /// Waits until this server answers and all of `n` servers are endpoints.
