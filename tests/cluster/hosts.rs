@@ -187,6 +187,11 @@ pub(crate) fn pid_of(role: &Child) -> String {
     children.split_whitespace().next().unwrap().to_owned()
 }
 
+/// Has nsenter go on, which stops itself when its child is stopped: else it would never tell the child's end.
+pub(crate) fn wake(role: &Child) {
+    must("kill", &["-CONT", &role.id().to_string()]);
+}
+
 /// Ends a role hard: nsenter's child gets the signal, for nsenter itself only waits.
 pub(crate) fn kill_hard(mut role: Child) {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", role.id())).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::history::Clients;
-use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for};
+use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for, wake};
 
 /// What must happen happens within this, on a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -220,6 +220,7 @@ fn disturbed(servers: &mut [Server]) {
                 let took = others_work(&clients);
                 std::thread::sleep(AWAY.saturating_sub(took));
                 server.host.must("kill", &["-CONT", &pid_inside(&pid)]);
+                wake(server.role.as_ref().unwrap());
                 took
             }
             _ => {
