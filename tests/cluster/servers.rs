@@ -92,18 +92,10 @@ pub(crate) fn run(program: &Path) {
     let agent = Host::new("a", 40, place.path(), program);
     let mut role = agent.start("agent", &["--server", &first, "--token", &token], "log");
     a_pod(&servers, &agent);
-    // Seen to work by hand; in CI once these chapters themselves have run often enough.
-    let shrinks = std::env::var_os("KEDGE_SHRINK").is_some();
-    if shrinks {
-        five_and_three(&mut servers, place.path(), program, &token);
-    }
+    five_and_three(&mut servers, place.path(), program, &token);
     disturbed(&mut servers);
     the_first_is_gone(&mut servers, &agent);
-    if shrinks {
-        back_to_one(&mut servers);
-    } else {
-        println!("skipped: five servers, and back to one (KEDGE_SHRINK is not set)");
-    }
+    back_to_one(&mut servers);
     let _gone = (role.kill(), role.wait());
 }
 
