@@ -385,13 +385,8 @@ fn allocation(of: &Value, known: &Names<'_>, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::testing::wrong_spec as wrong;
     use serde_json::json;
-
-    fn wrong(check: fn(&Value, &mut Errors), spec: Value) -> Vec<String> {
-        let mut errors = Vec::new();
-        check(&json!({"spec": spec}), &mut errors);
-        errors.iter().map(ToString::to_string).collect()
-    }
 
     #[test]
     fn a_claim_says_what_it_wants() {

@@ -279,13 +279,8 @@ pub(super) fn topologies(object: &Value, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::testing::wrong;
     use serde_json::json;
-
-    fn wrong(check: fn(&Value, &mut Errors), object: Value) -> Vec<String> {
-        let mut errors = Vec::new();
-        check(&object, &mut errors);
-        errors.iter().map(ToString::to_string).collect()
-    }
 
     #[test]
     fn a_driver_says_all_that_it_must() {

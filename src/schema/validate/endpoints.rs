@@ -199,13 +199,8 @@ pub(super) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::testing::wrong;
     use serde_json::json;
-
-    fn wrong(check: fn(&Value, &mut Errors), object: Value) -> Vec<String> {
-        let mut errors = Vec::new();
-        check(&object, &mut errors);
-        errors.iter().map(ToString::to_string).collect()
-    }
 
     #[test]
     fn addresses_are_of_the_slice_s_sort_and_can_be_sent_to() {

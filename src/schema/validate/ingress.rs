@@ -177,13 +177,8 @@ pub(super) fn ingress_class_update(new: &Value, old: &Value, errors: &mut Errors
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::validate::testing::wrong_spec as wrong;
     use serde_json::json;
-
-    fn wrong(check: fn(&Value, &mut Errors), spec: Value) -> Vec<String> {
-        let mut errors = Vec::new();
-        check(&json!({"spec": spec}), &mut errors);
-        errors.iter().map(ToString::to_string).collect()
-    }
 
     #[test]
     fn paths_and_backends_are_judged() {

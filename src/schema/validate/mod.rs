@@ -32,6 +32,8 @@ mod security;
 mod service_addresses;
 mod status;
 mod storage;
+#[cfg(test)]
+mod testing;
 mod volume;
 mod webhook;
 mod workload;

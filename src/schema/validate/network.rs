@@ -306,12 +306,7 @@ pub(super) fn service_cidr_update(new: &Value, old: &Value, errors: &mut Errors)
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn wrong(check: fn(&Value, &mut Errors), spec: Value) -> Vec<String> {
-        let mut errors = Vec::new();
-        check(&json!({"spec": spec}), &mut errors);
-        errors.iter().map(ToString::to_string).collect()
-    }
+    use crate::validate::testing::wrong_spec as wrong;
 
     #[test]
     fn what_a_policy_excepts_is_part_of_its_block() {
