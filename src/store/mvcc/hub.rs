@@ -26,7 +26,7 @@ struct Watchers {
     closed: bool,
 }
 
-/// The watchers and the newest revision that they were told.
+/// The watchers and the newest revision.
 #[derive(Debug, Default)]
 pub struct Hub {
     watchers: Mutex<Watchers>,
@@ -35,7 +35,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// The newest revision applied and told.
+    /// The newest revision applied.
     pub fn revision(&self) -> u64 {
         self.revision.load(Ordering::Acquire)
     }
@@ -71,13 +71,14 @@ impl Hub {
         Ok((stream, self.revision()))
     }
 
-    /// Tells the batches, then makes `revision` the current one.
+    /// Makes `revision` the current one and tells the batches: in this order, as who is told of a change and reads must see it.
+    /// Who comes in between has to wait for the lock.
     pub fn publish(&self, batches: &[EventBatch], revision: u64) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.revision.store(revision, Ordering::Release);
         for batch in batches {
             self.send(&mut watchers, |request| matching(request, batch));
         }
-        self.revision.store(revision, Ordering::Release);
     }
 
     /// Sends everybody a progress mark.
@@ -141,4 +142,43 @@ fn matching(request: &WatchRequest, batch: &EventBatch) -> Option<EventBatch> {
         events.iter_mut().for_each(|e| e.prev = None);
     }
     Some(EventBatch { revision: batch.revision, events: events.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{Event, EventKind, KeyValue};
+
+    /// Looks at the current revision at the moment a watcher is woken.
+    struct Look {
+        hub: Arc<Hub>,
+        seen: AtomicU64,
+    }
+
+    impl Wake for Look {
+        fn wake(self: Arc<Self>) {
+            self.seen.store(self.hub.revision(), Ordering::Release);
+        }
+    }
+
+    /// A server that reads its keys when it is told of a change would take the old ones for the new, and never look again.
+    #[test]
+    fn who_is_told_of_a_change_can_read_it() {
+        let hub = Arc::new(Hub::default());
+        let all = WatchRequest { key: Bytes::from_static(&[0]), range_end: Bytes::from_static(&[0]), ..WatchRequest::default() };
+        let (mut stream, _) = hub.register(all).unwrap();
+        let look = Arc::new(Look { hub: Arc::clone(&hub), seen: AtomicU64::new(0) });
+        let waker = Waker::from(Arc::clone(&look));
+        let next = std::pin::pin!(stream.next());
+        assert!(next.poll(&mut Context::from_waker(&waker)).is_pending());
+        let kv = KeyValue { key: Bytes::from_static(b"k"), ..KeyValue::default() };
+        let event = Event { kind: EventKind::Put, kv, prev: None };
+        hub.publish(&[EventBatch { revision: Revision(7), events: vec![event].into() }], 7);
+        assert_eq!(look.seen.load(Ordering::Acquire), 7);
+    }
 }
