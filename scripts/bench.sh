@@ -21,7 +21,7 @@ if [ "${1:-}" = inside ]; then
 fi
 
 sh "$root/scripts/setup.sh" tests
-# The store's part runs in the load program: its rooms are optimised alike in `release` and `fast`.
+# The load program is not what is measured, but it shares the cores.
 profile=${KEDGE_BENCH_PROFILE:-fast}
 if [ -z "${KEDGE_BIN:-}" ]; then
     # Cargo builds what is absent or older than its sources: figures belong to the tree they stand in.

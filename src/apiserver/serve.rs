@@ -31,6 +31,7 @@ use crate::custom::conversion::Converter;
 use crate::flow::controller::Flow;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
+use crate::services::ledger::Ledger;
 use crate::usage::history::Histories;
 use crate::user::UserInfo;
 use crate::webhook::client::{Identity, Webhooks};
@@ -135,6 +136,8 @@ pub struct ApiServer {
     pub(crate) pending: RwLock<Vec<&'static str>>,
     /// Only one service is given addresses at a time.
     pub(crate) allocating: tokio::sync::Mutex<()>,
+    /// Which service holds which address and port.
+    pub(crate) ledger: std::sync::Mutex<Ledger>,
 }
 
 impl ApiServer {
@@ -171,6 +174,7 @@ impl ApiServer {
             usage: Histories::default(),
             pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
             allocating: tokio::sync::Mutex::default(),
+            ledger: std::sync::Mutex::default(),
         });
         crate::custom::keeper::serve(&server);
         crate::bootstrap::run(&server).await?;

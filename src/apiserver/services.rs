@@ -1,46 +1,24 @@
-//! Cluster IPs and node ports. What is taken is read from the services themselves, so nothing can leak or drift.
+//! Cluster IPs and node ports. What is taken is read from the services themselves (`ledger`), so nothing can leak or drift.
+
+pub mod ledger;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::PoisonError;
 
 use ipnet::IpNet;
 use schema::meta;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 
+use self::ledger::Taken;
+use crate::keys;
 use crate::kinds;
 use crate::serve::ApiServer;
 use crate::status::Status;
 
 /// Addresses below this offset are left for services that ask for one, as upstream's static band.
 const STATIC_BAND_MAX: u128 = 256;
-
-/// What other services hold.
-#[derive(Debug, Default)]
-struct Taken {
-    ips: BTreeSet<IpAddr>,
-    ports: BTreeSet<(String, u16)>,
-}
-
-fn taken(server: &ApiServer, but: (&str, &str)) -> Taken {
-    let mut taken = Taken::default();
-    for entry in server.cache.kind("", "services").snapshot(None).items {
-        if (entry.namespace(), entry.name()) == but {
-            continue;
-        }
-        let service = entry.value();
-        taken.ips.extend(cluster_ips(&service).iter().filter_map(|ip| ip.parse::<IpAddr>().ok()));
-        for port in service["spec"]["ports"].as_array().into_iter().flatten() {
-            if let Some(number) = port["nodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0) {
-                taken.ports.insert((protocol(port), number));
-            }
-        }
-        if let Some(number) = service["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()) {
-            taken.ports.insert(("TCP".to_owned(), number));
-        }
-    }
-    taken
-}
 
 fn protocol(port: &Value) -> String {
     port["protocol"].as_str().unwrap_or("TCP").to_owned()
@@ -78,7 +56,10 @@ pub fn on_update(server: &ApiServer, service: &mut Value, old: &Value) -> Result
 
 fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let (namespace, name) = (meta::namespace(service).to_owned(), meta::name(service).to_owned());
-    let taken = taken(server, (&namespace, &name));
+    let local = keys::local(&namespace, &name);
+    let mut ledger = server.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    ledger.refresh(&server.cache.kind("", "services"));
+    let taken = ledger.of_others(&local);
     let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
     let mut errors = Vec::new();
     if kind == "ExternalName" {
@@ -87,20 +68,20 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
         }
     } else {
         keep_old_ips(service, old);
-        give_ips(server, service, &taken, &mut errors);
+        give_ips(server, service, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
         keep_old_ports(service, old);
-        give_ports(server, service, &taken, &mut errors);
+        give_ports(server, service, taken, &mut errors);
     } else if kind != "NodePort" && kind != "LoadBalancer" {
         clear_ports(service, old);
     }
-    health_port(server, service, old, &taken, &mut errors);
+    health_port(server, service, old, taken, &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(kinds::invalid("", "Service", &name, errors)) }
 }
 
 /// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.
-fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: &Taken, errors: &mut Vec<FieldError>) {
+fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let needs = |s: &Value| s["spec"]["type"] == json!("LoadBalancer") && s["spec"]["externalTrafficPolicy"] == json!("Local");
     let port = |s: &Value| s["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
     let had = old.filter(|old| needs(old)).and_then(port);
@@ -114,7 +95,7 @@ fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, tak
     let field = "spec.healthCheckNodePort";
     let mine: BTreeSet<u16> =
         service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|p| u16::try_from(p["nodePort"].as_u64()?).ok()).collect();
-    let used = |n: u16| mine.contains(&n) || taken.ports.iter().any(|(_, used)| *used == n);
+    let used = |n: u16| mine.contains(&n) || taken.number(n);
     let (range, asked) = (&server.config.node_ports, port(service).or(had));
     let given = match asked {
         Some(asked) if asked_is_bad(asked, had, range.contains(&asked), used(asked)) => {
@@ -170,7 +151,7 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn give_ips(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &mut Vec<FieldError>) {
+fn give_ips(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let cidrs = &server.config.service_cidrs;
     let asked = cluster_ips(service);
     let families = families(service, &asked, cidrs);
@@ -193,7 +174,7 @@ fn give_ips(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &mut
                     return;
                 }
             },
-            None => match free_ip(cidr, taken, |bound| server.config.rng.below(bound)) {
+            None => match free_ip(cidr, |ip| taken.ip(ip), |bound| server.config.rng.below(bound)) {
                 Some(ip) => ip,
                 None => {
                     let detail = "failed to allocate a serviceIP: range is full";
@@ -234,16 +215,16 @@ fn set_ips(service: &mut Value, ips: &[String], families: &[String]) {
     }
 }
 
-fn fixed_ip(text: &str, cidr: &IpNet, taken: &Taken) -> Result<IpAddr, String> {
+fn fixed_ip(text: &str, cidr: &IpNet, taken: Taken<'_>) -> Result<IpAddr, String> {
     let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
     if !cidr.contains(&ip) {
         return Err(format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {cidr}"));
     }
-    if taken.ips.contains(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
+    if taken.ip(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
 }
 
 /// A free address: a random place above the static band, then round; the static band only when the rest is full.
-fn free_ip(cidr: &IpNet, taken: &Taken, below: impl Fn(u64) -> u64) -> Option<IpAddr> {
+fn free_ip(cidr: &IpNet, taken: impl Fn(&IpAddr) -> bool, below: impl Fn(u64) -> u64) -> Option<IpAddr> {
     let host_bits = u32::from(cidr.max_prefix_len() - cidr.prefix_len()).min(20);
     let size = 1u128 << host_bits;
     // Neither the network's address nor (IPv4) the broadcast address.
@@ -256,7 +237,7 @@ fn free_ip(cidr: &IpNet, taken: &Taken, below: impl Fn(u64) -> u64) -> Option<Ip
     let upper = end.saturating_sub(band);
     let start = u128::from(below(u64::try_from(upper).unwrap_or(1)));
     let candidates = (0..upper).map(|i| band + (start + i) % upper).chain(first..band);
-    candidates.map(at).find(|ip| !taken.ips.contains(ip))
+    candidates.map(at).find(|ip| !taken(ip))
 }
 
 fn keep_old_ports(service: &mut Value, old: Option<&Value>) {
@@ -272,7 +253,7 @@ fn keep_old_ports(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn give_ports(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &mut Vec<FieldError>) {
+fn give_ports(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let range = &server.config.node_ports;
     let mut mine: BTreeSet<(String, u16)> = BTreeSet::new();
     let ports: Vec<&mut Value> = service["spec"]["ports"].as_array_mut().into_iter().flatten().collect();
@@ -286,7 +267,7 @@ fn give_ports(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &m
                 let detail =
                     format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
                 errors.push(FieldError::invalid(field, json!(asked), detail));
-            } else if taken.ports.contains(&(protocol.clone(), number)) {
+            } else if taken.port(&protocol, number) {
                 errors.push(FieldError::invalid(field, json!(asked), "provided port is already allocated"));
             }
             mine.insert((protocol, number));
@@ -296,7 +277,7 @@ fn give_ports(server: &ApiServer, service: &mut Value, taken: &Taken, errors: &m
         let start = server.config.rng.below(count);
         let free = (0..count)
             .filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok())
-            .find(|n| !taken.ports.iter().chain(&mine).any(|(_, used)| used == n));
+            .find(|n| !taken.number(*n) && !mine.iter().any(|(_, used)| used == n));
         match free {
             Some(number) => {
                 port["nodePort"] = json!(number);
@@ -324,10 +305,10 @@ mod tests {
     #[test]
     fn free_addresses_come_from_above_the_static_band_until_only_it_is_left() {
         let cidr: IpNet = "10.43.0.0/27".parse().unwrap();
-        let mut taken = Taken::default();
+        let mut taken = BTreeSet::new();
         let mut seen = Vec::new();
-        while let Some(ip) = free_ip(&cidr, &taken, |_| 3) {
-            taken.ips.insert(ip);
+        while let Some(ip) = free_ip(&cidr, |ip| taken.contains(ip), |_| 3) {
+            taken.insert(ip);
             seen.push(ip.to_string());
         }
         assert_eq!(seen.len(), 30);

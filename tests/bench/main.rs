@@ -1,7 +1,7 @@
 //! `make bench`: every budget of the design that one machine can judge, each beside a peer or a physical limit measured in
 //! the same run. Bounded in time; runs in namespaces of its own (scripts/bench.sh), so it meets no other cluster.
 //!
-//! Usage: `bench KEDGE DIR`. The role `bench store-server DIR` is for the program itself.
+//! Usage: `bench KEDGE DIR`.
 
 mod api;
 mod fanout;
@@ -26,7 +26,7 @@ use base::time::Stopwatch;
 use crate::node::Node;
 use crate::report::{Report, Row, ms, p50, percentile};
 
-/// Of `kedge` itself: the store is measured in this program, and the allocator is a part of what it costs.
+/// The load shares the cores with what is measured, so it is to cost little.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -132,7 +132,6 @@ impl Bench {
 async fn start(args: &[String]) -> Result<()> {
     let (group, _reports) = Group::root("bench");
     match args {
-        [role, dir] if role == "store-server" => puts::serve(dir.into()).await,
         [kedge, dir] => {
             let clock = Stopwatch::start();
             let kedge = PathBuf::from(kedge).canonicalize().with_context(|| format!("no kedge binary at {kedge}"))?;

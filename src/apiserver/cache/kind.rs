@@ -63,7 +63,7 @@ pub struct Snapshot {
 }
 
 impl Kind {
-    pub(super) fn new(prefix: String, form: Form) -> Kind {
+    pub(crate) fn new(prefix: String, form: Form) -> Kind {
         Kind { prefix, form, state: Mutex::default(), filling: tokio::sync::Mutex::default(), changed: watch::Sender::new(0) }
     }
 
@@ -81,12 +81,12 @@ impl Kind {
         &self.form
     }
 
-    pub(super) fn begin_filling(&self) {
+    pub(crate) fn begin_filling(&self) {
         self.state().phase = Phase::Filling(Vec::new());
     }
 
     /// Takes over what was read at `at` and the events that came meanwhile.
-    pub(super) fn finish_filling(&self, read: Vec<KeyValue>, at: u64) {
+    pub(crate) fn finish_filling(&self, read: Vec<KeyValue>, at: u64) {
         let items: BTreeMap<_, _> = read.iter().filter_map(|kv| self.entry(kv)).map(|e| (e.key.clone(), e)).collect();
         let mut state = self.state();
         let Phase::Filling(waiting) = std::mem::take(&mut state.phase) else { return };
@@ -101,12 +101,12 @@ impl Kind {
     }
 
     /// Forgets everything; watchers end and must list again.
-    pub(super) fn reset(&self) {
+    pub(crate) fn reset(&self) {
         *self.state() = State::default();
     }
 
     /// Applies the events of one revision.
-    pub(super) fn apply(&self, events: &[&Event]) {
+    pub(crate) fn apply(&self, events: &[&Event]) {
         let mut state = self.state();
         match &mut state.phase {
             Phase::Cold => return,
@@ -200,6 +200,16 @@ impl Kind {
         let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
         state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
         (Snapshot { items, newest }, rx)
+    }
+
+    /// Every change after `rv` until now, and the revision of the newest. `None`: too long ago, or the cache has begun anew.
+    pub fn changes_after(&self, rv: u64) -> Option<(Vec<Arc<Change>>, u64)> {
+        let state = self.state();
+        if rv < state.floor || rv > state.newest {
+            return None;
+        }
+        let start = state.ring.partition_point(|change| change.rv <= rv);
+        Some((state.ring.range(start..).cloned().collect(), state.newest))
     }
 
     /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago.
