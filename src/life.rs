@@ -16,6 +16,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// After the start, until what only starting needs is given back.
 const SETTLED: Duration = Duration::from_secs(8);
 
+/// Between two times that memory is given back which a burst took: the allocator does so only while it is asked for more.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
+
 /// Why a role did not begin, or ended by itself.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LifeError {
@@ -47,17 +50,7 @@ pub(crate) async fn live<E: From<LifeError>>(
         built.await?;
         notify("READY=1");
         info!(version = cli::VERSION, "{role} is up");
-        let ended = tokio::time::timeout(SETTLED, fatal.recv()).await;
-        let ended = match ended {
-            Ok(ended) => ended,
-            Err(_) => {
-                if let Err(err) = Group::blocking(base::sys::let_go_of_program_text).await.map_err(LifeError::from)? {
-                    debug!(err = %err, "the program's pages stay in memory");
-                }
-                fatal.recv().await
-            }
-        };
-        match ended {
+        match end_of_a_part(&mut fatal).await? {
             Some(fatal) => Err(LifeError::Fatal(fatal).into()),
             None => Ok(()),
         }
@@ -73,6 +66,23 @@ pub(crate) async fn live<E: From<LifeError>>(
         group.shutdown().await;
     }
     outcome
+}
+
+/// Waits for the end of a part; meanwhile the process takes no more memory than it uses.
+async fn end_of_a_part(fatal: &mut mpsc::Receiver<Fatal>) -> Result<Option<Fatal>, LifeError> {
+    if let Ok(ended) = tokio::time::timeout(SETTLED, fatal.recv()).await {
+        return Ok(ended);
+    }
+    if let Err(err) = Group::blocking(base::sys::let_go_of_program_text).await? {
+        debug!(err = %err, "the program's pages stay in memory");
+    }
+    loop {
+        Group::blocking(base::sys::give_back_free_memory).await?;
+        // Cancel safe: a report is received or stays in its channel.
+        if let Ok(ended) = tokio::time::timeout(GIVE_BACK_EVERY, fatal.recv()).await {
+            return Ok(ended);
+        }
+    }
 }
 
 /// Tells systemd, if it started us.
