@@ -34,11 +34,35 @@ pub struct Entry {
     pub rv: u64,
     /// JSON in the storage version, `metadata.resourceVersion` included.
     pub json: Bytes,
-    /// Labels, sorted by key.
-    pub labels: Box<[(Box<str>, Box<str>)]>,
-    /// Texts of the selectable fields, in the resource's order.
-    pub fields: Box<[Box<str>]>,
+    /// The selectable fields in the resource's order, then each label's key and value, sorted by key.
+    texts: Texts,
+    n_fields: usize,
     rv_at: usize,
+}
+
+/// Several texts in two pieces of memory: every object has a dozen, and most are shorter than what a piece of their own would cost.
+#[derive(Debug)]
+struct Texts {
+    all: Box<str>,
+    ends: Box<[u32]>,
+}
+
+impl Texts {
+    fn of<'t>(texts: impl Iterator<Item = &'t str>) -> Texts {
+        let (mut all, mut ends) = (String::new(), Vec::new());
+        for text in texts {
+            all.push_str(text);
+            // An object has less than 3 MiB.
+            ends.push(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        }
+        Texts { all: all.into(), ends: ends.into() }
+    }
+
+    fn get(&self, n: usize) -> Option<&str> {
+        let end = *self.ends.get(n)? as usize;
+        let start = n.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        self.all.get(start..end)
+    }
 }
 
 #[derive(Deserialize)]
@@ -74,12 +98,14 @@ impl Entry {
         json.extend_from_slice(digits.as_bytes());
         json.extend_from_slice(if metadata.trim_start_matches('{').trim_start().starts_with('}') { b"\"" } else { b"\"," });
         json.extend_from_slice(&stored[brace..]);
+        let (fields, labels) = (texts(stored, selectable)?, labels.labels.unwrap_or_default());
+        let of_labels = labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
         Ok(Entry {
             key: local_key.into(),
             rv,
             json: json.into(),
-            labels: labels.labels.unwrap_or_default().into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
-            fields: texts(stored, selectable)?,
+            texts: Texts::of(fields.iter().map(AsRef::as_ref).chain(of_labels)),
+            n_fields: fields.len(),
             rv_at: brace + RV_FIELD.len(),
         })
     }
@@ -111,8 +137,14 @@ impl Entry {
 
     /// The text of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
-        let at = self.labels.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
-        Some(&self.labels[at].1)
+        let mut keys = (self.n_fields..self.texts.ends.len()).step_by(2);
+        let at = keys.find(|at| self.texts.get(*at) == Some(key))?;
+        self.texts.get(at + 1)
+    }
+
+    /// The text of the selectable field at this place in the resource's order.
+    pub fn field(&self, at: usize) -> Option<&str> {
+        self.texts.get(at).filter(|_| at < self.n_fields)
     }
 }
 
@@ -227,15 +259,15 @@ impl<'de> Visitor<'de> for Fields<'_, '_> {
 mod tests {
     use super::*;
 
-    const POD: &[u8] = br#"{"data":{"metadata":{}},"metadata":{"labels":{"a":"1"},"name":"x","namespace":"n"},"spec":{"containers":[{}],"nodeName":"n1"},"status":{"phase":"Running"}}"#;
+    const POD: &[u8] = br#"{"data":{"metadata":{}},"metadata":{"labels":{"b":"","a":"1"},"name":"x","namespace":"n"},"spec":{"containers":[{}],"nodeName":"n1"},"status":{"phase":"Running"}}"#;
 
     #[test]
     fn the_version_goes_into_the_metadata_and_nowhere_else() {
         let selectable: Vec<Name> = vec!["spec.nodeName".into(), "status.phase".into(), "spec.hostNetwork".into(), "status.podIP".into()];
         let entry = Entry::build("n/x", POD, 7, &Form { selectable: selectable.into(), normal: None }).unwrap();
         assert_eq!(entry.value()["metadata"]["resourceVersion"], "7");
-        assert_eq!(entry.label("a"), Some("1"));
-        assert_eq!(entry.fields.iter().map(AsRef::as_ref).collect::<Vec<_>>(), ["n1", "Running", "false", ""]);
+        assert_eq!((entry.label("a"), entry.label("b"), entry.label("1")), (Some("1"), Some(""), None));
+        assert_eq!((0..5).map_while(|at| entry.field(at)).collect::<Vec<_>>(), ["n1", "Running", "false", ""]);
         let later: Value = serde_json::from_slice(&entry.json_at(1234)).unwrap();
         assert_eq!(later["metadata"]["resourceVersion"], "1234");
         assert_eq!(later["metadata"]["name"], "x");
@@ -245,7 +277,7 @@ mod tests {
     fn an_event_is_found_by_the_component_that_told_it() {
         let selectable: Vec<Name> = vec!["reportingComponent".into(), "source".into()];
         let form = Form { selectable: selectable.into(), normal: None };
-        let source = |event: &[u8]| Entry::build("n/x", event, 7, &form).unwrap().fields[1].to_string();
+        let source = |event: &[u8]| Entry::build("n/x", event, 7, &form).unwrap().field(1).unwrap().to_owned();
         assert_eq!(source(br#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"other"}"#), "kubelet");
         assert_eq!(source(br#"{"metadata":{},"source":{},"reportingComponent":"kubelet"}"#), "kubelet");
     }

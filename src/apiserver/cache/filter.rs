@@ -17,7 +17,7 @@ pub struct Filter {
     pub labels: Selector,
     /// By fields.
     pub fields: FieldSelector,
-    /// The resource's selectable fields: positions in [`Entry::fields`].
+    /// The resource's selectable fields: positions in [`Entry::field`].
     pub selectable: Arc<[Name]>,
 }
 
@@ -33,7 +33,7 @@ impl Filter {
                 "metadata.namespace" => entry.namespace().to_owned(),
                 other => {
                     let at = self.selectable.iter().position(|s| *s == other);
-                    at.and_then(|at| entry.fields.get(at)).map(|text| text.to_string()).unwrap_or_default()
+                    at.and_then(|at| entry.field(at)).unwrap_or_default().to_owned()
                 }
             });
         fields_match && (self.labels.is_empty() || self.labels.matches_with(&|key| entry.label(key)))
