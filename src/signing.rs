@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::time::Clock;
 use controllers::registry::Signer;
+use pki::authority::Start;
 use pki::csr::{self, Profile};
 use pki::leaf::Ca;
 use pki::server::Pki;
@@ -27,7 +28,7 @@ impl Signer for Keys {
         };
         let said = |err: pki::error::PkiError| Chain(&err).to_string();
         let der = csr::der_from_pem(request).map_err(said)?;
-        self.pki.authority(ca).sign_csr(&der, profile, life, self.clock.now()).map_err(said)
+        self.pki.authority(ca).sign_csr(&der, profile, life, Start::Backdated(self.clock.now())).map_err(said)
     }
 
     fn node_of(&self, request: &[u8]) -> Option<String> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::configuration::AdmissionConfiguration;
+use crate::admission::standard;
 
 /// What the arguments say, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub struct Arguments {
     pub front_proxy_names: Vec<String>,
     /// `api-audiences`, besides our own.
     pub api_audiences: Vec<String>,
+    /// `service-account-*`
+    pub accounts: Accounts,
     /// `enable-admission-plugins` and `disable-admission-plugins`
     pub plugins: (Vec<String>, Vec<String>),
     /// What `admission-control-config-file` says.
@@ -60,6 +63,19 @@ pub struct Arguments {
     pub tolerations_secs: (i64, i64),
     /// `tls-min-version` and `tls-cipher-suites`
     pub tls: pki::tls::Policy,
+}
+
+/// `service-account-*`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accounts {
+    /// `service-account-issuer`: the first signs, tokens of all are taken; empty: kedge's own.
+    pub issuers: Vec<String>,
+    /// `service-account-jwks-uri`; empty: this server's.
+    pub jwks_uri: String,
+    /// Inverse of `service-account-extend-token-expiration`.
+    pub as_short_as_asked: bool,
+    /// `service-account-max-token-expiration`, seconds.
+    pub life_secs_max: Option<i64>,
 }
 
 /// `oidc-*`
@@ -122,6 +138,7 @@ impl Default for Arguments {
             authorization_config: None,
             front_proxy_names: Vec::new(),
             api_audiences: Vec::new(),
+            accounts: Accounts::default(),
             plugins: (Vec::new(), Vec::new()),
             admission: AdmissionConfiguration::default(),
             audit: Audit {
@@ -243,12 +260,8 @@ const NOT_HERE: &[&str] = &[
     "requestheader-username-headers",
     "runtime-config-emulation-forward-compatible",
     "secure-port",
-    "service-account-extend-token-expiration",
-    "service-account-issuer",
-    "service-account-jwks-uri",
     "service-account-key-file",
     "service-account-lookup",
-    "service-account-max-token-expiration",
     "service-account-signing-endpoint",
     "service-account-signing-key-file",
     "service-cluster-ip-range",
@@ -333,6 +346,7 @@ impl Arguments {
             "runtime-config" => runtime_config(value)?,
             "tls-min-version" => self.tls.set_min_version(value)?,
             "tls-cipher-suites" => self.tls.set_suites(&list(value))?,
+            _ if name.starts_with("service-account-") && self.accounts.set(name, value)? => {}
             _ if name.starts_with("oidc-") => return self.oidc.set(name, value),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if name.starts_with("audit-") && self.audit.set(name, value)? => {}
@@ -348,6 +362,13 @@ impl Arguments {
         }
         if has("Webhook") != self.authorization_webhook.is_some() {
             return Err("--kube-apiserver-arg: authorization-mode=Webhook and authorization-webhook-config-file go together".to_owned());
+        }
+        for (plugin, configured) in
+            [("EventRateLimit", !self.admission.event_limits.is_empty()), ("ImagePolicyWebhook", self.admission.image_policy.is_some())]
+        {
+            if standard::runs(plugin, &self.plugins) && !configured {
+                return Err(format!("--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"));
+            }
         }
         let default = Arguments::default();
         if self.authorization_config.is_some() && self.authorization_modes != default.authorization_modes {
@@ -403,6 +424,37 @@ impl Oidc {
     }
 }
 
+impl Accounts {
+    /// False for a flag that is not among ours.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        match name {
+            // As upstream: a text with a colon must be a URL.
+            "service-account-issuer" if value.is_empty() || (value.contains(':') && !is_url(value)) => {
+                return Err(format!("service-account-issuer {value:?} contained a ':' but was not a valid URL"));
+            }
+            "service-account-issuer" => self.issuers.push(value.to_owned()),
+            "service-account-jwks-uri" if !value.starts_with("https://") => {
+                return Err(format!("service-account-jwks-uri requires https scheme, parsed as: {value}"));
+            }
+            "service-account-jwks-uri" => value.clone_into(&mut self.jwks_uri),
+            "service-account-extend-token-expiration" => self.as_short_as_asked = !switch(value)?,
+            "service-account-max-token-expiration" => {
+                let secs = i64::try_from(duration(value)?.as_secs()).unwrap_or(i64::MAX);
+                if !(3600..=1 << 32).contains(&secs) {
+                    return Err("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".to_owned());
+                }
+                self.life_secs_max = Some(secs);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some())
+}
+
 impl Audit {
     /// False for a flag that is not among ours.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
@@ -451,11 +503,8 @@ fn modes(value: &str) -> Result<Vec<String>, String> {
 /// Names of admission plugins, each of which must exist here.
 fn plugins(value: &str) -> Result<Vec<String>, String> {
     let names = list(value);
-    let known = crate::admission::standard::NAMES;
-    match names.iter().find(|name| !known.contains(&name.as_str())) {
-        Some(name) => Err(format!("admission plugin {name:?} is unknown: kedge has {}", known.join(", "))),
-        None => Ok(names),
-    }
+    names.iter().try_for_each(|name| standard::named(name))?;
+    Ok(names)
 }
 
 /// Which APIs are served: all of them, always. What asks for that is satisfied.
@@ -529,11 +578,25 @@ mod tests {
         assert!(parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: kube-apiserver knows this flag"));
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
         assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
+        assert!(parse(&["enable-admission-plugins=EventRateLimit"]).unwrap_err().contains("admission-control-config-file"));
+        assert!(parse(&["enable-admission-plugins=NamespaceExists"]).unwrap_err().contains("kedge does not"));
+        assert!(parse(&["enable-admission-plugins=NodeRestriction,AlwaysPullImages"]).is_ok());
         assert!(parse(&["disable-admission-plugins=Foo"]).unwrap_err().contains("\"Foo\" is unknown"));
         assert!(parse(&["tls-min-version=VersionTLS13", "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).is_ok());
         assert!(parse(&["tls-cipher-suites=TLS_ODD"]).unwrap_err().contains("TLS_ODD not supported"));
         assert!(parse(&["runtime-config=api/all=true,batch/v1=true"]).is_ok());
         assert!(parse(&["runtime-config=batch/v1=false"]).unwrap_err().contains("cannot be switched off"));
+        let accounts = parse(&[
+            "service-account-issuer=https://issuer.example.com",
+            "service-account-issuer=https://kubernetes.default.svc",
+            "service-account-extend-token-expiration=false",
+            "service-account-max-token-expiration=24h",
+        ]);
+        let accounts = accounts.unwrap().accounts;
+        assert_eq!((accounts.issuers.len(), accounts.as_short_as_asked, accounts.life_secs_max), (2, true, Some(86_400)));
+        assert!(parse(&["service-account-issuer=a:b c"]).unwrap_err().contains("not a valid URL"));
+        assert!(parse(&["service-account-max-token-expiration=10m"]).unwrap_err().contains("between 1 hour and 2^32"));
+        assert!(parse(&["service-account-signing-key-file=x"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["feature-gates=Odd=true"]).unwrap_err().contains("unrecognized feature gate: Odd"));
     }
 

@@ -12,7 +12,8 @@ use pki::jwt::{Signer, Verifier};
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 
-use crate::admission::standard::plugins;
+use crate::admission::image_policy::ImagePolicy;
+use crate::admission::standard::{self, plugins};
 use crate::admission::webhooks::Outside;
 use crate::arguments::Arguments;
 use crate::audit::auditor::{Auditor, Plan};
@@ -43,6 +44,7 @@ struct Settings {
     modes: Vec<configured::Mode>,
     audit: Option<Plan>,
     encryption: Option<Encryption>,
+    image_policy: Option<(ImagePolicy, Remote)>,
 }
 
 /// What guards are made from; [`Parts::new`] takes the keys out of a [`Pki`], so that what follows cannot fail.
@@ -51,7 +53,8 @@ pub struct Parts {
     request_header_ca: Bundle,
     signer: Signer,
     verifier: Verifier,
-    issuer: String,
+    /// Of service-account tokens: the first signs.
+    issuers: Vec<String>,
     jwks_uri: String,
     basic: Vec<BasicUser>,
     front_proxy: Identity,
@@ -68,7 +71,7 @@ impl Parts {
             request_header_ca: Bundle::from_pem(pki.authority(Ca::RequestHeader).bundle())?,
             signer: pki.signer()?,
             verifier: pki.verifier()?,
-            issuer: format!("https://kubernetes.default.svc.{}", pki.options().cluster_domain),
+            issuers: vec![format!("https://kubernetes.default.svc.{}", pki.options().cluster_domain)],
             jwks_uri: format!("{public_url}/openid/v1/jwks"),
             basic,
             settings: Settings::default(),
@@ -84,7 +87,18 @@ impl Parts {
     pub fn configured(mut self, arguments: &Arguments, encryption: Encryption) -> Result<Parts, String> {
         let flag = |name: &str, why: String| format!("{name}: {why}");
         let remote = |path: &PathBuf| Remote::read(path).map_err(|why| flag("authentication-token-webhook-config-file", why));
+        if !arguments.accounts.issuers.is_empty() {
+            self.issuers.clone_from(&arguments.accounts.issuers);
+        }
+        if !arguments.accounts.jwks_uri.is_empty() {
+            self.jwks_uri.clone_from(&arguments.accounts.jwks_uri);
+        }
+        let image_policy = |policy: &ImagePolicy| match Remote::read(&policy.kubeconfig) {
+            Ok(remote) => Ok((policy.clone(), remote)),
+            Err(why) => Err(flag("admission-control-config-file: ImagePolicyWebhook: kubeConfigFile", why)),
+        };
         self.settings = Settings {
+            image_policy: arguments.admission.image_policy.as_ref().map(image_policy).transpose()?,
             arguments: arguments.clone(),
             tokens: arguments.token_auth_file.as_deref().map(TokenFile::read).transpose().map_err(|why| flag("token-auth-file", why))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
@@ -99,8 +113,9 @@ impl Parts {
     /// The guards over what the server stores.
     pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
         let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
-        let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption } = self.settings;
-        let mut audiences = vec![self.issuer.clone(), "kedge".to_owned()];
+        let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption, image_policy } = self.settings;
+        let mut audiences = self.issuers.clone();
+        audiences.push("kedge".to_owned());
         audiences.extend(arguments.api_audiences.iter().cloned());
         let mut front_proxy_names = vec!["system:auth-proxy".to_owned()];
         front_proxy_names.extend(arguments.front_proxy_names.iter().cloned());
@@ -110,7 +125,7 @@ impl Parts {
             request_header_ca: self.request_header_ca,
             front_proxy_names,
             verifier: self.verifier.clone(),
-            issuer: self.issuer.clone(),
+            issuers: self.issuers.clone(),
             audiences: audiences.clone(),
             basic: self.basic,
         };
@@ -131,7 +146,9 @@ impl Parts {
         let issuer = Issuer {
             signer: self.signer,
             verifier: self.verifier,
-            issuer: self.issuer,
+            issuer: self.issuers.into_iter().next().unwrap_or_default(),
+            life_secs_max: arguments.accounts.life_secs_max,
+            stretches: !arguments.accounts.as_short_as_asked,
             jwks_uri: self.jwks_uri,
             audiences,
             clock: self.clock,
@@ -142,7 +159,7 @@ impl Parts {
         Guards {
             authenticator: chain,
             authorizer,
-            plugins: plugins(escalation, outside, &arguments),
+            plugins: plugins(standard::Parts { escalation, outside, arguments: &arguments, image_policy }),
             issuer: Arc::new(issuer),
             virtuals,
             connector,

@@ -24,6 +24,7 @@ mod endpoints;
 pub mod eviction;
 pub mod flow;
 pub mod guards;
+pub mod health;
 pub mod hooks;
 pub mod impersonate;
 pub mod info;

@@ -3,7 +3,6 @@
 use http::{Method, Response, StatusCode};
 use schema::discovery;
 use serde_json::{Value, json};
-use std::sync::PoisonError;
 use wire::Body;
 
 use crate::aggregate::merge;
@@ -13,7 +12,7 @@ use crate::pipeline::Exchange;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::verbs::page_not_found;
-use crate::{documents, respond};
+use crate::{documents, health, respond};
 
 /// The API level we speak.
 pub const MAJOR: &str = "1";
@@ -45,8 +44,8 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     match parts.as_slice() {
         [] => json_answer(x, &json!({ "paths": listed(x.server) })),
         ["version"] => json_answer(x, &version()),
-        ["healthz" | "livez" | "readyz", ..] => Ok(health(x, &parts)),
-        ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, slis(x.server))),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(x, &parts).await),
+        ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, health::slis(x.server).await)),
         ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
         [".well-known", "openid-configuration"] => json_answer(x, &x.server.guards.issuer.openid_configuration()),
         ["openid", "v1", "jwks"] => json_answer(x, &x.server.guards.issuer.jwks()),
@@ -159,28 +158,16 @@ fn listed(server: &ApiServer) -> Vec<String> {
         "/api",
         "/api/v1",
         "/apis",
-        "/healthz",
-        "/healthz/etcd",
-        "/healthz/log",
-        "/healthz/ping",
-        "/livez",
-        "/livez/etcd",
-        "/livez/log",
-        "/livez/ping",
         "/metrics",
         "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",
-        "/readyz",
-        "/readyz/etcd",
-        "/readyz/log",
-        "/readyz/ping",
-        "/readyz/poststarthook/bootstrap-objects",
         "/version",
     ]
     .map(str::to_owned)
     .to_vec();
+    paths.extend(health::paths());
     for group in server.catalogs.now().groups().iter().filter(|g| !g.name.is_empty()) {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|v| format!("/apis/{}/{v}", group.name)));
@@ -189,64 +176,10 @@ fn listed(server: &ApiServer) -> Vec<String> {
     paths
 }
 
-/// `/livez`, `/readyz`, `/healthz`, with `?verbose`, `?exclude=`, and each check under its own path.
-fn health(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
-    let which = parts[0];
-    let checks = checks(x.server, which);
-    if parts.len() > 1 {
-        let name = parts[1..].join("/");
-        return match checks.iter().find(|(check, _)| *check == name) {
-            Some((_, true)) => respond::text(StatusCode::OK, "ok"),
-            Some((_, false)) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, "internal server error: not ready\n"),
-            None => page_not_found(),
-        };
-    }
-    let excluded: Vec<&str> = x.query.all("exclude").collect();
-    let mut text = String::new();
-    let mut failed = Vec::new();
-    for (check, works) in &checks {
-        if excluded.contains(check) {
-            text.push_str(&format!("[+]{check} excluded: ok\n"));
-        } else if *works {
-            text.push_str(&format!("[+]{check} ok\n"));
-        } else {
-            text.push_str(&format!("[-]{check} failed: reason withheld\n"));
-            failed.push(*check);
-        }
-    }
-    if !failed.is_empty() {
-        return respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{text}{which} check failed\n"));
-    }
-    if x.query.get("verbose").is_some() {
-        return respond::text(StatusCode::OK, format!("{text}{which} check passed\n"));
-    }
-    respond::text(StatusCode::OK, "ok")
-}
-
-/// What `livez`, `readyz` and `healthz` look at, and whether it works.
-fn checks(server: &ApiServer, which: &str) -> Vec<(&'static str, bool)> {
-    let started = server.pending.read().unwrap_or_else(PoisonError::into_inner).is_empty();
-    let mut checks = vec![("ping", true), ("log", true), ("etcd", server.cache.seen() > 0)];
-    if which != "livez" {
-        checks.push(("poststarthook/bootstrap-objects", started));
-    }
-    checks
-}
-
-/// The checks as numbers, for those who measure service levels.
-fn slis(server: &ApiServer) -> String {
-    let mut text = "# HELP kubernetes_healthcheck Whether a health check succeeds.\n# TYPE kubernetes_healthcheck gauge\n".to_owned();
-    for which in ["healthz", "livez", "readyz"] {
-        for (name, works) in checks(server, which) {
-            text.push_str(&format!("kubernetes_healthcheck{{name=\"{name}\",type=\"{which}\"}} {}\n", u8::from(works)));
-        }
-    }
-    text
-}
-
 fn metrics(server: &ApiServer) -> String {
     let mut text = server.metrics.render(&server.cache.counts());
     text.push_str(&server.flow.render());
+    text.push_str(&merge::unavailable(server));
     text.push_str(&(server.config.more_metrics.0)());
     text
 }

@@ -21,7 +21,7 @@ use crate::audit::auditor::Record;
 use crate::audit::policy::Stage as AuditStage;
 use crate::authn::configuration::Anonymous;
 use crate::authz::Decision;
-use crate::metrics::Series;
+use crate::metrics::{Series, Verdict, verb_label};
 use crate::query::Query;
 use crate::serve::ApiServer;
 use crate::status::Status;
@@ -189,10 +189,14 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
         return Ok(());
     }
     match x.server.guards.authenticator.authenticate(&x.parts, &x.conn).await {
-        Ok(Some(user)) => x.attributes.user = Arc::new(user),
+        Ok(Some(user)) => {
+            x.server.metrics.judged(Verdict::KnownUser);
+            x.attributes.user = Arc::new(user);
+        }
         Ok(None) => x.attributes.user = Arc::new(UserInfo::anonymous()),
         Err(err) => {
             debug!(peer = %x.conn.peer, err = %err, "credentials refused");
+            x.server.metrics.judged(Verdict::UnknownUser);
             return Err(Status::unauthorized());
         }
     }
@@ -329,11 +333,15 @@ async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
 pub async fn require(server: &ApiServer, attributes: &Attributes) -> Result<(), Status> {
     match server.guards.authorizer.authorize(attributes).await {
         Decision::Allow { reason } => {
+            server.metrics.judged(Verdict::Allowed);
             attributes.trail.note("authorization.k8s.io/decision", "allow");
             attributes.trail.note("authorization.k8s.io/reason", &reason);
             Ok(())
         }
-        Decision::Deny { reason } | Decision::NoOpinion { reason } => Err(Status::access_denied(attributes, &reason)),
+        Decision::Deny { reason } | Decision::NoOpinion { reason } => {
+            server.metrics.judged(Verdict::Denied);
+            Err(Status::access_denied(attributes, &reason))
+        }
     }
 }
 
@@ -361,26 +369,28 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     let a = &x.attributes;
     let took = watch.elapsed();
     debug!(verb = %a.verb, path = %a.path, user = %a.user.name, code, took_ms = took.as_millis(), "request");
+    // Names a client makes up must not become series: only what was found is counted by name.
+    let found = code != 404 && code != 403;
+    x.server.metrics.answered(series(x, found), code, took, wire::body::len(response.body()));
+}
+
+/// What a request is counted under.
+pub fn series(x: &Exchange<'_>, found: bool) -> Series {
+    let a = &x.attributes;
     let scope = match (a.is_resource, a.name.is_empty(), a.namespace.is_empty()) {
         (false, ..) => "",
         (_, false, _) => "resource",
         (_, _, false) => "namespace",
         _ => "cluster",
     };
-    let mut series = Series {
-        verb: a.verb.to_ascii_uppercase(),
-        group: String::new(),
-        version: String::new(),
-        resource: String::new(),
-        subresource: String::new(),
+    let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
+    Series {
+        verb: verb_label(&a.verb, &a.subresource, crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch")),
+        dry_run: if x.query.all("dryRun").any(|value| value == "All") { "All" } else { "" },
+        group: named(&a.group),
+        version: named(&a.version),
+        resource: named(&a.resource),
+        subresource: named(&a.subresource),
         scope,
-    };
-    // Names a client makes up must not become series: only what was found is counted by name.
-    if a.is_resource && code != 404 && code != 403 {
-        series.group.clone_from(&a.group);
-        series.version.clone_from(&a.version);
-        series.resource.clone_from(&a.resource);
-        series.subresource.clone_from(&a.subresource);
     }
-    x.server.metrics.answered(series, code, took);
 }

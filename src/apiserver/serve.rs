@@ -29,6 +29,7 @@ use crate::crypt::rotate::Encryption;
 use crate::custom::catalogs::Catalogs;
 use crate::custom::conversion::Converter;
 use crate::flow::controller::Flow;
+use crate::health::Tally;
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
 use crate::services::ledger::Ledger;
@@ -134,6 +135,10 @@ pub struct ApiServer {
     pub(crate) usage: Histories,
     /// Names of start steps that are not done: `/readyz` says no until the list is empty.
     pub(crate) pending: RwLock<Vec<&'static str>>,
+    /// How often the checks of health were run.
+    pub(crate) health: Tally,
+    /// Its tasks; told to stop when the server is.
+    pub(crate) group: Group,
     /// Only one service is given addresses at a time.
     pub(crate) allocating: tokio::sync::Mutex<()>,
     /// Which service holds which address and port.
@@ -173,6 +178,8 @@ impl ApiServer {
             documents: Documents::default(),
             usage: Histories::default(),
             pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
+            health: Tally::default(),
+            group: group.clone(),
             allocating: tokio::sync::Mutex::default(),
             ledger: std::sync::Mutex::default(),
         });

@@ -21,7 +21,7 @@ pub struct Metric {
 enum Number {
     Counter(u64),
     Gauge(f64),
-    Histogram { counts: [u64; SECONDS.len()], total: u64, sum: f64 },
+    Histogram { bounds: &'static [f64], counts: Box<[u64]>, total: u64, sum: f64 },
 }
 
 struct Family {
@@ -77,18 +77,22 @@ pub fn set(metric: Metric, labels: &[(&str, &str)], value: f64) {
 
 /// Notes how long something took.
 pub fn observe(metric: Metric, labels: &[(&str, &str)], took: std::time::Duration) {
-    let secs = took.as_secs_f64();
+    observe_among(metric, labels, took.as_secs_f64(), &SECONDS);
+}
+
+/// Notes a value in a histogram with these upper bounds, the same at every call.
+pub fn observe_among(metric: Metric, labels: &[(&str, &str)], value: f64, bounds: &'static [f64]) {
     with(
         metric,
         labels,
-        || Number::Histogram { counts: [0; SECONDS.len()], total: 0, sum: 0.0 },
+        || Number::Histogram { bounds, counts: vec![0; bounds.len()].into(), total: 0, sum: 0.0 },
         |number| {
-            if let Number::Histogram { counts, total, sum } = number {
-                for (count, bound) in counts.iter_mut().zip(SECONDS) {
-                    *count += u64::from(secs <= bound);
+            if let Number::Histogram { bounds, counts, total, sum } = number {
+                for (count, bound) in counts.iter_mut().zip(*bounds) {
+                    *count += u64::from(value <= *bound);
                 }
                 *total += 1;
-                *sum += secs;
+                *sum += value;
             }
         },
     );
@@ -111,9 +115,9 @@ pub fn render() -> String {
             match number {
                 Number::Counter(n) => drop(writeln!(out, "{name}{braced} {n}")),
                 Number::Gauge(n) => drop(writeln!(out, "{name}{braced} {n}")),
-                Number::Histogram { counts, total, sum } => {
+                Number::Histogram { bounds, counts, total, sum } => {
                     let comma = if labels.is_empty() { "" } else { "," };
-                    for (count, bound) in counts.iter().zip(SECONDS) {
+                    for (count, bound) in counts.iter().zip(*bounds) {
                         let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
                     }
                     let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {total}");

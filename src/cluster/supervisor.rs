@@ -294,7 +294,7 @@ impl Supervisor {
     fn sign(&self, requests: [(Vec<u8>, Ca, Profile); 3]) -> Result<[String; 3], Refusal> {
         let now = self.config.clock.now();
         let sign = |(der, ca, profile): &(Vec<u8>, Ca, Profile)| {
-            let signed = self.config.pki.authority(*ca).sign_csr(der, *profile, None, now);
+            let signed = self.config.pki.authority(*ca).sign_csr(der, *profile, None, pki::authority::Start::Epoch(now));
             signed.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })
         };
         let [a, b, c] = &requests;

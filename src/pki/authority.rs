@@ -46,7 +46,7 @@ impl Authority {
         let subject = format!("{name}@{}", now.as_second());
         let refused = |source| PkiError::Issue { subject: subject.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
-        let mut params = params_for(&subject, &[], now, CA_LIFE);
+        let mut params = params_for(&subject, &[], Start::Epoch(now), CA_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::KeyEncipherment];
         let cert = params.self_signed(&key).map_err(refused)?;
@@ -117,7 +117,7 @@ impl Authority {
     pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, PkiError> {
         let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
-        let mut params = params_for(&spec.common_name, &spec.organizations, now, self.leaf_life);
+        let mut params = params_for(&spec.common_name, &spec.organizations, Start::Epoch(now), self.leaf_life);
         params.subject_alt_names = spec.san_types().map_err(refused)?;
         self.finish(&mut params, spec.usage);
         let cert = params.signed_by(&key, &self.issuer).map_err(refused)?;
@@ -140,10 +140,39 @@ impl Authority {
     }
 }
 
+/// When a certificate's life begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// In 1970; the end is counted from this time. Kedge's own: a machine that wakes up with its clock at zero must still be able to
+    /// talk to itself.
+    Epoch(Timestamp),
+    /// Five minutes before this time, as upstream's signers do for machines whose clocks differ.
+    Backdated(Timestamp),
+}
+
+/// How far upstream's signers date back, and the life up to which they take nothing off its end for that.
+const BACKDATE: Duration = Duration::from_secs(300);
+const SHORT_LIFE: Duration = Duration::from_secs(8 * 60 * 60);
+
+impl Start {
+    /// Seconds since 1970 of begin and end.
+    fn span(self, life: Duration) -> (Duration, Duration) {
+        let secs = |at: Timestamp| Duration::from_secs(u64::try_from(at.as_second()).unwrap_or(0));
+        match self {
+            Start::Backdated(now) if now.as_second() >= EARLIEST_SANE_SECS => {
+                let begin = secs(now).saturating_sub(BACKDATE);
+                (begin, if life < SHORT_LIFE { secs(now) + life } else { begin + life })
+            }
+            Start::Epoch(now) | Start::Backdated(now) => {
+                let from = u64::try_from(now.as_second().max(EARLIEST_SANE_SECS)).unwrap_or(0);
+                (Duration::ZERO, Duration::from_secs(from) + life)
+            }
+        }
+    }
+}
+
 /// Subject and life of a certificate.
-///
-/// It is valid from 1970 on: a machine that wakes up with its clock at zero must still be able to talk to itself.
-pub(crate) fn params_for(common_name: &str, organizations: &[String], now: Timestamp, life: Duration) -> CertificateParams {
+pub(crate) fn params_for(common_name: &str, organizations: &[String], start: Start, life: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     // One attribute of a type is all that rcgen can write; every name of ours has at most one organization.
@@ -153,8 +182,8 @@ pub(crate) fn params_for(common_name: &str, organizations: &[String], now: Times
     name.push(DnType::CommonName, common_name);
     params.distinguished_name = name;
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    let from = u64::try_from(now.as_second().max(EARLIEST_SANE_SECS)).unwrap_or(0);
-    params.not_before = epoch;
-    params.not_after = epoch + Duration::from_secs(from) + life;
+    let (begin, end) = start.span(life);
+    params.not_before = epoch + begin;
+    params.not_after = epoch + end;
     params
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rcgen::{CertificateSigningRequestParams, SanType};
+use rcgen::SubjectPublicKeyInfo;
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject as _;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-use crate::authority::{Authority, LEAF_LIFE, params_for};
+use crate::authority::{Authority, LEAF_LIFE, Start, params_for};
 use crate::error::PkiError;
-use crate::identity;
-use crate::leaf::Usage;
+use crate::leaf::{Usage, san_types};
+use crate::{identity, pem, resign};
 
 /// Upstream's built-in signers (`certificates.k8s.io`), by what they demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,10 @@ pub struct Request {
     pub sans: BTreeSet<String>,
     /// Names of other kinds (mail, URI) were asked for.
     pub other_sans: bool,
+    /// The whole subject, DER: it is signed as it was asked for, with attributes that nobody here knows.
+    subject: Vec<u8>,
+    /// The public key with its algorithm, DER.
+    key: Vec<u8>,
 }
 
 /// The DER of a request in PEM form.
@@ -52,15 +56,17 @@ pub fn parse(der: &[u8]) -> Result<Request, PkiError> {
     let refused = |why: &str| PkiError::malformed("certificate signing request", why);
     let (_, csr) = X509CertificationRequest::from_der(der).map_err(|err| refused(&err.to_string()))?;
     let subject = &csr.certification_request_info.subject;
-    // rcgen panics on an empty set, and writes one attribute of a type only: such names stop here.
-    if subject.iter().any(|rdn| rdn.iter().count() != 1) {
-        return Err(refused("a part of its subject holds no or several attributes"));
+    csr.verify_signature().map_err(|_| refused("it is not signed by its own key"))?;
+    if subject.iter().any(|rdn| rdn.iter().next().is_none()) {
+        return Err(refused("a part of its subject is empty"));
     }
     let mut request = Request {
         common_name: identity::attributes(subject, "2.5.4.3").into_iter().next_back().unwrap_or_default(),
         organizations: identity::attributes(subject, "2.5.4.10"),
         sans: BTreeSet::new(),
         other_sans: false,
+        subject: subject.as_raw().to_vec(),
+        key: csr.certification_request_info.subject_pki.raw.to_vec(),
     };
     for extension in csr.requested_extensions().into_iter().flatten() {
         if let ParsedExtension::SubjectAlternativeName(names) = extension {
@@ -99,25 +105,23 @@ pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
 }
 
 impl Authority {
-    /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority.
+    /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority's intermediates.
     ///
     /// Only the key, the subject and the names are taken from the request; uses and life are ours.
-    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, now: Timestamp) -> Result<String, PkiError> {
+    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, start: Start) -> Result<String, PkiError> {
         let request = parse(der)?;
         check(&request, profile)?;
-        if request.organizations.len() > 1 {
-            return Err(PkiError::Refused("more than one organization in the subject is not supported yet".to_owned()));
-        }
         let refused = |source| PkiError::Issue { subject: request.common_name.clone(), source };
-        let asked = CertificateSigningRequestParams::from_der(&der.into()).map_err(refused)?;
+        let key = SubjectPublicKeyInfo::from_der(&request.key).map_err(refused)?;
         let life = life.map_or(self.leaf_life(), |life| life.clamp(Duration::from_secs(600), LEAF_LIFE));
-        let mut params = params_for(&request.common_name, &request.organizations, now, life);
-        params.subject_alt_names =
-            asked.params.subject_alt_names.into_iter().filter(|san| matches!(san, SanType::DnsName(_) | SanType::IpAddress(_))).collect();
+        let mut params = params_for(&request.common_name, &[], start, life);
+        params.subject_alt_names = san_types(&request.sans).map_err(refused)?;
         self.finish(&mut params, if profile == Profile::KubeletServing { Usage::Server } else { Usage::Client });
-        let cert = params.signed_by(&asked.public_key, self.issuer()).map_err(refused)?;
+        let cert = params.signed_by(&key, self.issuer()).map_err(refused)?;
+        let cert = resign::with_subject(cert.der(), &request.subject, self.issuer().key())
+            .ok_or_else(|| PkiError::malformed("certificate", "it cannot be given its subject"))?;
         // As upstream, without the root: who trusts it has it.
-        Ok(format!("{}{}", cert.pem(), self.intermediates()))
+        Ok(format!("{}{}", pem::encode("CERTIFICATE", &cert), self.intermediates()))
     }
 }
 
@@ -125,7 +129,7 @@ impl Authority {
 pub fn create(spec: &crate::leaf::LeafSpec) -> Result<(String, Vec<u8>), PkiError> {
     let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
     let key = rcgen::KeyPair::generate().map_err(refused)?;
-    let mut params = params_for(&spec.common_name, &spec.organizations, Timestamp::UNIX_EPOCH, LEAF_LIFE);
+    let mut params = params_for(&spec.common_name, &spec.organizations, Start::Epoch(Timestamp::UNIX_EPOCH), LEAF_LIFE);
     params.subject_alt_names = spec.san_types().map_err(refused)?;
     let request = params.serialize_request(&key).map_err(refused)?;
     Ok((key.serialize_pem(), request.der().to_vec()))
@@ -148,7 +152,7 @@ mod tests {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();
         let (key, der) = create(&spec("system:node:n1", "system:nodes")).unwrap();
-        let cert = ca.sign_csr(&der, Profile::KubeletClient, None, now).unwrap();
+        let cert = ca.sign_csr(&der, Profile::KubeletClient, None, Start::Epoch(now)).unwrap();
         let pair = Pair::from_pem(&cert, &key).unwrap();
         Bundle::from_pem(ca.bundle()).unwrap().verify_client(pair.chain(), now).unwrap();
         let who = identity::parse(&pair.chain()[0]).unwrap();
@@ -160,7 +164,7 @@ mod tests {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();
         let sign =
-            |spec: &LeafSpec, profile| ca.sign_csr(&create(spec).unwrap().1, profile, None, now).map(drop).map_err(|e| e.to_string());
+            |spec: &LeafSpec, profile| ca.sign_csr(&create(spec).unwrap().1, profile, None, Start::Epoch(now)).map(drop).map_err(|e| e.to_string());
         assert!(sign(&spec("eve", "system:masters"), Profile::Client).unwrap_err().contains("system:masters"));
         assert!(sign(&spec("eve", "system:nodes"), Profile::KubeletClient).unwrap_err().contains("common name"));
         assert!(sign(&spec("system:node:n", "other"), Profile::KubeletServing).unwrap_err().contains("organization"));
@@ -170,13 +174,33 @@ mod tests {
     }
 
     #[test]
+    fn every_organization_is_signed_and_life_begins_five_minutes_ago() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let (key, der) = create(&spec("bob", "dev")).unwrap();
+        // Two more organizations, as Go writes them: all in one part of the name.
+        let pair = rcgen::KeyPair::from_pem(&key).unwrap();
+        let der = resign::tests::request_with_subject(&der, &resign::tests::subject("bob", &["dev", "ops", "qa"]), &pair);
+        let cert = ca.sign_csr(&der, Profile::Client, Some(Duration::from_secs(3600)), Start::Backdated(now)).unwrap();
+        let pair = Pair::from_pem(&cert, &key).unwrap();
+        Bundle::from_pem(ca.bundle()).unwrap().verify_client(pair.chain(), now).unwrap();
+        let who = identity::parse(&pair.chain()[0]).unwrap();
+        assert_eq!((who.common_name.as_str(), who.organizations), ("bob", vec!["dev".to_owned(), "ops".to_owned(), "qa".to_owned()]));
+        let times = (who.not_before.to_string(), who.not_after.to_string());
+        assert_eq!(times, ("2026-11-21T11:55:00Z".to_owned(), "2026-11-21T13:00:00Z".to_owned()));
+        let long = ca.sign_csr(&der, Profile::Client, None, Start::Backdated(now)).unwrap();
+        let long = identity::parse(&Pair::from_pem(&long, &key).unwrap().chain()[0]).unwrap();
+        assert_eq!(long.not_after.to_string(), "2027-11-21T11:55:00Z");
+    }
+
+    #[test]
     fn a_tampered_request_is_refused() {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();
         let (_, mut der) = create(&spec("bob", "dev")).unwrap();
         let at = der.windows(3).position(|w| w == b"bob").unwrap();
         der[at] = b'r';
-        assert!(ca.sign_csr(&der, Profile::Client, None, now).is_err());
+        assert!(ca.sign_csr(&der, Profile::Client, None, Start::Epoch(now)).is_err());
         assert!(parse(b"junk").is_err());
     }
 }

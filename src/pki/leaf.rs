@@ -33,12 +33,17 @@ pub struct LeafSpec {
 
 impl LeafSpec {
     pub(crate) fn san_types(&self) -> Result<Vec<SanType>, rcgen::Error> {
-        let san = |name: &String| match name.parse::<IpAddr>() {
-            Ok(ip) => Ok(SanType::IpAddress(ip)),
-            Err(_) => Ok(SanType::DnsName(name.as_str().try_into()?)),
-        };
-        self.sans.iter().map(san).collect()
+        san_types(&self.sans)
     }
+}
+
+/// Names and addresses as they stand in a certificate.
+pub(crate) fn san_types(sans: &BTreeSet<String>) -> Result<Vec<SanType>, rcgen::Error> {
+    let san = |name: &String| match name.parse::<IpAddr>() {
+        Ok(ip) => Ok(SanType::IpAddress(ip)),
+        Err(_) => Ok(SanType::DnsName(name.as_str().try_into()?)),
+    };
+    sans.iter().map(san).collect()
 }
 
 /// The authorities of a cluster.

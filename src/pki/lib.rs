@@ -16,6 +16,7 @@ pub mod leaf;
 pub mod node_key;
 pub mod pem;
 pub mod seal;
+mod resign;
 mod self_signed;
 pub mod server;
 pub mod tls;

@@ -31,6 +31,11 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
+/// How long a body is, if that is known before it is read.
+pub fn len(body: &Body) -> Option<u64> {
+    http_body::Body::size_hint(body).exact()
+}
+
 /// A body without bytes.
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()

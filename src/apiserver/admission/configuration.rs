@@ -5,6 +5,9 @@ use std::path::Path;
 use schema::read;
 use serde_json::Value;
 
+use super::event_rate_limit::Limit;
+use super::image_policy::ImagePolicy;
+use super::pod_node_selector::Selectors;
 use super::pod_security::configuration::PodSecurityConfiguration;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
@@ -14,6 +17,12 @@ const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1a
 pub struct AdmissionConfiguration {
     /// `PodSecurity`
     pub pod_security: PodSecurityConfiguration,
+    /// `EventRateLimit`
+    pub event_limits: Vec<Limit>,
+    /// `PodNodeSelector`
+    pub node_selectors: Selectors,
+    /// `ImagePolicyWebhook`
+    pub image_policy: Option<ImagePolicy>,
 }
 
 impl AdmissionConfiguration {
@@ -45,12 +54,16 @@ impl AdmissionConfiguration {
                 }
                 (None, None) => continue,
             };
+            let inside = format!("{at}.configuration");
             match read::text(plugin, "name") {
-                "PodSecurity" => out.pod_security = PodSecurityConfiguration::of(&configuration, &format!("{at}.configuration"))?,
-                other if super::standard::NAMES.contains(&other) => {
+                "PodSecurity" => out.pod_security = PodSecurityConfiguration::of(&configuration, &inside)?,
+                "EventRateLimit" => out.event_limits = Limit::all_of(&configuration, &inside)?,
+                "PodNodeSelector" => out.node_selectors = Selectors::of(&configuration, &inside)?,
+                "ImagePolicyWebhook" => out.image_policy = Some(ImagePolicy::of(&configuration, &inside)?),
+                other => {
+                    super::standard::named(other).map_err(|why| format!("{at}.name: {why}"))?;
                     return Err(format!("{at}: kedge's {other} has nothing to configure"));
                 }
-                other => return Err(format!("{at}.name: Invalid value: {other:?}: no such admission plugin")),
             }
         }
         Ok(out)
@@ -93,7 +106,18 @@ mod tests {
             parse("[{name: ResourceQuota, configuration: {}}]").unwrap_err(),
             "plugins[0]: kedge's ResourceQuota has nothing to configure"
         );
-        assert!(parse("[{name: EventRateLimit, configuration: {}}]").unwrap_err().contains("no such admission plugin"));
+        assert!(parse("[{name: Odd, configuration: {}}]").unwrap_err().contains("admission plugin \"Odd\" is unknown"));
+        let limits = |limits: &str| {
+            let head = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1, kind: Configuration";
+            parse(&format!("[{{name: EventRateLimit, configuration: {{{head}, limits: {limits}}}}}]"))
+        };
+        assert_eq!(limits("[{type: Server, qps: 5, burst: 9}]").unwrap().event_limits.len(), 1);
+        assert_eq!(limits("[]").unwrap_err(), "limits: Invalid value: null: must not be empty");
+        assert_eq!(limits("[{type: Server, qps: 0, burst: 9}]").unwrap_err(), "limits[0].qps: Invalid value: 0: must be positive");
+        assert!(limits("[{type: Pod, qps: 1, burst: 9}]").unwrap_err().starts_with("limits[0].type: Unsupported value: \"Pod\""));
+        let selectors = parse("[{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {ops: 'a=b,c'}}}]").unwrap_err();
+        assert_eq!(selectors, "plugins[0].configuration.podNodeSelectorPluginConfig.ops: invalid selector: [c]");
+        assert!(parse("[{name: ImagePolicyWebhook, configuration: {imagePolicy: {}}}]").unwrap_err().contains("kubeConfigFile: Required"));
         assert!(parse("[{name: PodSecurity, path: x}]").unwrap_err().contains("plugins[0].path: cannot read x"));
         assert!(parse("[{name: PodSecurity, configuration: {kind: X}}]").unwrap_err().contains("no kind \"X\" is registered"));
         assert!(parse("[{nam: x}]").unwrap_err().contains("unknown field \"plugins[0].nam\""));

@@ -1,19 +1,29 @@
 //! Admission: changing and judging an object between authorization and the store. One file per plugin.
 
 pub mod again;
+pub mod always;
+pub mod always_pull_images;
+pub mod anti_affinity;
 pub mod certificates;
 pub mod conditions;
 pub mod configuration;
 pub mod default_ingress_class;
 pub mod default_storage_class;
 pub mod default_toleration_seconds;
+pub mod deny_external_ips;
 pub mod escalation;
+pub mod event_rate_limit;
 pub mod expressions;
+pub mod extended_resource_toleration;
+pub mod image_policy;
 pub mod limit_ranger;
 pub mod matching;
 pub mod namespace_lifecycle;
 pub mod node_restriction;
+pub mod owner_references;
+pub mod pod_node_selector;
 pub mod pod_security;
+pub mod pod_topology_labels;
 pub mod policies;
 pub mod priority;
 pub mod resource_quota;

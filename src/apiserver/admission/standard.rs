@@ -3,15 +3,25 @@
 use std::sync::Arc;
 
 use super::Plugin;
+use super::always::{AlwaysAdmit, AlwaysDeny};
+use super::always_pull_images::AlwaysPullImages;
+use super::anti_affinity::LimitPodHardAntiAffinityTopology;
 use super::certificates::{Approval, Signing, SubjectRestriction};
 use super::default_ingress_class::DefaultIngressClass;
 use super::default_storage_class::DefaultStorageClass;
 use super::default_toleration_seconds::DefaultTolerationSeconds;
+use super::deny_external_ips::DenyServiceExternalIPs;
 use super::escalation::RbacEscalation;
+use super::event_rate_limit::EventRateLimit;
+use super::extended_resource_toleration::ExtendedResourceToleration;
+use super::image_policy::{ImagePolicy, ImagePolicyWebhook};
 use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::node_restriction::NodeRestriction;
+use super::owner_references::OwnerReferencesPermissionEnforcement;
+use super::pod_node_selector::PodNodeSelector;
 use super::pod_security::PodSecurity;
+use super::pod_topology_labels::PodTopologyLabels;
 use super::policies::mutating::MutatingAdmissionPolicies;
 use super::policies::validating::ValidatingAdmissionPolicies;
 use super::priority::Priority;
@@ -24,9 +34,10 @@ use super::volume_resize::PersistentVolumeClaimResize;
 use super::webhooks::{Mutating, Outside, Validating};
 use crate::arguments::Arguments;
 use crate::authz::escalation::Escalation;
+use crate::webhook::kubeconfig::Remote;
 
-/// The plugins that upstream's flags may name.
-pub const NAMES: &[&str] = &[
+/// The plugins that upstream's flags may name and that run unless they are switched off.
+const USUAL: &[&str] = &[
     "NamespaceLifecycle",
     "LimitRanger",
     "ServiceAccount",
@@ -43,6 +54,7 @@ pub const NAMES: &[&str] = &[
     "CertificateSigning",
     "CertificateSubjectRestriction",
     "DefaultIngressClass",
+    "PodTopologyLabels",
     "MutatingAdmissionPolicy",
     "MutatingAdmissionWebhook",
     "ValidatingAdmissionPolicy",
@@ -50,34 +62,103 @@ pub const NAMES: &[&str] = &[
     "ResourceQuota",
 ];
 
-/// Every plugin that is on by default upstream, in upstream's order; quota is the last to say yes.
-pub fn plugins(escalation: Escalation, outside: Outside, arguments: &Arguments) -> Vec<Arc<dyn Plugin>> {
+/// Those that run only where `enable-admission-plugins` names them.
+const OPTIONAL: &[&str] = &[
+    "AlwaysAdmit",
+    "AlwaysDeny",
+    "AlwaysPullImages",
+    "DenyServiceExternalIPs",
+    "EventRateLimit",
+    "ExtendedResourceToleration",
+    "ImagePolicyWebhook",
+    "LimitPodHardAntiAffinityTopology",
+    "OwnerReferencesPermissionEnforcement",
+    "PodNodeSelector",
+];
+
+/// Upstream's that are not here.
+const MISSING: &[&str] = &[
+    "ClusterTrustBundleAttest",
+    "NamespaceAutoProvision",
+    "NamespaceExists",
+    "NodeDeclaredFeatureValidator",
+    "PodTolerationRestriction",
+];
+
+/// Whether a flag may name this plugin.
+///
+/// Errors: a text that says what there is.
+pub fn named(name: &str) -> Result<(), String> {
+    if USUAL.contains(&name) || OPTIONAL.contains(&name) {
+        return Ok(());
+    }
+    let all = [USUAL, OPTIONAL].concat().join(", ");
+    Err(match MISSING.contains(&name) {
+        true => format!("kube-apiserver has an admission plugin {name}, kedge does not: it has {all}"),
+        false => format!("admission plugin {name:?} is unknown: kedge has {all}"),
+    })
+}
+
+/// Whether a plugin runs, by the names that flags enable and disable. What is no plugin of upstream's always does.
+pub fn runs(name: &str, (enabled, disabled): &(Vec<String>, Vec<String>)) -> bool {
+    let in_list = |list: &[String]| list.iter().any(|n| n == name);
+    in_list(enabled) || (!in_list(disabled) && !OPTIONAL.contains(&name))
+}
+
+/// What [`plugins`] are made from.
+pub struct Parts<'a> {
+    /// For roles and bindings.
+    pub escalation: Escalation,
+    /// The way to webhooks.
+    pub outside: Outside,
+    /// What flags say.
+    pub arguments: &'a Arguments,
+    /// The backend of `ImagePolicyWebhook`, where one is configured.
+    pub image_policy: Option<(ImagePolicy, Remote)>,
+}
+
+/// The plugins that run, in upstream's order; quota is the last to say yes.
+pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
+    let Parts { escalation, outside, arguments, image_policy } = parts;
     let authorizer = escalation.authorizer.clone();
-    let all: Vec<Arc<dyn Plugin>> = vec![
+    let image_policy = image_policy.map(|(policy, remote)| ImagePolicyWebhook::new(policy, remote, Arc::clone(&outside.webhooks)));
+    let mut all: Vec<Arc<dyn Plugin>> = vec![
+        Arc::new(AlwaysAdmit),
         Arc::new(NamespaceLifecycle),
+        Arc::new(LimitPodHardAntiAffinityTopology),
         Arc::new(LimitRanger),
         Arc::new(ServiceAccount { rng: outside.rng.clone() }),
         Arc::new(NodeRestriction),
         Arc::new(TaintNodesByCondition),
+        Arc::new(AlwaysPullImages),
+    ];
+    all.extend(image_policy.map(|plugin| Arc::new(plugin) as Arc<dyn Plugin>));
+    let rest: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(PodSecurity(arguments.admission.pod_security.clone())),
+        Arc::new(PodNodeSelector(arguments.admission.node_selectors.clone())),
         Arc::new(Priority),
         Arc::new(DefaultTolerationSeconds { secs: arguments.tolerations_secs }),
+        Arc::new(EventRateLimit::new(&arguments.admission.event_limits)),
+        Arc::new(ExtendedResourceToleration),
         Arc::new(DefaultStorageClass),
         Arc::new(StorageObjectInUseProtection),
+        Arc::new(OwnerReferencesPermissionEnforcement(authorizer.clone())),
         Arc::new(PersistentVolumeClaimResize),
         Arc::new(RuntimeClass),
         Arc::new(Approval(authorizer.clone())),
         Arc::new(Signing(authorizer.clone())),
         Arc::new(SubjectRestriction),
         Arc::new(DefaultIngressClass),
+        Arc::new(DenyServiceExternalIPs),
+        Arc::new(PodTopologyLabels),
         Arc::new(RbacEscalation(escalation)),
         Arc::new(MutatingAdmissionPolicies::new(authorizer.clone())),
         Arc::new(Mutating::new(outside.clone())),
         Arc::new(ValidatingAdmissionPolicies::new(authorizer)),
         Arc::new(Validating::new(outside)),
         Arc::new(ResourceQuota::default()),
+        Arc::new(AlwaysDeny),
     ];
-    let (enabled, disabled) = &arguments.plugins;
-    let stays = |name: &str| enabled.iter().any(|n| n == name) || !disabled.iter().any(|n| n == name);
-    all.into_iter().filter(|plugin| stays(plugin.name())).collect()
+    all.extend(rest);
+    all.into_iter().filter(|plugin| runs(plugin.name(), &arguments.plugins)).collect()
 }

@@ -208,3 +208,88 @@ async fn tolerations_are_added_once_and_only_where_missing() {
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
     assert_eq!(case(Operation::Update, "pods", "p", made.clone()).run(&plugin).await.unwrap(), made);
 }
+
+#[tokio::test]
+async fn the_plugins_that_must_be_enabled_do_as_upstreams() {
+    let pod = |spec: Value| case(Operation::Create, "pods", "p", json!({ "spec": spec }));
+    let made = pod(json!({"containers": [{"image": "a", "imagePullPolicy": "IfNotPresent"}]})).run(&always_pull_images::AlwaysPullImages);
+    assert_eq!(made.await.unwrap()["spec"]["containers"][0]["imagePullPolicy"], "Always");
+
+    let service = |ips: Value| case(Operation::Create, "services", "s", json!({ "spec": { "externalIPs": ips } }));
+    let text = "services \"s\" is forbidden: Use of external IPs is denied by admission control.";
+    assert_eq!(service(json!(["192.0.2.1"])).run(&deny_external_ips::DenyServiceExternalIPs).await.unwrap_err(), text);
+    service(json!([])).run(&deny_external_ips::DenyServiceExternalIPs).await.unwrap();
+    let kept = service(json!(["192.0.2.1"])).over(json!({"spec": {"externalIPs": ["192.0.2.1"]}}));
+    kept.run(&deny_external_ips::DenyServiceExternalIPs).await.unwrap();
+
+    let asks = json!({"containers": [{"resources": {"requests": {"example.com/gpu": "1", "cpu": "1", "kubernetes.io/x": "1"}}}]});
+    let made = pod(asks).run(&extended_resource_toleration::ExtendedResourceToleration).await.unwrap();
+    assert_eq!(made["spec"]["tolerations"], json!([{"key": "example.com/gpu", "operator": "Exists"}]));
+
+    let node = json!({"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "z", "other": "x"}}});
+    let mut binding = case(Operation::Create, "pods", "p", json!({"spec": {"nodeName": "n"}})).with("", "nodes", node);
+    binding.attributes.namespace = "default".into();
+    let made = binding.run(&pod_topology_labels::PodTopologyLabels).await.unwrap();
+    assert_eq!(made["metadata"]["labels"], json!({"topology.kubernetes.io/zone": "z"}));
+}
+
+#[tokio::test]
+async fn a_namespaces_node_selector_joins_its_pods_and_conflicts_are_refused() {
+    let config = json!({"podNodeSelectorPluginConfig": {"clusterDefaultNodeSelector": "disk=ssd", "default": "disk=ssd,team=a"}});
+    let plugin = pod_node_selector::PodNodeSelector(pod_node_selector::Selectors::of(&config, "").unwrap());
+    let pod = |selector: Value, annotation: Option<&str>| {
+        let mut namespace = namespace("Active");
+        if let Some(text) = annotation {
+            namespace["metadata"]["annotations"] = json!({"scheduler.alpha.kubernetes.io/node-selector": text});
+        }
+        case(Operation::Create, "pods", "p", json!({"spec": {"nodeSelector": selector}})).with("", "namespaces", namespace)
+    };
+    let made = pod(Value::Null, None).run(&plugin).await.unwrap();
+    assert_eq!(made["spec"]["nodeSelector"], json!({"disk": "ssd"}));
+    let made = pod(json!({"team": "a"}), Some("disk=ssd")).run(&plugin).await.unwrap();
+    assert_eq!(made["spec"]["nodeSelector"], json!({"disk": "ssd", "team": "a"}));
+    let text = pod(json!({"disk": "hdd"}), None).run(&plugin).await.unwrap_err();
+    assert_eq!(text, "pods \"p\" is forbidden: pod node label selector conflicts with its namespace node label selector");
+    let text = pod(json!({"team": "b"}), None).run(&plugin).await.unwrap_err();
+    assert_eq!(text, "pods \"p\" is forbidden: pod node label selector labels conflict with its namespace whitelist");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_beyond_the_rate_are_refused_until_time_has_passed() {
+    let config = json!({"apiVersion": "eventratelimit.admission.k8s.io/v1alpha1", "kind": "Configuration",
+        "limits": [{"type": "User", "qps": 1, "burst": 2}]});
+    let plugin = event_rate_limit::EventRateLimit::new(&event_rate_limit::Limit::all_of(&config, "").unwrap());
+    let event = || case(Operation::Create, "events", "e", json!({}));
+    event().run(&plugin).await.unwrap();
+    event().run(&plugin).await.unwrap();
+    let text = event().run(&plugin).await.unwrap_err();
+    assert_eq!(text, "Too many requests: Too many requests: limit reached on type User for key bob");
+    event().by("n1").run(&plugin).await.unwrap();
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    event().run(&plugin).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_owner_is_named_by_who_may_delete_the_object_and_blocked_by_who_may_finalize_the_owner() {
+    struct May(&'static [(&'static str, &'static str)]);
+    #[async_trait]
+    impl crate::authz::Authorizer for May {
+        async fn authorize(&self, a: &Attributes) -> crate::authz::Decision {
+            let reason = String::new();
+            match self.0.contains(&(a.verb.as_str(), a.resource_path().as_str())) {
+                true => crate::authz::Decision::Allow { reason },
+                false => crate::authz::Decision::NoOpinion { reason },
+            }
+        }
+    }
+    let owned = || {
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "blockOwnerDeletion": true});
+        case(Operation::Create, "pods", "p", json!({"metadata": {"ownerReferences": [owner]}}))
+    };
+    let plugin = |may| owner_references::OwnerReferencesPermissionEnforcement(std::sync::Arc::new(May(may)));
+    let text = owned().run(&plugin(&[])).await.unwrap_err();
+    assert_eq!(text, "pods \"p\" is forbidden: cannot set an ownerRef on a resource you can't delete: , <nil>");
+    let text = owned().run(&plugin(&[("delete", "pods")])).await.unwrap_err();
+    assert!(text.contains("refers to a resource you can't set finalizers on"), "{text}");
+    owned().run(&plugin(&[("delete", "pods"), ("update", "replicasets/finalizers")])).await.unwrap();
+}

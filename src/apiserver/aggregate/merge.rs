@@ -180,6 +180,17 @@ fn add(own: &mut Value, theirs: &Value, field: &str, wanted: impl Fn(&str) -> bo
     }
 }
 
+/// The backends that do not answer, for `/metrics`.
+pub fn unavailable(server: &ApiServer) -> String {
+    let name = "aggregator_unavailable_apiservice";
+    let mut text = format!("# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n");
+    for object in server.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object()) {
+        let gone = u8::from(!schema::read::condition_is_true(object, "Available"));
+        text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", schema::meta::name(object)));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

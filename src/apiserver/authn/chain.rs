@@ -31,8 +31,8 @@ pub struct Config {
     pub front_proxy_names: Vec<String>,
     /// Checks signatures of service-account tokens.
     pub verifier: Verifier,
-    /// `https://kubernetes.default.svc.<domain>`.
-    pub issuer: String,
+    /// Whose service-account tokens are taken: `https://kubernetes.default.svc.<domain>`.
+    pub issuers: Vec<String>,
     /// Audiences of the API server itself; the first is given to tokens that ask for none.
     pub audiences: Vec<String>,
     /// Users with a password, for joining machines.
@@ -66,7 +66,7 @@ pub struct Chain {
 impl Chain {
     /// Objects that tokens are bound to are read through `lookup`.
     pub fn new(config: Config, lookup: Arc<dyn Lookup>) -> Chain {
-        let accounts = ServiceAccounts::new(config.verifier, config.issuer, config.clock.clone(), lookup.clone());
+        let accounts = ServiceAccounts::new(config.verifier, config.issuers, config.clock.clone(), lookup.clone());
         let boot = BootstrapTokens::new(config.clock.clone(), lookup);
         Chain {
             certs: ClientCerts::new(config.client_ca, config.clock.clone()),

@@ -44,7 +44,7 @@ impl World {
             request_header_ca: bundle(Ca::RequestHeader),
             front_proxy_names: vec!["system:auth-proxy".to_owned()],
             verifier: self.pki.verifier().unwrap(),
-            issuer: ISSUER.to_owned(),
+            issuers: vec![ISSUER.to_owned()],
             audiences: vec![ISSUER.to_owned()],
             basic: vec![BasicUser {
                 name: "node".into(),
@@ -61,6 +61,8 @@ impl World {
             verifier: self.pki.verifier().unwrap(),
             issuer: ISSUER.to_owned(),
             jwks_uri: String::new(),
+            life_secs_max: None,
+            stretches: true,
             audiences: vec![ISSUER.to_owned()],
             clock: self.clock.clone(),
             rng: base::rng::Rng::from_seed(1),

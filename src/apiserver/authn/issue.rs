@@ -29,6 +29,10 @@ pub struct Issuer {
     pub verifier: Verifier,
     /// `https://kubernetes.default.svc.<domain>`.
     pub issuer: String,
+    /// What a token lives at most, whatever is asked for.
+    pub life_secs_max: Option<i64>,
+    /// Whether a pod's default token is good for longer than it asks.
+    pub stretches: bool,
     /// Where the keys are published, e.g. `https://192.0.2.7:6443/openid/v1/jwks`.
     pub jwks_uri: String,
     /// Audiences of the API server: for requests that name none.
@@ -53,7 +57,7 @@ impl TokenIssuer for Issuer {
     async fn issue(&self, account: &Value, mut request: Value, lookup: &dyn Lookup) -> Result<Value, Status> {
         let spec = &request["spec"];
         check_life(spec, meta::name(account))?;
-        let life = spec["expirationSeconds"].as_i64().unwrap_or(60 * 60);
+        let life = spec["expirationSeconds"].as_i64().unwrap_or(60 * 60).min(self.life_secs_max.unwrap_or(i64::MAX));
         let audiences: Vec<String> = match spec["audiences"].as_array().filter(|list| !list.is_empty()) {
             Some(list) => list.iter().filter_map(|aud| aud.as_str().map(str::to_owned)).collect(),
             None => self.audiences.clone(),
@@ -61,7 +65,7 @@ impl TokenIssuer for Issuer {
         let bound = bound_object(account, &spec["boundObjectRef"], lookup)?;
         let now = self.clock.now().as_second();
         // Only a pod's own default token is stretched, and only towards this server: other readers believe what they asked for.
-        let stretch = life == WARN_ONLY_LIFE_SECS && bound.as_ref().is_some_and(|b| b.claim == "pod") && audiences == self.audiences;
+        let stretch = self.stretches && life == WARN_ONLY_LIFE_SECS && bound.as_ref().is_some_and(|b| b.claim == "pod") && audiences == self.audiences;
         let (until, warn_after) = if stretch { (now + EXTENDED_LIFE_SECS, Some(now + life)) } else { (now + life, None) };
         let claims = self.claims(account, &audiences, bound.as_ref(), (now, until, warn_after));
         let token = self.signer.sign(&claims).map_err(Status::internal)?;

@@ -25,7 +25,7 @@ const INVALIDATED: &str = "service account token has been invalidated";
 /// Authenticates service-account tokens.
 pub struct ServiceAccounts {
     verifier: Verifier,
-    issuer: String,
+    issuers: Vec<String>,
     clock: Clock,
     lookup: Arc<dyn Lookup>,
 }
@@ -46,9 +46,9 @@ pub fn split_user(user: &str) -> Option<(&str, &str)> {
 }
 
 impl ServiceAccounts {
-    /// Accepts tokens of `issuer` and the old ones in Secrets.
-    pub fn new(verifier: Verifier, issuer: String, clock: Clock, lookup: Arc<dyn Lookup>) -> ServiceAccounts {
-        ServiceAccounts { verifier, issuer, clock, lookup }
+    /// Accepts tokens of `issuers` and the old ones in Secrets.
+    pub fn new(verifier: Verifier, issuers: Vec<String>, clock: Clock, lookup: Arc<dyn Lookup>) -> ServiceAccounts {
+        ServiceAccounts { verifier, issuers, clock, lookup }
     }
 
     fn bound(&self, claims: &Value) -> Result<UserInfo, String> {
@@ -150,7 +150,7 @@ fn quoted(list: &[String]) -> String {
 impl TokenAuthenticator for ServiceAccounts {
     async fn token(&self, token: &str, accepted: &[String]) -> Result<Option<Authenticated>, AuthnError> {
         let issuer = unverified_claims(token).and_then(|claims| claims["iss"].as_str().map(str::to_owned));
-        if issuer.as_deref() != Some(&self.issuer) && issuer.as_deref() != Some(LEGACY_ISSUER) {
+        if !issuer.is_some_and(|issuer| issuer == LEGACY_ISSUER || self.issuers.contains(&issuer)) {
             return Ok(None);
         }
         let claims = self.verifier.verify(token).map_err(|err| AuthnError(err.to_string()))?;

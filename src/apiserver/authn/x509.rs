@@ -38,6 +38,7 @@ impl ClientCerts {
         if let Some((until, user)) = known.get(leaf.as_ref())
             && now < *until
         {
+            crate::metrics::certificate_seen(until.duration_since(now).as_secs_f64());
             return Ok(Some(user.clone()));
         }
         let seen = identity::parse(leaf).map_err(|err| AuthnError(err.to_string()))?;

@@ -159,12 +159,16 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
     let uid = meta::uid(&binding).to_owned();
     let annotations = meta::annotations(&binding).cloned().unwrap_or_default();
+    let labels = meta::labels(&binding).cloned().unwrap_or_default();
     let mut make = |old: Option<&Value>| {
         let mut pod = old.cloned().unwrap_or_default();
         check_bindable(&pod, &name, &uid)?;
         pod["spec"]["nodeName"] = json!(node);
         for (key, value) in &annotations {
             meta::set_annotation(&mut pod, key, value.as_str().unwrap_or_default());
+        }
+        for (key, value) in &labels {
+            meta::set_label(&mut pod, key, value.as_str().unwrap_or_default());
         }
         set_condition(&mut pod, "PodScheduled", &now);
         meta::set_resource_version(&mut pod, "");
@@ -231,6 +235,13 @@ async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let account = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
     let lookup = call.x.server.lookup();
     let issuer = std::sync::Arc::clone(&call.x.server.guards.issuer);
+    let asked = request["spec"]["expirationSeconds"].as_i64();
     let answer = issuer.issue(&account.value(), request, lookup.as_ref()).await?;
+    let given = answer["spec"]["expirationSeconds"].as_i64();
+    if let (Some(asked), Some(given)) = (asked, given)
+        && asked > given
+    {
+        call.x.warnings.push(format!("requested expiration of {asked} seconds shortened to {given} seconds"));
+    }
     present::object(call, StatusCode::CREATED, answer)
 }

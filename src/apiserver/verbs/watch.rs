@@ -82,7 +82,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         encode: present::watch_encoder(call),
         framing,
     };
-    let gauge = call.x.server.metrics.watch();
+    let gauge = call.x.server.metrics.watch(crate::pipeline::series(call.x, true));
     let stream = frames(cache, initial, past, live, options).inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;
     });

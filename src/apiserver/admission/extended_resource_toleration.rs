@@ -1,0 +1,45 @@
+//! Who asks for a device tolerates the taint that keeps others off the nodes that have it.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use super::{Operation, Plugin, Review};
+use crate::attributes::Attributes;
+use crate::status::Status;
+
+/// Upstream's `ExtendedResourceToleration`.
+pub struct ExtendedResourceToleration;
+
+#[async_trait]
+impl Plugin for ExtendedResourceToleration {
+    fn name(&self) -> &'static str {
+        "ExtendedResourceToleration"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
+        let spec = &mut review.object["spec"];
+        let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+        let asked = containers.flat_map(|container| container["resources"]["requests"].as_object().into_iter().flatten());
+        let names: BTreeSet<String> = asked.map(|(name, _)| name.clone()).filter(|name| is_extended(name)).collect();
+        for name in names {
+            let toleration = json!({ "key": name, "operator": "Exists" });
+            match spec["tolerations"].as_array_mut() {
+                Some(list) if list.contains(&toleration) => {}
+                Some(list) => list.push(toleration),
+                None => spec["tolerations"] = Value::Array(vec![toleration]),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `example.com/gpu`, but nothing of Kubernetes' own.
+fn is_extended(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io")) && !name.starts_with("requests.")
+}
