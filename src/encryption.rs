@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use apiserver::arguments::Arguments;
 use apiserver::crypt::config::Config;
+use apiserver::crypt::kms::Envelope;
 use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
 use base::files;
 use base::rng::Rng;
+use base::task::Group;
 use store::{RangeRequest, Storage};
 
 use crate::server::ServerError;
@@ -20,12 +22,13 @@ const SECRETS: &str = "/registry/core/secrets/";
 
 /// The store with its values sealed, and what rotates the keys. Secrets are sealed from the first start on.
 ///
-/// Errors: the configuration cannot be read or made.
+/// Errors: the configuration cannot be read or made, or a plugin that it names is not ready.
 pub(crate) async fn sealed(
     data_dir: &Path,
     arguments: &Arguments,
     store: Arc<dyn Storage>,
     rng: &Rng,
+    group: &Group,
 ) -> Result<(Encryption, Arc<dyn Storage>), ServerError> {
     let parse = |path: &Path, text: &str| {
         Config::parse(text).map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
@@ -49,7 +52,12 @@ pub(crate) async fn sealed(
             }
         },
     };
-    let seals = Arc::new(Seals::new(config, rng.clone()));
+    let mut plugins = Vec::new();
+    for settings in config.plugins() {
+        let started = Envelope::start(settings, rng.clone(), group).await;
+        plugins.push(started.map_err(|why| ServerError::Argument(format!("encryption configuration: {why}")))?);
+    }
+    let seals = Arc::new(Seals::new(config, rng.clone()).guarded_by(plugins));
     let encryption = Encryption { seals: Arc::clone(&seals), file, turn: tokio::sync::Mutex::default() };
     Ok((encryption, Arc::new(Sealed::new(store, seals))))
 }

@@ -317,8 +317,8 @@ impl Base {
         let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
-        let tls =
-            pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&pki.client_bundle()?))?;
+        let clients = pki.client_bundle()?.and(&plan.apiserver.client_ca_pem)?;
+        let tls = pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&clients))?;
         let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
         let mut listener = listener.map_err(|source| ServerError::Listen { addr, source })?;
         if let Some(store) = &datastore.embedded {
@@ -426,7 +426,7 @@ async fn api_server(
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
-    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng).await?;
+    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng, group).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
@@ -445,7 +445,7 @@ async fn api_server(
             let (pki, clock) = (Arc::clone(pki), clock.clone());
             apiserver::serve::MoreMetrics(Arc::new(move || certificates::metrics(&pki, &clock)))
         },
-        client_ca_pem: pki.authority(Ca::Client).bundle().to_owned(),
+        client_ca_pem: format!("{}{}", pki.authority(Ca::Client).bundle(), plan.apiserver.client_ca_pem),
         request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
         arguments: plan.apiserver.clone(),
         clock: clock.clone(),

@@ -2,11 +2,14 @@
 //!
 //! A flag that upstream knows and kedge does not obey is refused by its name, and so is one that nobody knows: none is ignored.
 
+mod absent;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::configuration::AdmissionConfiguration;
 use crate::admission::standard;
+use crate::arguments::absent::{FIXED, NOT_HERE};
 
 /// What the arguments say, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +18,8 @@ pub struct Arguments {
     pub token_auth_file: Option<PathBuf>,
     /// `anonymous-auth`; `None`: only health may be asked without credentials.
     pub anonymous_auth: Option<bool>,
+    /// What is in `client-ca-file`: authorities that vouch for users besides our own; empty: none.
+    pub client_ca_pem: String,
     /// `oidc-*`
     pub oidc: Oidc,
     /// `authentication-config`
@@ -126,6 +131,7 @@ impl Default for Arguments {
         Arguments {
             token_auth_file: None,
             anonymous_auth: None,
+            client_ca_pem: String::new(),
             oidc: Oidc { username_claim: "sub".into(), signing_algs: vec!["RS256".into()], ..Oidc::default() },
             authentication_config: None,
             token_webhook: None,
@@ -162,142 +168,6 @@ impl Default for Arguments {
     }
 }
 
-/// Flags of upstream's v1.36 that kedge decides itself or has no part for.
-const NOT_HERE: &[&str] = &[
-    "admission-control",
-    "advertise-address",
-    "aggregator-reject-forwarding-redirect",
-    "allow-metric-labels",
-    "allow-metric-labels-manifest",
-    "allow-privileged",
-    "apiserver-count",
-    "audit-log-batch-buffer-size",
-    "audit-log-batch-max-size",
-    "audit-log-batch-max-wait",
-    "audit-log-batch-throttle-burst",
-    "audit-log-batch-throttle-enable",
-    "audit-log-batch-throttle-qps",
-    "audit-log-compress",
-    "audit-log-mode",
-    "audit-log-truncate-enabled",
-    "audit-log-truncate-max-batch-size",
-    "audit-log-truncate-max-event-size",
-    "audit-log-version",
-    "audit-webhook-batch-buffer-size",
-    "audit-webhook-batch-throttle-burst",
-    "audit-webhook-batch-throttle-enable",
-    "audit-webhook-batch-throttle-qps",
-    "audit-webhook-initial-backoff",
-    "audit-webhook-mode",
-    "audit-webhook-truncate-enabled",
-    "audit-webhook-truncate-max-batch-size",
-    "audit-webhook-truncate-max-event-size",
-    "audit-webhook-version",
-    "authorization-webhook-version",
-    "bind-address",
-    "cert-dir",
-    "client-ca-file",
-    "contention-profiling",
-    "coordinated-leadership-lease-duration",
-    "coordinated-leadership-renew-deadline",
-    "coordinated-leadership-retry-period",
-    "cors-allowed-origins",
-    "debug-socket-path",
-    "default-watch-cache-size",
-    "delete-collection-workers",
-    "disable-http2-serving",
-    "disabled-metrics",
-    "egress-selector-config-file",
-    "emulated-version",
-    "emulation-forward-compatible",
-    "enable-garbage-collector",
-    "enable-logs-handler",
-    "encryption-provider-config-automatic-reload",
-    "endpoint-reconciler-type",
-    "etcd-cafile",
-    "etcd-certfile",
-    "etcd-compaction-interval",
-    "etcd-count-metric-poll-period",
-    "etcd-db-metric-poll-interval",
-    "etcd-healthcheck-timeout",
-    "etcd-keyfile",
-    "etcd-prefix",
-    "etcd-readycheck-timeout",
-    "etcd-servers",
-    "etcd-servers-overrides",
-    "external-hostname",
-    "goaway-chance",
-    "http2-max-streams-per-connection",
-    "kubelet-certificate-authority",
-    "kubelet-client-certificate",
-    "kubelet-client-key",
-    "kubelet-port",
-    "kubelet-preferred-address-types",
-    "kubelet-read-only-port",
-    "kubelet-timeout",
-    "kubernetes-service-node-port",
-    "lease-reuse-duration-seconds",
-    "livez-grace-period",
-    "log-flush-frequency",
-    "log-json-info-buffer-size",
-    "log-json-split-stream",
-    "log-text-info-buffer-size",
-    "log-text-split-stream",
-    "logging-format",
-    "max-connection-bytes-per-sec",
-    "min-compatibility-version",
-    "peer-advertise-ip",
-    "peer-advertise-port",
-    "peer-ca-file",
-    "permit-address-sharing",
-    "permit-port-sharing",
-    "proxy-client-cert-file",
-    "proxy-client-key-file",
-    "requestheader-client-ca-file",
-    "requestheader-extra-headers-prefix",
-    "requestheader-group-headers",
-    "requestheader-uid-headers",
-    "requestheader-username-headers",
-    "runtime-config-emulation-forward-compatible",
-    "secure-port",
-    "service-account-key-file",
-    "service-account-lookup",
-    "service-account-signing-endpoint",
-    "service-account-signing-key-file",
-    "service-cluster-ip-range",
-    "service-node-port-range",
-    "show-hidden-metrics-for-version",
-    "shutdown-delay-duration",
-    "shutdown-send-retry-after",
-    "shutdown-watch-termination-grace-period",
-    "storage-backend",
-    "storage-initialization-timeout",
-    "storage-media-type",
-    "strict-transport-security-directives",
-    "tls-cert-file",
-    "tls-curve-preferences",
-    "tls-private-key-file",
-    "tls-sni-cert-key",
-    "tracing-config-file",
-    "v",
-    "vmodule",
-    "watch-cache",
-    "watch-cache-sizes",
-];
-
-/// Flags with the one value that is true here anyway.
-const FIXED: &[(&str, &str)] = &[
-    ("enable-aggregator-routing", "true"),
-    ("enable-bootstrap-token-auth", "true"),
-    ("profiling", "false"),
-    ("allow-privileged", "true"),
-    ("audit-log-format", "json"),
-    ("audit-log-mode", "blocking"),
-    ("authorization-webhook-version", "v1"),
-    ("service-account-lookup", "true"),
-    ("storage-backend", "etcd3"),
-];
-
 impl Arguments {
     /// Reads `name=value` texts, with or without dashes; a later one of the same name wins, lists excepted.
     ///
@@ -318,6 +188,7 @@ impl Arguments {
         match name {
             "token-auth-file" => self.token_auth_file = file()?,
             "anonymous-auth" => self.anonymous_auth = Some(switch(value)?),
+            "client-ca-file" => self.client_ca_pem = authorities(value)?,
             "authentication-config" => self.authentication_config = file()?,
             "authentication-token-webhook-config-file" => self.token_webhook = file()?,
             "authentication-token-webhook-version" => self.token_webhook_version = one_of(value, &["v1", "v1beta1"])?,
@@ -367,7 +238,9 @@ impl Arguments {
             [("EventRateLimit", !self.admission.event_limits.is_empty()), ("ImagePolicyWebhook", self.admission.image_policy.is_some())]
         {
             if standard::runs(plugin, &self.plugins) && !configured {
-                return Err(format!("--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"));
+                return Err(format!(
+                    "--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"
+                ));
             }
         }
         let default = Arguments::default();
@@ -482,6 +355,15 @@ fn switch(value: &str) -> Result<bool, String> {
         "true" | "1" | "t" => Ok(true),
         "false" | "0" | "f" => Ok(false),
         _ => Err(format!("{value:?} is not true or false")),
+    }
+}
+
+/// The text of a file of certificates.
+fn authorities(path: &str) -> Result<String, String> {
+    let text = std::fs::read_to_string(path).map_err(|err| format!("cannot read {path}: {err}"))?;
+    match pki::bundle::Bundle::from_pem(&text) {
+        Ok(_) => Ok(text),
+        Err(err) => Err(format!("{path}: {}", base::chain::Chain(&err))),
     }
 }
 

@@ -93,6 +93,8 @@ impl Parts {
         if !arguments.accounts.jwks_uri.is_empty() {
             self.jwks_uri.clone_from(&arguments.accounts.jwks_uri);
         }
+        let own = |err: PkiError| flag("client-ca-file", base::chain::Chain(&err).to_string());
+        self.client_ca = self.client_ca.and(&arguments.client_ca_pem).map_err(own)?;
         let image_policy = |policy: &ImagePolicy| match Remote::read(&policy.kubeconfig) {
             Ok(remote) => Ok((policy.clone(), remote)),
             Err(why) => Err(flag("admission-control-config-file: ImagePolicyWebhook: kubeConfigFile", why)),

@@ -22,6 +22,9 @@ const STORE_ANSWER: Duration = Duration::from_secs(2);
 /// The three that are asked.
 pub const PAGES: [&str; 3] = ["healthz", "livez", "readyz"];
 
+/// There where plugins guard keys.
+const PLUGINS: &str = "kms-providers";
+
 /// What upstream runs once its port is open, in its order.
 const HOOKS: &[&str] = &[
     "poststarthook/start-apiserver-admission-initializer",
@@ -79,6 +82,8 @@ struct Facts {
     /// The store answers, with a majority of its members.
     store: bool,
     started: bool,
+    /// Whether the plugins that guard keys are well; `None` where there are none.
+    plugins: Option<bool>,
     stopping: bool,
 }
 
@@ -86,13 +91,15 @@ impl Facts {
     async fn of(server: &ApiServer) -> Facts {
         let asked = tokio::time::timeout(STORE_ANSWER, server.cache.storage().read_index()).await;
         let started = server.pending.read().unwrap_or_else(PoisonError::into_inner).is_empty();
-        Facts { store: matches!(asked, Ok(Ok(_))), started, stopping: server.group.token().is_cancelled() }
+        let plugins = server.guards.encryption.as_ref().and_then(|encryption| encryption.seals.plugins_ready());
+        Facts { store: matches!(asked, Ok(Ok(_))), started, plugins, stopping: server.group.token().is_cancelled() }
     }
 
     fn hold(self, check: &str) -> bool {
         match check {
             "ping" | "log" => true,
             "etcd" | "etcd-readiness" => self.store,
+            PLUGINS => self.plugins != Some(false),
             "shutdown" => !self.stopping,
             _ => self.started,
         }
@@ -102,10 +109,11 @@ impl Facts {
 /// The checks of a page and whether they hold; each counts as run.
 async fn run(server: &ApiServer, page: &'static str) -> Vec<(&'static str, bool)> {
     let facts = Facts::of(server).await;
-    let checks: Vec<(&'static str, bool)> = names(page).map(|name| (name, facts.hold(name))).collect();
+    let all = names(page).chain([PLUGINS].into_iter().filter(|_| facts.plugins.is_some()));
+    let checks: Vec<(&'static str, bool)> = all.map(|name| (name, facts.hold(name))).collect();
     let mut tally = server.health.0.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, holds) in &checks {
-        tally.entry((page, name)).or_default()[usize::from(*holds)] += 1;
+        tally.entry((page, *name)).or_default()[usize::from(*holds)] += 1;
     }
     checks
 }
@@ -191,7 +199,7 @@ mod tests {
     #[test]
     fn only_readiness_asks_whether_the_server_stops() {
         assert!(names("readyz").any(|name| name == "shutdown") && !names("livez").any(|name| name == "shutdown"));
-        let facts = Facts { store: true, started: true, stopping: true };
+        let facts = Facts { store: true, started: true, plugins: None, stopping: true };
         assert!(names("livez").all(|name| facts.hold(name)) && !names("readyz").all(|name| facts.hold(name)));
         assert!(paths().any(|path| path == "/livez/poststarthook/rbac/bootstrap-roles"));
     }

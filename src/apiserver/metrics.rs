@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put side by side.
-const BUCKETS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
-];
+const BUCKETS: [f64; 23] =
+    [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
 /// Upper bounds in bytes of `apiserver_response_sizes`.
 const SIZES: [u32; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
@@ -18,8 +17,21 @@ const CERTIFICATE_LIFE: base::metrics::Metric = base::metrics::Metric {
     help: "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
 };
 const CERTIFICATE_LIFE_SECS: [f64; 15] = [
-    0.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0, 172_800.0, 345_600.0, 604_800.0, 2_592_000.0, 7_776_000.0, 15_552_000.0,
-    31_104_000.0, 62_208_000.0,
+    0.0,
+    1800.0,
+    3600.0,
+    7200.0,
+    21600.0,
+    43200.0,
+    86400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    62_208_000.0,
 ];
 
 /// A request came with a client certificate that is good for so long.
@@ -204,7 +216,7 @@ impl Metrics {
         }
         out.push_str("# HELP apiserver_resource_objects Objects in the watch cache.\n# TYPE apiserver_resource_objects gauge\n");
         for (resource, count) in objects {
-            let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+            let (resource, group) = resource.split_once('.').unwrap_or((resource.as_str(), ""));
             let _ok = writeln!(out, "apiserver_resource_objects{{group=\"{group}\",resource=\"{resource}\"}} {count}");
         }
         let version = crate::paths::GIT_VERSION;

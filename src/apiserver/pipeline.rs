@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::time::Stopwatch;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER, WARNING};
+use http::header::{CACHE_CONTROL, HeaderValue, WARNING};
 use http::{HeaderName, Request, Response};
 use http_body_util::BodyExt as _;
 use schema::catalog::Catalog;
@@ -363,9 +363,6 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
             headers.append(WARNING, value);
         }
     }
-    if code == 429 && !headers.contains_key(RETRY_AFTER) {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    }
     let a = &x.attributes;
     let took = watch.elapsed();
     debug!(verb = %a.verb, path = %a.path, user = %a.user.name, code, took_ms = took.as_millis(), "request");
@@ -383,9 +380,10 @@ pub fn series(x: &Exchange<'_>, found: bool) -> Series {
         (_, _, false) => "namespace",
         _ => "cluster",
     };
+    let applies = a.verb == "patch" && crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch");
     let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
     Series {
-        verb: verb_label(&a.verb, &a.subresource, crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch")),
+        verb: verb_label(&a.verb, &a.subresource, applies),
         dry_run: if x.query.all("dryRun").any(|value| value == "All") { "All" } else { "" },
         group: named(&a.group),
         version: named(&a.version),

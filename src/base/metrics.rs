@@ -100,8 +100,13 @@ pub fn observe_among(metric: Metric, labels: &[(&str, &str)], value: f64, bounds
 
 /// All of them, in Prometheus' text form.
 pub fn render() -> String {
+    render_those("")
+}
+
+/// Those whose names begin so.
+pub fn render_those(prefix: &str) -> String {
     let mut out = String::new();
-    for (name, family) in families().iter() {
+    for (name, family) in families().iter().filter(|(name, _)| name.starts_with(prefix)) {
         let kind = match family.series.values().next() {
             Some(Number::Counter(_)) => "counter",
             Some(Number::Gauge(_)) => "gauge",
@@ -140,7 +145,8 @@ mod tests {
         count(Metric { name: "test_things_total", help: "Things." }, &[("name", "a\"b")], 2);
         set(Metric { name: "test_depth", help: "Depth." }, &[], 3.0);
         observe(Metric { name: "test_took_seconds", help: "Took." }, &[("x", "y")], Duration::from_millis(2));
-        let text = render();
+        let text = render_those("test_");
+        assert!(!render_those("test_d").contains("test_things_total"));
         assert!(text.contains("# TYPE test_things_total counter\ntest_things_total{name=\"a\\\"b\"} 2\n"), "{text}");
         assert!(text.contains("test_depth 3\n"));
         assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"0.001\"} 0\n"));

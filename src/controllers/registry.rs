@@ -67,7 +67,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     disruption::start(&context);
     quota::start(&context);
     hpa::start(&context, config.settings.autoscaler);
-    certificates::start(&context, Arc::clone(&config.signer));
+    certificates::start(&context, Arc::clone(&config.signer), config.settings.signing_life);
     secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
     volume::start(&context, config.local_path.clone());
     garbage::start(&context);

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// A year: the longest life that the signers give.
+const SIGNING_LIFE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// What may be chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -10,6 +13,8 @@ pub struct Settings {
     pub node_grace: Duration,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
     pub ended_pods_max: usize,
+    /// `cluster-signing-duration`: what the signers of certificate requests give at most, and without a wish; a year where nothing is said.
+    pub signing_life: Option<Duration>,
     /// `horizontal-pod-autoscaler-*`
     pub autoscaler: Autoscaler,
 }
@@ -38,7 +43,7 @@ impl Default for Autoscaler {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { node_grace: Duration::from_secs(50), ended_pods_max: 12500, autoscaler: Autoscaler::default() }
+        Settings { node_grace: Duration::from_secs(50), ended_pods_max: 12500, signing_life: None, autoscaler: Autoscaler::default() }
     }
 }
 
@@ -55,9 +60,17 @@ const FIXED: &[(&str, &str)] = &[
 
 /// Flags of upstream's v1.36 that kedge decides itself or has no part for.
 const NOT_HERE: &[&str] = &[
+    "attach-detach-reconcile-max-wait-unmount-duration",
     "attach-detach-reconcile-sync-period",
     "authentication-kubeconfig",
+    "authentication-skip-lookup",
+    "authentication-token-webhook-cache-ttl",
+    "authentication-tolerate-lookup-failure",
+    "authorization-always-allow-paths",
     "authorization-kubeconfig",
+    "authorization-webhook-cache-authorized-ttl",
+    "authorization-webhook-cache-unauthorized-ttl",
+    "cert-dir",
     "cidr-allocator-type",
     "client-ca-file",
     "cloud-config",
@@ -65,33 +78,101 @@ const NOT_HERE: &[&str] = &[
     "cluster-cidr",
     "cluster-name",
     "cluster-signing-cert-file",
-    "cluster-signing-duration",
     "cluster-signing-key-file",
+    "cluster-signing-kube-apiserver-client-cert-file",
+    "cluster-signing-kube-apiserver-client-key-file",
+    "cluster-signing-kubelet-client-cert-file",
+    "cluster-signing-kubelet-client-key-file",
+    "cluster-signing-kubelet-serving-cert-file",
+    "cluster-signing-kubelet-serving-key-file",
+    "cluster-signing-legacy-unknown-cert-file",
+    "cluster-signing-legacy-unknown-key-file",
+    "concurrent-cron-job-syncs",
+    "concurrent-daemonset-syncs",
     "concurrent-deployment-syncs",
+    "concurrent-device-taint-eviction-syncs",
     "concurrent-endpoint-syncs",
+    "concurrent-ephemeralvolume-syncs",
     "concurrent-gc-syncs",
+    "concurrent-horizontal-pod-autoscaler-syncs",
+    "concurrent-job-syncs",
     "concurrent-namespace-syncs",
+    "concurrent-node-syncs",
+    "concurrent-rc-syncs",
     "concurrent-replicaset-syncs",
+    "concurrent-resource-claim-syncs",
     "concurrent-resource-quota-syncs",
     "concurrent-service-endpoint-syncs",
+    "concurrent-service-syncs",
     "concurrent-serviceaccount-token-syncs",
     "concurrent-statefulset-syncs",
+    "concurrent-ttl-after-finished-syncs",
+    "concurrent-validating-admission-policy-status-syncs",
+    "contention-profiling",
+    "controller-start-interval",
+    "disable-attach-detach-reconcile-sync",
+    "disable-force-detach-on-timeout",
+    "disable-http2-serving",
+    "disabled-metrics",
+    "emulated-version",
     "enable-dynamic-provisioning",
     "enable-hostpath-provisioner",
+    "enable-leader-migration",
+    "endpoint-updates-batch-period",
+    "endpointslice-updates-batch-period",
+    "external-cloud-volume-plugin",
     "flex-volume-plugin-dir",
+    "http2-max-streams-per-connection",
     "kube-api-burst",
+    "kube-api-content-type",
     "kube-api-qps",
     "kubeconfig",
     "large-cluster-size-threshold",
     "leader-elect",
+    "leader-elect-lease-duration",
+    "leader-elect-renew-deadline",
+    "leader-elect-resource-lock",
+    "leader-elect-resource-name",
+    "leader-elect-resource-namespace",
+    "leader-elect-retry-period",
+    "leader-migration-config",
+    "legacy-service-account-token-clean-up-period",
+    "log-flush-frequency",
+    "log-json-info-buffer-size",
+    "log-json-split-stream",
+    "log-text-info-buffer-size",
+    "log-text-split-stream",
+    "logging-format",
     "master",
+    "max-endpoints-per-slice",
+    "min-compatibility-version",
     "min-resync-period",
+    "mirroring-concurrent-service-endpoint-syncs",
+    "mirroring-endpointslice-updates-batch-period",
+    "mirroring-max-endpoints-per-subset",
     "namespace-sync-period",
     "node-cidr-mask-size",
+    "node-cidr-mask-size-ipv4",
+    "node-cidr-mask-size-ipv6",
     "node-eviction-rate",
     "node-monitor-period",
     "node-startup-grace-period",
+    "node-sync-period",
+    "permit-address-sharing",
+    "permit-port-sharing",
+    "pv-recycler-increment-timeout-nfs",
+    "pv-recycler-minimum-timeout-hostpath",
+    "pv-recycler-minimum-timeout-nfs",
+    "pv-recycler-pod-template-filepath-hostpath",
+    "pv-recycler-pod-template-filepath-nfs",
+    "pv-recycler-timeout-increment-hostpath",
     "pvclaimbinder-sync-period",
+    "requestheader-allowed-names",
+    "requestheader-client-ca-file",
+    "requestheader-extra-headers-prefix",
+    "requestheader-group-headers",
+    "requestheader-uid-headers",
+    "requestheader-username-headers",
     "resource-quota-sync-period",
     "root-ca-file",
     "route-reconciliation-period",
@@ -99,10 +180,12 @@ const NOT_HERE: &[&str] = &[
     "secure-port",
     "service-account-private-key-file",
     "service-cluster-ip-range",
+    "show-hidden-metrics-for-version",
     "tls-cert-file",
     "tls-cipher-suites",
     "tls-min-version",
     "tls-private-key-file",
+    "tls-sni-cert-key",
     "unhealthy-zone-threshold",
     "v",
     "vmodule",
@@ -136,6 +219,13 @@ impl Settings {
             "terminated-pod-gc-threshold" => {
                 let count: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
                 self.ended_pods_max = usize::try_from(count).unwrap_or(0);
+            }
+            "cluster-signing-duration" => {
+                let life = duration(value)?;
+                if life > SIGNING_LIFE_MAX {
+                    return Err(format!("{value:?} is too long: kedge signs for a year (8760h) at most"));
+                }
+                self.signing_life = Some(life);
             }
             "feature-gates" => return schema::gates::check(value),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
@@ -182,6 +272,9 @@ mod tests {
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-controller-manager-arg=nonsense: unknown flag");
         assert!(parse(&["leader-elect=true"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["node-monitor-grace-period=fast"]).is_err());
+        assert!(parse(&["concurrent-job-syncs=9"]).unwrap_err().contains("concurrent-job-syncs: kube-controller-manager knows this flag"));
+        assert_eq!(parse(&["cluster-signing-duration=24h"]).unwrap().signing_life, Some(Duration::from_secs(86_400)));
+        assert!(parse(&["cluster-signing-duration=87600h"]).unwrap_err().contains("a year"));
         let tuned = parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"]).unwrap();
         assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));
         assert!(parse(&["horizontal-pod-autoscaler-tolerance=-1"]).is_err());

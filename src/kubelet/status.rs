@@ -60,6 +60,7 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         facts.observed.sandbox().or(facts.observed.sandboxes.first()).map(|s| s.ips.clone()).unwrap_or_default()
     };
     let ips = if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
+    let whole = facts.pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()).filter(|_| !rejected);
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
         reason: facts.failure.map(|f| f.0.clone()),
@@ -71,6 +72,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         start_time: facts.before.start_time.clone().or_else(|| Some(Time(whole_secs(facts.now)))),
         qos_class: Some(cgroups::qos(facts.pod).name().to_owned()),
         observed_generation: facts.pod.metadata.generation,
+        allocated_resources: whole.and_then(|own| own.requests.clone()),
+        resources: whole.cloned(),
         init_container_statuses: (!init.is_empty() && !rejected).then_some(init),
         container_statuses: (!rejected).then_some(main),
         ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),

@@ -29,13 +29,26 @@ impl fmt::Debug for Bundle {
 impl Bundle {
     /// Every certificate of the PEM texts becomes a trusted authority.
     pub fn from_pems<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Bundle, PkiError> {
-        let mut roots = RootCertStore::empty();
         let mut certs = Vec::new();
         for text in texts {
-            for cert in pem::certificates(text.as_bytes())? {
-                certs.push(cert.clone());
-                roots.add(cert).map_err(|err| PkiError::malformed("certificate", err))?;
-            }
+            certs.extend(pem::certificates(text.as_bytes())?);
+        }
+        Bundle::from_certs(certs)
+    }
+
+    /// These authorities and those of a PEM text; an empty one adds none.
+    pub fn and(&self, text: &str) -> Result<Bundle, PkiError> {
+        let mut certs = self.certs.as_ref().clone();
+        if !text.trim().is_empty() {
+            certs.extend(pem::certificates(text.as_bytes())?);
+        }
+        Bundle::from_certs(certs)
+    }
+
+    fn from_certs(certs: Vec<CertificateDer<'static>>) -> Result<Bundle, PkiError> {
+        let mut roots = RootCertStore::empty();
+        for cert in &certs {
+            roots.add(cert.clone()).map_err(|err| PkiError::malformed("certificate", err))?;
         }
         let roots = Arc::new(roots);
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), tls::provider())

@@ -163,8 +163,9 @@ mod tests {
     fn nobody_gets_masters_or_a_name_that_is_no_node() {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();
-        let sign =
-            |spec: &LeafSpec, profile| ca.sign_csr(&create(spec).unwrap().1, profile, None, Start::Epoch(now)).map(drop).map_err(|e| e.to_string());
+        let sign = |spec: &LeafSpec, profile| {
+            ca.sign_csr(&create(spec).unwrap().1, profile, None, Start::Epoch(now)).map(drop).map_err(|e| e.to_string())
+        };
         assert!(sign(&spec("eve", "system:masters"), Profile::Client).unwrap_err().contains("system:masters"));
         assert!(sign(&spec("eve", "system:nodes"), Profile::KubeletClient).unwrap_err().contains("common name"));
         assert!(sign(&spec("system:node:n", "other"), Profile::KubeletServing).unwrap_err().contains("organization"));

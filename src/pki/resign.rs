@@ -81,9 +81,7 @@ pub(crate) mod tests {
 
     /// A name as Go writes it: every organization in one part.
     pub(crate) fn subject(common_name: &str, organizations: &[&str]) -> Vec<u8> {
-        let attribute = |kind: u8, value: &str| {
-            tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(0x0c, value.as_bytes())].concat())
-        };
+        let attribute = |kind: u8, value: &str| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(0x0c, value.as_bytes())].concat());
         let all: Vec<u8> = organizations.iter().flat_map(|name| attribute(10, name)).collect();
         tagged(0x30, &[tagged(0x31, &all), tagged(0x31, &attribute(3, common_name))].concat())
     }

@@ -16,6 +16,8 @@ use crypto_secretbox::XSalsa20Poly1305;
 const BLOCK: usize = 16;
 /// Bytes of GCM's nonce.
 const GCM_NONCE: usize = 12;
+/// Bytes that make one key of a seed another than the next.
+const DERIVATION: usize = 32;
 /// Bytes of secretbox's nonce.
 const BOX_NONCE: usize = 24;
 
@@ -129,6 +131,32 @@ impl Cipher {
     }
 }
 
+/// Seals with a key of its own, derived from `seed` (32 bytes): upstream's form for key management plugins, without a prefix.
+pub fn with_seed(seed: &[u8], context: &[u8], plain: &[u8], rng: &Rng) -> Option<Vec<u8>> {
+    let (mut derivation, mut nonce) = ([0; DERIVATION], [0; GCM_NONCE]);
+    rng.fill(&mut derivation);
+    rng.fill(&mut nonce);
+    let key = derived(seed, &derivation)?;
+    let text = key.encrypt(&nonce.into(), Payload { msg: plain, aad: context }).ok()?;
+    Some([derivation.as_slice(), &nonce, &text].concat())
+}
+
+/// What [`with_seed`] sealed. `None`: another seed, another place, or not whole.
+pub fn open_with_seed(seed: &[u8], context: &[u8], text: &[u8]) -> Option<Vec<u8>> {
+    let (derivation, text) = text.split_at_checked(DERIVATION)?;
+    let (nonce, text) = text.split_at_checked(GCM_NONCE)?;
+    let nonce = <[u8; GCM_NONCE]>::try_from(nonce).ok()?;
+    derived(seed, derivation)?.decrypt(&nonce.into(), Payload { msg: text, aad: context }).ok()
+}
+
+/// HKDF's second half, with SHA-256: the seed is as random as a key already.
+fn derived(seed: &[u8], derivation: &[u8]) -> Option<AesGcm<Aes256, U12>> {
+    let seed = ring::hkdf::Prk::new_less_safe(ring::hkdf::HKDF_SHA256, seed);
+    let mut key = [0; 32];
+    seed.expand(&[derivation], ring::hkdf::HKDF_SHA256).ok()?.fill(&mut key).ok()?;
+    AesGcm::<Aes256, U12>::new_from_slice(&key).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +180,17 @@ mod tests {
                 assert_ne!(cipher.open(&other, b"/registry/x", text).as_deref(), Some(&b"value"[..]));
             }
         }
+    }
+
+    #[test]
+    fn every_value_under_a_seed_has_a_key_of_its_own() {
+        let (seed, rng) = ([9; 32], Rng::from_seed(1));
+        let seal = || with_seed(&seed, b"/a", b"value", &rng).unwrap();
+        let (one, two) = (seal(), seal());
+        assert_ne!(one[..DERIVATION], two[..DERIVATION]);
+        assert_eq!(open_with_seed(&seed, b"/a", &one).unwrap(), b"value");
+        assert!(open_with_seed(&[8; 32], b"/a", &one).is_none() && open_with_seed(&seed, b"/b", &one).is_none());
+        assert!(open_with_seed(&seed, b"/a", &one[..40]).is_none());
     }
 
     #[test]

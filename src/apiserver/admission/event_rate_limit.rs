@@ -139,3 +139,22 @@ impl Plugin for EventRateLimit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_a_burst_fills_with_time_and_the_oldest_is_forgotten() {
+        let limit = Limit { kind: "User", qps: 2, burst: 2, buckets_max: 2 };
+        let (mut buckets, start) = (HashMap::new(), Instant::now());
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        let mut take = |key: &str, millis: u64| take(&limit, &mut buckets, key, at(millis));
+        assert!(take("a", 0) && take("a", 0) && !take("a", 0));
+        assert!(!take("a", 400) && take("a", 500) && !take("a", 600));
+        assert!(take("b", 700) && take("c", 800), "others have buckets of their own");
+        assert!(take("a", 900) && take("a", 900), "the oldest of three was forgotten");
+    }
+}

@@ -164,7 +164,11 @@ impl Plugin for ImagePolicyWebhook {
                     trail.note(&format!("imagepolicywebhook.image-policy.k8s.io/{key}"), value);
                 }
                 let why = if verdict.reason.is_empty() { String::new() } else { format!(": {}", verdict.reason) };
-                if verdict.allowed { Ok(()) } else { Err(review.forbidden(&format!("image policy webhook backend denied one or more images{why}"))) }
+                if verdict.allowed {
+                    Ok(())
+                } else {
+                    Err(review.forbidden(&format!("image policy webhook backend denied one or more images{why}")))
+                }
             }
             Err(why) => {
                 warn!(why, "error contacting webhook backend");

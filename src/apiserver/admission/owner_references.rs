@@ -26,7 +26,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let owners = |object: Option<&Value>| object.map(|o| schema::read::list(o, "metadata.ownerReferences").to_vec()).unwrap_or_default();
+        let owners =
+            |object: Option<&Value>| object.map(|o| schema::read::list(o, "metadata.ownerReferences").to_vec()).unwrap_or_default();
         let (now, before) = (owners(Some(review.object)), owners(review.old));
         if now == before {
             return Ok(());

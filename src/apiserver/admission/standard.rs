@@ -77,13 +77,8 @@ const OPTIONAL: &[&str] = &[
 ];
 
 /// Upstream's that are not here.
-const MISSING: &[&str] = &[
-    "ClusterTrustBundleAttest",
-    "NamespaceAutoProvision",
-    "NamespaceExists",
-    "NodeDeclaredFeatureValidator",
-    "PodTolerationRestriction",
-];
+const MISSING: &[&str] =
+    &["ClusterTrustBundleAttest", "NamespaceAutoProvision", "NamespaceExists", "NodeDeclaredFeatureValidator", "PodTolerationRestriction"];
 
 /// Whether a flag may name this plugin.
 ///

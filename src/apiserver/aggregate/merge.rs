@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use schema::discovery;
+use schema::{discovery, meta, read};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::registry::{ApiService, Known};
+use crate::lookup::Lookup as _;
 use crate::serve::ApiServer;
 use crate::user::UserInfo;
 
@@ -183,10 +184,12 @@ fn add(own: &mut Value, theirs: &Value, field: &str, wanted: impl Fn(&str) -> bo
 /// The backends that do not answer, for `/metrics`.
 pub fn unavailable(server: &ApiServer) -> String {
     let name = "aggregator_unavailable_apiservice";
-    let mut text = format!("# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n");
+    let mut text = format!(
+        "# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n"
+    );
     for object in server.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object()) {
-        let gone = u8::from(!schema::read::condition_is_true(object, "Available"));
-        text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", schema::meta::name(object)));
+        let gone = u8::from(!read::condition_is_true(object, "Available"));
+        text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", meta::name(object)));
     }
     text
 }

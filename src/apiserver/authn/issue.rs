@@ -65,7 +65,10 @@ impl TokenIssuer for Issuer {
         let bound = bound_object(account, &spec["boundObjectRef"], lookup)?;
         let now = self.clock.now().as_second();
         // Only a pod's own default token is stretched, and only towards this server: other readers believe what they asked for.
-        let stretch = self.stretches && life == WARN_ONLY_LIFE_SECS && bound.as_ref().is_some_and(|b| b.claim == "pod") && audiences == self.audiences;
+        let stretch = self.stretches
+            && life == WARN_ONLY_LIFE_SECS
+            && bound.as_ref().is_some_and(|b| b.claim == "pod")
+            && audiences == self.audiences;
         let (until, warn_after) = if stretch { (now + EXTENDED_LIFE_SECS, Some(now + life)) } else { (now + life, None) };
         let claims = self.claims(account, &audiences, bound.as_ref(), (now, until, warn_after));
         let token = self.signer.sign(&claims).map_err(Status::internal)?;

@@ -7,6 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use pki::seal::{Cipher, Key};
 use serde_json::{Value, json};
 
+use super::kms;
+
 /// One provider of a list: the first of the list writes, all of them read.
 #[derive(Clone)]
 pub enum Provider {
@@ -14,6 +16,8 @@ pub enum Provider {
     Identity,
     /// Sealed; the first key writes, all of them read.
     Sealed(Cipher, Vec<Key>),
+    /// Guarded by a plugin.
+    Kms(kms::Settings),
 }
 
 /// One element of `resources`.
@@ -51,7 +55,25 @@ impl Config {
         }
         let rules = value["resources"].as_array().filter(|r| !r.is_empty()).ok_or("resources: Required value")?;
         let rules = rules.iter().enumerate().map(|(at, rule)| rule_of(rule).map_err(|why| format!("resources[{at}]{why}")));
-        Ok(Config { rules: rules.collect::<Result<_, _>>()? })
+        let config = Config { rules: rules.collect::<Result<_, _>>()? };
+        let plugins = config.plugins();
+        match plugins.iter().enumerate().find(|(at, plugin)| plugins[..*at].iter().any(|p| p.name == plugin.name)) {
+            Some((_, twice)) => Err(format!("invalid KMS provider name {}, must be unique", twice.name)),
+            None => Ok(config),
+        }
+    }
+
+    /// The plugins that it names; the same one in several rules counts once.
+    pub fn plugins(&self) -> Vec<kms::Settings> {
+        let mut plugins: Vec<kms::Settings> = Vec::new();
+        for provider in self.rules.iter().flat_map(|rule| &rule.providers) {
+            if let Provider::Kms(plugin) = provider
+                && !plugins.contains(plugin)
+            {
+                plugins.push(plugin.clone());
+            }
+        }
+        plugins
     }
 
     /// For the file. Holds the keys.
@@ -63,6 +85,10 @@ impl Config {
                     keys.iter().map(|k| json!({ "name": k.name, "secret": STANDARD.encode(k.secret.expose()) })).collect();
                 json!({ cipher.name(): { "keys": keys } })
             }
+            Provider::Kms(plugin) => json!({ "kms": {
+                "apiVersion": "v2", "name": plugin.name, "endpoint": format!("unix://{}", plugin.socket.display()),
+                "timeout": format!("{}ms", plugin.timeout.as_millis()),
+            } }),
         };
         let rules: Vec<Value> = self
             .rules
@@ -86,7 +112,7 @@ impl Config {
 
     /// Whether anything is written sealed.
     pub fn is_enabled(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.providers.first(), Some(Provider::Sealed(..))))
+        self.rules.iter().any(|rule| matches!(rule.providers.first(), Some(Provider::Sealed(..) | Provider::Kms(_))))
     }
 }
 
@@ -120,7 +146,7 @@ fn provider_of(provider: &Value) -> Result<Provider, String> {
         "aescbc" => Cipher::AesCbc,
         "aesgcm" => Cipher::AesGcm,
         "secretbox" => Cipher::Secretbox,
-        "kms" => return Err(".kms: KMS plugins are not supported by kedge: use aescbc, aesgcm or secretbox".to_owned()),
+        "kms" => return plugin_of(settings).map(Provider::Kms).map_err(|why| format!(".kms{why}")),
         other => return Err(format!(": unknown provider {other:?}")),
     };
     let keys = settings["keys"].as_array().filter(|k| !k.is_empty()).ok_or_else(|| format!(".{name}.keys: Required value"))?;
@@ -142,6 +168,51 @@ fn provider_of(provider: &Value) -> Result<Provider, String> {
         Ok(Key { name: label.to_owned(), secret: Secret::new(secret) })
     };
     Ok(Provider::Sealed(cipher, keys.iter().enumerate().map(key).collect::<Result<_, String>>()?))
+}
+
+fn plugin_of(settings: &Value) -> Result<kms::Settings, String> {
+    let text = |field: &str| settings[field].as_str().unwrap_or_default();
+    match text("apiVersion") {
+        "v2" => {}
+        "" | "v1" => {
+            return Err(".apiVersion: KMSv1 is deprecated and off by default upstream, too: use a plugin that speaks v2".to_owned());
+        }
+        other => {
+            return Err(format!(".apiVersion: Invalid value: {other:?}: unsupported apiVersion for KMS provider, should be one of v1, v2"));
+        }
+    }
+    if !settings["cachesize"].is_null() {
+        return Err(".cachesize: Invalid value: cachesize is not supported in v2".to_owned());
+    }
+    let known = ["apiVersion", "name", "endpoint", "timeout", "cachesize"];
+    if let Some(stray) = settings.as_object().into_iter().flatten().map(|(field, _)| field).find(|field| !known.contains(&field.as_str())) {
+        return Err(format!(": unknown field {stray:?}"));
+    }
+    let name = text("name");
+    if name.is_empty() {
+        return Err(".name: Required value: provider name is required".to_owned());
+    }
+    if name.contains(':') {
+        return Err(format!(".name: Invalid value: {name:?}: invalid KMS provider name {name}, must not contain ':'"));
+    }
+    let endpoint = text("endpoint");
+    let socket = match endpoint.split_once("://") {
+        Some(("unix", path)) if !path.is_empty() => path,
+        _ if endpoint.is_empty() => return Err(".endpoint: Required value: endpoint is required".to_owned()),
+        _ => return Err(format!(".endpoint: Invalid value: {endpoint:?}: unsupported scheme for KMS provider, only unix is supported")),
+    };
+    let timeout = match text("timeout") {
+        "" => std::time::Duration::from_secs(3),
+        text => crate::arguments::duration(text).map_err(|why| format!(".timeout: Invalid value: {why}"))?,
+    };
+    if timeout.is_zero() {
+        return Err(".timeout: Invalid value: timeout should be a positive value".to_owned());
+    }
+    // As upstream: unix:///path, and unix://@name for a socket without a file, which is not taken here.
+    match socket.starts_with('@') {
+        true => Err(format!(".endpoint: Invalid value: {endpoint:?}: kedge wants a socket with a path")),
+        false => Ok(kms::Settings { name: name.to_owned(), socket: socket.into(), timeout }),
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +237,13 @@ mod tests {
         assert_eq!(all.providers("apps", "deployments").len(), 1);
         let short = config("secrets", "{aescbc: {keys: [{name: a, secret: AAAA}]}}").err().unwrap();
         assert!(short.contains("resources[0].providers[0].aescbc.keys[0].secret") && !short.contains("AAAA"), "{short}");
-        assert!(config("secrets", "{kms: {}}").err().unwrap().contains("KMS"));
+        assert!(config("secrets", "{kms: {name: a}}").err().unwrap().contains("KMSv1 is deprecated"));
+        let kms = |more: &str| config("secrets", &format!("{{kms: {{apiVersion: v2, {more}}}}}, {{identity: {{}}}}"));
+        let plugin = kms("name: a, endpoint: 'unix:///run/kms.sock', timeout: 5s").ok().unwrap().plugins();
+        assert_eq!((plugin.len(), plugin[0].timeout.as_secs(), plugin[0].socket.to_str()), (1, 5, Some("/run/kms.sock")));
+        assert!(kms("name: a, endpoint: 'http://x'").err().unwrap().contains(".kms.endpoint: Invalid value"));
+        assert!(kms("name: 'a:b', endpoint: 'unix:///x'").err().unwrap().contains("must not contain ':'"));
+        let two = "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///x'}}, {kms: {apiVersion: v2, name: a, endpoint: 'unix:///y'}}";
+        assert!(config("secrets", two).err().unwrap().contains("must be unique"));
     }
 }

@@ -62,6 +62,9 @@ impl Encryption {
                         first = false;
                     }
                 }
+                if let Provider::Kms(plugin) = provider {
+                    listed.push(json!({ "active": first, "type": "KMSv2", "name": plugin.name, "resources": rule.resources }));
+                }
                 first = false;
             }
         }

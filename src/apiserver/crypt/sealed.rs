@@ -12,6 +12,7 @@ use store::{EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revisio
 use tracing::error;
 
 use super::config::{Config, Provider};
+use super::kms::Envelope;
 use crate::keys;
 
 /// What every sealed value starts with.
@@ -21,12 +22,28 @@ const MARK: &[u8] = b"k8s:enc:";
 pub struct Seals {
     config: ArcSwap<Config>,
     rng: Rng,
+    /// Those that the configuration names.
+    plugins: Vec<Arc<Envelope>>,
 }
 
 impl Seals {
     /// With this configuration.
     pub fn new(config: Config, rng: Rng) -> Seals {
-        Seals { config: ArcSwap::from_pointee(config), rng }
+        Seals { config: ArcSwap::from_pointee(config), rng, plugins: Vec::new() }
+    }
+
+    /// The same with the plugins that the configuration names.
+    pub fn guarded_by(self, plugins: Vec<Arc<Envelope>>) -> Seals {
+        Seals { plugins, ..self }
+    }
+
+    /// Whether every plugin is well enough for values to be sealed; `None` without plugins.
+    pub fn plugins_ready(&self) -> Option<bool> {
+        (!self.plugins.is_empty()).then(|| self.plugins.iter().all(|plugin| plugin.is_ready()))
+    }
+
+    fn plugin(&self, name: &str) -> Option<&Envelope> {
+        self.plugins.iter().find(|plugin| plugin.name() == name).map(Arc::as_ref)
     }
 
     /// What holds now.
@@ -39,16 +56,21 @@ impl Seals {
         self.config.store(Arc::new(config));
     }
 
-    fn seal(&self, key: &[u8], plain: Bytes) -> Bytes {
+    /// Errors: the plugin that guards this resource has not been well for too long.
+    fn seal(&self, key: &[u8], plain: Bytes) -> Result<Bytes, Error> {
         let config = self.config.load();
-        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return plain };
+        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(plain) };
         match config.providers(group, plural).first() {
             Some(Provider::Sealed(cipher, sealing)) => {
                 let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, &plain, &self.rng));
                 // A key's length was checked when it was read.
-                sealed.expect("a key of a checked length seals").into()
+                Ok(sealed.expect("a key of a checked length seals").into())
             }
-            Some(Provider::Identity) | None => plain,
+            Some(Provider::Kms(settings)) => {
+                let sealed = self.plugin(&settings.name).ok_or("it is not there".to_owned()).and_then(|plugin| plugin.seal(key, &plain));
+                sealed.map(Bytes::from).map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
+            }
+            Some(Provider::Identity) | None => Ok(plain),
         }
     }
 
@@ -60,7 +82,11 @@ impl Seals {
         let config = self.config.load();
         let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return };
         for provider in config.providers(group, plural) {
-            let Provider::Sealed(cipher, sealing) = provider else { continue };
+            let (cipher, sealing) = match provider {
+                Provider::Sealed(cipher, sealing) => (cipher, sealing),
+                Provider::Kms(settings) if self.open_by_plugin(&settings.name, kv) => return,
+                Provider::Kms(_) | Provider::Identity => continue,
+            };
             for key in sealing {
                 let Some(text) = kv.value.strip_prefix(cipher.prefix(&key.name).as_bytes()) else { continue };
                 if let Some(plain) = cipher.open(key, &kv.key, text) {
@@ -70,6 +96,19 @@ impl Seals {
             }
         }
         error!(key = %String::from_utf8_lossy(&kv.key), "no key opens this stored object");
+    }
+
+    /// False if another one sealed it.
+    fn open_by_plugin(&self, name: &str, kv: &mut KeyValue) -> bool {
+        let Some(plugin) = self.plugin(name) else { return false };
+        let Some(text) = kv.value.strip_prefix(plugin.prefix().as_bytes()) else { return false };
+        match plugin.open(&kv.key, text) {
+            Ok(plain) => kv.value = plain.into(),
+            Err(why) => {
+                error!(key = %String::from_utf8_lossy(&kv.key), plugin = name, why, "the KMS plugin does not open this stored object")
+            }
+        }
+        true
     }
 
     fn open_range(&self, reply: &mut RangeReply) {
@@ -103,17 +142,18 @@ impl Seals {
         }
     }
 
-    fn seal_ops(&self, ops: &mut [Op]) {
+    fn seal_ops(&self, ops: &mut [Op]) -> Result<(), Error> {
         for op in ops {
             match op {
-                Op::Put { key, value, .. } => *value = self.seal(key, std::mem::take(value)),
+                Op::Put { key, value, .. } => *value = self.seal(key, std::mem::take(value))?,
                 Op::Txn(inner) => {
-                    self.seal_ops(&mut inner.success);
-                    self.seal_ops(&mut inner.failure);
+                    self.seal_ops(&mut inner.success)?;
+                    self.seal_ops(&mut inner.failure)?;
                 }
                 Op::Delete { .. } | Op::Range(_) => {}
             }
         }
+        Ok(())
     }
 }
 
@@ -139,8 +179,8 @@ impl Storage for Sealed {
     }
 
     async fn txn(&self, mut txn: Txn) -> Result<TxnReply, Error> {
-        self.seals.seal_ops(&mut txn.success);
-        self.seals.seal_ops(&mut txn.failure);
+        self.seals.seal_ops(&mut txn.success)?;
+        self.seals.seal_ops(&mut txn.failure)?;
         let mut reply = self.inner.txn(txn).await?;
         self.seals.open_reply(&mut reply);
         Ok(reply)
@@ -187,7 +227,7 @@ mod tests {
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
             KeyValue {
-                value: seals.seal(&key, plain.clone()),
+                value: seals.seal(&key, plain.clone()).unwrap(),
                 key,
                 create_revision: Revision(1),
                 mod_revision: Revision(1),

@@ -34,7 +34,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("finalize", "update") => narrow(call, &[&["spec", "finalizers"]]).await,
         ("approval", "update" | "patch") => narrow(call, &[&["status", "conditions"]]).await,
         ("ephemeralcontainers", "update" | "patch") => narrow(call, &[&["spec", "ephemeralContainers"]]).await,
-        ("resize", "update" | "patch") => narrow(call, &[&["spec", "containers"], &["spec", "initContainers"]]).await,
+        ("resize", "update" | "patch") => {
+            narrow(call, &[&["spec", "containers"], &["spec", "initContainers"], &["spec", "resources"]]).await
+        }
         _ => Err(Status::method_not_allowed()),
     }
 }

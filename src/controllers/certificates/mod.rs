@@ -23,15 +23,17 @@ struct Controller {
     client: kube::Client,
     requests: Informer<CertificateSigningRequest>,
     signer: Arc<dyn Signer>,
+    /// `cluster-signing-duration`
+    life_max: Option<Duration>,
     clock: Clock,
 }
 
 /// Starts approver, signers and cleaner, which are one reconciler here.
-pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>) {
+pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option<Duration>) {
     let requests = context.informers.get::<CertificateSigningRequest>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&requests, &queue);
-    let controller = Controller { client: context.client(NAME), requests: requests.clone(), signer, clock: Clock::system() };
+    let controller = Controller { client: context.client(NAME), requests: requests.clone(), signer, life_max, clock: Clock::system() };
     context.start(NAME, &queue, controller, async move { requests.synced().await });
 }
 
@@ -103,7 +105,11 @@ impl Controller {
     }
 
     async fn sign(&self, csr: &CertificateSigningRequest) -> Result<(), Error> {
-        let life = csr.spec.expiration_seconds.and_then(|secs| u64::try_from(secs).ok()).map(Duration::from_secs);
+        let asked = csr.spec.expiration_seconds.and_then(|secs| u64::try_from(secs).ok()).map(Duration::from_secs);
+        let life = match (asked, self.life_max) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        };
         let signed = match plan::bad_usages(csr) {
             Some(why) => Err(why),
             None => self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, life),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use base::metrics::{self, Metric};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1 as cri;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
@@ -80,12 +81,37 @@ fn request<T>(message: T, timeout: Duration) -> Request<T> {
 macro_rules! call {
     ($self:ident . $service:ident . $method:ident ( $message:expr ), $timeout:expr) => {{
         let failed = |status| CriError { call: stringify!($method), status: Box::new(status) };
+        let watch = base::time::Stopwatch::start();
         let answer = tokio::time::timeout($timeout, $self.$service.clone().$method(request($message, $timeout))).await;
-        match answer {
+        let answer = match answer {
             Ok(answer) => answer.map(tonic::Response::into_inner).map_err(failed),
             Err(_) => Err(failed(Status::deadline_exceeded("context deadline exceeded"))),
-        }
+        };
+        called(stringify!($method), watch.elapsed(), answer.is_err());
+        answer
     }};
+}
+
+const OPERATIONS: Metric =
+    Metric { name: "kubelet_runtime_operations_total", help: "[ALPHA] Cumulative number of runtime operations by operation type." };
+const OPERATIONS_FAILED: Metric = Metric {
+    name: "kubelet_runtime_operations_errors_total",
+    help: "[ALPHA] Cumulative number of runtime operation errors by operation type.",
+};
+const OPERATIONS_TOOK: Metric = Metric {
+    name: "kubelet_runtime_operations_duration_seconds",
+    help: "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.",
+};
+
+/// Counts a call under the name that upstream has for it.
+fn called(method: &str, took: Duration, failed: bool) {
+    let operation = method.replace("pod_sandbox", "podsandbox").replace("update_container_resources", "update_container");
+    let labels = [("operation_type", operation.as_str())];
+    metrics::count(OPERATIONS, &labels, 1);
+    metrics::observe(OPERATIONS_TOOK, &labels, took);
+    if failed {
+        metrics::count(OPERATIONS_FAILED, &labels, 1);
+    }
 }
 
 impl Cri {

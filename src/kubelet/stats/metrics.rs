@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::{PodUse, boot_time, cpu_nanos, look, meminfo, memory_available, name_of};
+use crate::disk::Disk;
 use crate::manager::Pods;
 use crate::node::Node;
 use crate::runtime::cri::CriError;
+use crate::volumes;
+use crate::worker::Snapshot;
 use crate::worker::observe::State;
 
 /// Tries of probes since the start: by pod, container, kind and result.
@@ -256,7 +260,41 @@ pub(crate) fn own(node: &Node, pods: &Pods, version: &str) -> String {
         boot_time().map_or(0, Timestamp::as_second),
     );
     page.one("machine_memory_free_bytes", "gauge", "Free memory of the machine.", meminfo("MemFree:"));
+    claims(&mut page, &all);
+    page.0.push_str(&base::metrics::render_those("kubelet_"));
     page.0
+}
+
+/// One measure of a claim's file system: name, help and where it is found.
+type ClaimMeasure = (&'static str, &'static str, fn(&Disk) -> u64);
+
+const CLAIM_MEASURES: [ClaimMeasure; 6] = [
+    ("kubelet_volume_stats_available_bytes", "[ALPHA] Number of available bytes in the volume", |d| d.available),
+    ("kubelet_volume_stats_capacity_bytes", "[ALPHA] Capacity in bytes of the volume", |d| d.capacity),
+    ("kubelet_volume_stats_inodes", "[ALPHA] Maximum number of inodes in the volume", |d| d.inodes),
+    ("kubelet_volume_stats_inodes_free", "[ALPHA] Number of free inodes in the volume", |d| d.inodes_free),
+    ("kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume", |d| d.inodes.saturating_sub(d.inodes_free)),
+    ("kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume", |d| d.used),
+];
+
+/// The file systems of the claims that pods here use, each claim once.
+fn claims(page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
+    let mut disks: BTreeMap<(&str, String), Disk> = BTreeMap::new();
+    for (pod, snapshot) in all {
+        for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+            let Some(claim) = volumes::claim_name(pod, volume) else { continue };
+            let disk = snapshot.volumes.get(&volume.name).and_then(|path| Disk::of(path));
+            if let Some(disk) = disk {
+                disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
+            }
+        }
+    }
+    for (name, help, of) in CLAIM_MEASURES {
+        page.head(name, "gauge", help);
+        for ((ns, claim), disk) in &disks {
+            page.value(name, &[("namespace", ns), ("persistentvolumeclaim", claim)], of(disk));
+        }
+    }
 }
 
 /// `/metrics/probes`.

@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::metrics::Metric;
+use base::time::Stopwatch;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
@@ -63,6 +65,16 @@ pub(crate) struct Desired {
     pub(crate) is_static: bool,
 }
 
+const START: Metric = Metric {
+    name: "kubelet_pod_start_duration_seconds",
+    help: "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+};
+/// Upper bounds of its histogram, as upstream's.
+const START_SECS: [f64; 24] = [
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0,
+    1800.0, 3600.0,
+];
+
 /// What others may look at.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
@@ -100,6 +112,8 @@ pub(crate) struct Worker {
     /// The pod's own user namespace, once its sandbox was made.
     userns: Option<k8s_cri::v1::UserNamespace>,
     resizing: resize::Resizing,
+    /// Since when the kubelet has known a pod none of whose containers ran before; gone once all have.
+    seen: Option<Stopwatch>,
     /// Held where a call must not be dropped half-way.
     uncut: Arc<tokio::sync::Mutex<()>>,
 }
@@ -116,6 +130,7 @@ impl Worker {
         let pod = Arc::clone(&rx.borrow().pod);
         let status = pod.status.clone().unwrap_or_default();
         let failed = status.phase.as_deref() == Some("Failed");
+        let fresh = status.phase.as_deref().is_none_or(|phase| phase == "Pending");
         Worker {
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             probes: Probes::new(Arc::clone(&node), wake, group),
@@ -140,6 +155,7 @@ impl Worker {
             wake_at: None,
             userns: None,
             resizing: resize::Resizing::default(),
+            seen: fresh.then(Stopwatch::start),
         }
     }
 
@@ -192,6 +208,7 @@ impl Worker {
             warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
             return Outcome::Retry;
         }
+        self.note_start();
         if !self.admitted {
             if self.observed.sandboxes.is_empty()
                 && self.status.phase.as_deref().is_none_or(|p| p == "Pending")
@@ -240,6 +257,15 @@ impl Worker {
                 self.report().await;
                 Outcome::Retry
             }
+        }
+    }
+
+    /// Counts how long the pod took to run, once.
+    fn note_start(&mut self) {
+        let all = |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).all(|c| self.observed.latest(&c.name).is_some());
+        if self.seen.is_some() && all(&self.pod) && self.observed.running().next().is_some() {
+            let took = self.seen.take().map_or(0.0, |seen| seen.elapsed().as_secs_f64());
+            base::metrics::observe_among(START, &[], took, &START_SECS);
         }
     }
 

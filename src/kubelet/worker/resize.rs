@@ -16,12 +16,15 @@ use crate::events::Kind;
 use crate::manager::{Host, requests};
 use crate::sources;
 
+/// Stands for the pod as a whole among its containers: nobody else has this name.
+const WHOLE: &str = "";
+
 /// What of a resize a pod's task remembers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Resizing {
     /// What the node granted, by container; nothing until the pod was admitted.
     allocated: Option<BTreeMap<String, ResourceRequirements>>,
-    /// What holds in each running container, by its id.
+    /// What holds in each running container, by its id, and for the pod as a whole.
     applied: BTreeMap<String, ResourceRequirements>,
     /// Why the spec's wish is not granted: reason and text.
     pub(crate) pending: Option<(&'static str, String)>,
@@ -43,8 +46,14 @@ fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
     container::all(pod).into_iter().filter(|(_, role)| *role != Role::Init).map(|(c, _)| c)
 }
 
+/// What a pod asks for as a whole, whatever its containers do.
+fn whole(pod: &Pod) -> Option<&ResourceRequirements> {
+    pod.spec.as_ref()?.resources.as_ref()
+}
+
 fn wishes(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
-    resizable(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+    let own = whole(pod).map(|resources| (WHOLE.to_owned(), resources.clone()));
+    resizable(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).chain(own).collect()
 }
 
 /// Requests and limits as numbers, so that `1000m` and `1` are the same.
@@ -75,6 +84,7 @@ fn changed<'a>(a: &'a ResourceRequirements, b: &'a ResourceRequirements) -> BTre
 fn with(pod: &Pod, resources: &BTreeMap<String, ResourceRequirements>) -> Pod {
     let mut pod = pod.clone();
     if let Some(spec) = &mut pod.spec {
+        spec.resources = resources.get(WHOLE).cloned();
         for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
             if let Some(own) = resources.get(&container.name) {
                 container.resources = Some(own.clone());
@@ -124,6 +134,12 @@ impl Resizing {
             if let Some((_, id)) = status.container_id.as_deref().and_then(|id| id.split_once("://")) {
                 self.applied.insert(id.to_owned(), resources.clone());
             }
+        }
+        if let (Some(own), Some(resources)) = (allocated.get_mut(WHOLE), &told.resources) {
+            own.clone_from(resources);
+        }
+        if let Some(own) = allocated.get(WHOLE) {
+            self.applied.insert(WHOLE.to_owned(), own.clone());
         }
         self.allocated = Some(allocated);
     }
@@ -181,6 +197,9 @@ impl Worker {
     fn resize_text(&self, pod: &Pod, error: Option<&str>) -> String {
         let containers: Vec<_> = resizable(pod).map(|c| json!({"name": c.name, "resources": c.resources})).collect();
         let mut text = json!({"containers": containers, "generation": pod.metadata.generation});
+        if let Some(own) = whole(pod) {
+            text["resources"] = json!(own);
+        }
         if let Some(error) = error {
             text["error"] = json!(error);
         }
@@ -191,10 +210,18 @@ impl Worker {
     pub(super) async fn apply_resize(&mut self) -> bool {
         self.resizing.restart.clear();
         let ids: BTreeSet<String> = self.observed.containers.iter().map(|c| c.id.clone()).collect();
-        self.resizing.applied.retain(|id, _| ids.contains(id));
+        self.resizing.applied.retain(|id, _| id == WHOLE || ids.contains(id));
         let pod = Arc::clone(&self.pod);
         let mut before = wishes(&pod);
         let mut updates: Vec<(String, Container)> = Vec::new();
+        let goal = whole(&pod).cloned();
+        let have = self.resizing.applied.get(WHOLE).filter(|have| goal.as_ref().is_none_or(|goal| !same(have, goal))).cloned();
+        let of_whole = have.is_some() || goal.is_some() != self.resizing.applied.contains_key(WHOLE);
+        match have {
+            Some(have) => drop(before.insert(WHOLE.to_owned(), have)),
+            None if of_whole => drop(before.remove(WHOLE)),
+            None => {}
+        }
         for spec in resizable(&pod) {
             let Some(seen) = self.observed.latest(&spec.name).filter(|s| s.state == State::Running).cloned() else { continue };
             let goal = spec.resources.clone().unwrap_or_default();
@@ -215,6 +242,9 @@ impl Worker {
             }
         }
         if updates.is_empty() && self.resizing.restart.is_empty() {
+            if of_whole {
+                self.node.cgroups.limit(&Limits::of(&pod), &pod, self.node.config.settings.pod_max_pids);
+            }
             self.complete_resize(&pod);
             return false;
         }
@@ -250,6 +280,10 @@ impl Worker {
     }
 
     fn complete_resize(&mut self, pod: &Pod) {
+        match whole(pod) {
+            Some(own) => drop(self.resizing.applied.insert(WHOLE.to_owned(), own.clone())),
+            None => drop(self.resizing.applied.remove(WHOLE)),
+        }
         if self.resizing.progress.take().is_some() {
             self.node.cgroups.limit(&Limits::of(pod), pod, self.node.config.settings.pod_max_pids);
             let text = format!("Pod resize completed: {}", self.resize_text(pod, None));
@@ -310,6 +344,15 @@ mod tests {
         resizing.admit(&pod("1"), &PodStatus::default());
         let asked = Arc::new(pod("2"));
         assert_eq!(requests(&resizing.effective(&asked), "cpu"), 1000);
+        let whole = |cpu: &str| {
+            let mut pod = pod("1");
+            let own = json!({"requests": {"cpu": cpu}});
+            pod.spec.as_mut().unwrap().resources = Some(serde_json::from_value(own).unwrap());
+            Arc::new(pod)
+        };
+        let mut resizing = Resizing::default();
+        resizing.admit(&whole("2"), &PodStatus::default());
+        assert_eq!(requests(&resizing.effective(&whole("3")), "cpu"), 2000, "a wish of the pod as a whole waits for its grant, too");
         let of = |cpu: &str| wishes(&pod(cpu)).remove("c").unwrap();
         assert!(same(&of("1"), &of("1000m")));
         assert_eq!(changed(&of("1"), &of("2")), ["cpu"].into());

@@ -164,9 +164,15 @@ pub(super) fn with_field(old: &Value, new: &Value, parent: &str, field: &str) ->
     merged
 }
 
-/// `old` with resources and resize policies of the same-named containers taken from `new`.
+/// `old` with its own resources, and those and the resize policies of the same-named containers, taken from `new`.
 pub(super) fn resized(old: &Value, new: &Value) -> Value {
     let mut merged = old.clone();
+    if let Some(spec) = merged["spec"].as_object_mut() {
+        match new["spec"].get("resources") {
+            Some(own) => drop(spec.insert("resources".to_owned(), own.clone())),
+            None => drop(spec.remove("resources")),
+        }
+    }
     for list in ["containers", "initContainers"] {
         let given = new["spec"][list].as_array().map(Vec::as_slice).unwrap_or_default();
         let Some(containers) = merged["spec"][list].as_array_mut() else { continue };

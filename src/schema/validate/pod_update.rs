@@ -84,6 +84,13 @@ pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     if running.is_some_and(|c| read::at(c, "resources").is_none()) {
         errors.push(FieldError::forbidden("spec", "Pod running on node without support for resize"));
     }
+    let empty = Value::Null;
+    let (now, before) = (read::at(new, "spec").unwrap_or(&empty), read::at(old, "spec").unwrap_or(&empty));
+    removed(now, before, "spec", errors);
+    let own = |spec: &Value| fixed(&serde_json::json!({"resources": read::at(spec, "resources")}));
+    if own(now) != own(before) {
+        errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable"));
+    }
     for field in ["initContainers", "containers"] {
         let path = format!("spec.{field}");
         for (idx, (now, before)) in read::list(new, &path).iter().zip(read::list(old, &path)).enumerate() {
@@ -95,13 +102,7 @@ pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
                 errors.push(FieldError::forbidden("spec", "resources for non-sidecar init containers are immutable"));
                 continue;
             }
-            for sort in ["requests", "limits"] {
-                let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
-                let left: Vec<String> = names(now).collect();
-                if names(before).any(|name| !left.contains(&name)) {
-                    errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("resource {sort} cannot be removed")));
-                }
-            }
+            removed(now, before, &path, errors);
             if fixed(now) != fixed(before) {
                 match field {
                     "containers" => errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable")),
@@ -110,6 +111,17 @@ pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Requests and limits of a container, or of the pod, that are gone.
+fn removed(now: &Value, before: &Value, path: &str, errors: &mut Errors) {
+    for sort in ["requests", "limits"] {
+        let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
+        let left: Vec<String> = names(now).collect();
+        if names(before).any(|name| !left.contains(&name)) {
+            errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("resource {sort} cannot be removed")));
         }
     }
 }

@@ -1,0 +1,112 @@
+//! Against a small plugin that speaks the real protocol over a unix socket.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use tonic::server::Grpc;
+use wire::{Body, ConnInfo, Handler};
+
+use super::*;
+
+/// Its keys are numbers; it encrypts by reversing.
+#[derive(Default)]
+struct Plugin {
+    key: AtomicUsize,
+    sick: AtomicUsize,
+    decrypted: AtomicUsize,
+}
+
+/// Answers one call.
+async fn unary<Q, A>(
+    req: http::Request<Body>,
+    answer: impl Fn(Q) -> Result<A, tonic::Status> + Send + Sync + Clone + 'static,
+) -> http::Response<Body>
+where
+    Q: Message + Default + Send + 'static,
+    A: Message + Default + Send + 'static,
+{
+    let service = tower::service_fn(move |req: tonic::Request<Q>| {
+        let answer = answer(req.into_inner()).map(tonic::Response::new);
+        async move { answer }
+    });
+    Grpc::new(ProstCodec::<A, Q>::default()).unary(service, req).await.map(wire::body::from_http)
+}
+
+struct Face(Arc<Plugin>);
+
+#[async_trait]
+impl Handler for Face {
+    async fn handle(&self, req: http::Request<Body>, _conn: Arc<ConnInfo>) -> http::Response<Body> {
+        let plugin = Arc::clone(&self.0);
+        let key_id = format!("key-{}", plugin.key.load(Ordering::SeqCst));
+        let reversed = |bytes: Vec<u8>| bytes.into_iter().rev().collect::<Vec<u8>>();
+        match req.uri().path() {
+            pb::STATUS => {
+                let healthz = if plugin.sick.load(Ordering::SeqCst) > 0 { "sick" } else { "ok" }.to_owned();
+                unary(req, move |_: pb::StatusRequest| {
+                    Ok(pb::StatusResponse { version: "v2".into(), healthz: healthz.clone(), key_id: key_id.clone() })
+                })
+                .await
+            }
+            pb::ENCRYPT => {
+                unary(req, move |q: pb::EncryptRequest| {
+                    let annotations = HashMap::from([("version.example.com".to_owned(), b"1".to_vec())]);
+                    Ok(pb::EncryptResponse { ciphertext: reversed(q.plaintext), key_id: key_id.clone(), annotations })
+                })
+                .await
+            }
+            _ => {
+                unary(req, move |q: pb::DecryptRequest| {
+                    plugin.decrypted.fetch_add(1, Ordering::SeqCst);
+                    match q.annotations.contains_key("version.example.com") {
+                        true => Ok(pb::DecryptResponse { plaintext: reversed(q.ciphertext) }),
+                        false => Err(tonic::Status::invalid_argument("no annotation")),
+                    }
+                })
+                .await
+            }
+        }
+    }
+}
+
+async fn world() -> (Arc<Plugin>, Settings, Group, tempfile::TempDir) {
+    let (group, _fatal) = Group::root("test");
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = Arc::<Plugin>::default();
+    let socket = dir.path().join("kms.sock");
+    wire::serve::UnixServer::bind(&socket, Arc::new(Face(Arc::clone(&plugin)))).unwrap().start(&group);
+    (plugin, Settings { name: "vault".into(), socket, timeout: Duration::from_secs(60) }, group, dir)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_guards_values_and_is_asked_once_for_a_seed() {
+    let (plugin, settings, group, _dir) = world().await;
+    let first = Envelope::start(settings.clone(), Rng::from_seed(1), &group).await.unwrap();
+    let sealed = |envelope: &Envelope| envelope.seal(b"/registry/a", b"value").unwrap();
+    let one = sealed(&first);
+    assert!(one.starts_with(b"k8s:enc:kms:v2:vault:") && !one.windows(5).any(|w| w == b"value"));
+    let text = one[first.prefix().len()..].to_vec();
+    assert_eq!(first.open(b"/registry/a", &text).unwrap(), b"value");
+    assert!(first.open(b"/registry/b", &text).is_err(), "a value does not open elsewhere");
+    assert_eq!(plugin.decrypted.load(Ordering::SeqCst), 0);
+
+    // A server that starts knows no seed: it asks, and once.
+    let second = Envelope::start(settings, Rng::from_seed(2), &group).await.unwrap();
+    assert_eq!(second.open(b"/registry/a", &text).unwrap(), b"value");
+    assert_eq!(second.open(b"/registry/a", &text).unwrap(), b"value");
+    assert_eq!(plugin.decrypted.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_key_of_the_plugin_means_another_seed_and_a_sick_one_is_said_to_be() {
+    let (plugin, settings, group, _dir) = world().await;
+    let envelope = Envelope::start(settings, Rng::from_seed(1), &group).await.unwrap();
+    let key_of = |sealed: Vec<u8>| pb::EncryptedObject::decode(&sealed[envelope.prefix().len()..]).unwrap().key_id;
+    assert_eq!(key_of(envelope.seal(b"/a", b"x").unwrap()), "key-0");
+    plugin.key.store(1, Ordering::SeqCst);
+    envelope.refresh().await.unwrap();
+    assert_eq!(key_of(envelope.seal(b"/a", b"x").unwrap()), "key-1");
+    plugin.sick.store(1, Ordering::SeqCst);
+    assert_eq!(envelope.refresh().await.unwrap_err(), "got unexpected healthz status: sick");
+    assert!(envelope.is_ready(), "for three minutes the seed that is there still seals");
+}
