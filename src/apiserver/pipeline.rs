@@ -374,7 +374,7 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
 /// What a request is counted under.
 pub fn series(x: &Exchange<'_>, found: bool) -> Series {
     let a = &x.attributes;
-    let scope = match (a.is_resource, a.name.is_empty(), a.namespace.is_empty()) {
+    let scope = match (a.is_resource, a.name.is_empty() && a.verb != "create", a.namespace.is_empty()) {
         (false, ..) => "",
         (_, false, _) => "resource",
         (_, _, false) => "namespace",
