@@ -81,3 +81,38 @@ fn objects_of_the_cluster_are_there_from_the_start() {
     assert!(classes.contains("system-node-critical") && classes.contains("system-cluster-critical"), "{classes}");
     server.stop();
 }
+
+#[test]
+fn a_user_whom_another_authority_vouches_for_is_let_in_where_a_flag_names_it() {
+    use std::fs;
+
+    use pki::authority::Authority;
+    use pki::leaf::{LeafSpec, Usage};
+
+    let now = base::time::Clock::system().now();
+    let (authority, _key) = Authority::create("elsewhere", now).unwrap();
+    let spec = LeafSpec {
+        common_name: "eve".to_owned(),
+        organizations: vec!["guests".to_owned()],
+        sans: Default::default(),
+        usage: Usage::Client,
+    };
+    let issued = authority.issue(&spec, now).unwrap();
+    let mut place = crate::harness::Place::new(&["--disable=coredns"]);
+    for (name, text) in [("ca.pem", authority.bundle()), ("eve.pem", &issued.cert_pem), ("eve.key", &issued.key_pem)] {
+        fs::write(place.path(name), text).unwrap();
+    }
+    place.flags.push(format!("--kube-apiserver-arg=client-ca-file={}", place.path("ca.pem").display()));
+    let server = Server::start_in(place);
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let (cert, key) = (server.place.path("eve.pem"), server.place.path("eve.key"));
+    let pair = [format!("--client-certificate={}", cert.display()), format!("--client-key={}", key.display())];
+    let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, &pair[0], &pair[1]];
+    let who = server.ok(&[&base[..], &["auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.groups}"]].concat());
+    assert_eq!(who, "eve [\"guests\",\"system:authenticated\"]");
+    let trusted = server.ok(&["-n", "kube-system", "get", "configmap", "extension-apiserver-authentication", "-o", "jsonpath={.data}"]);
+    assert_eq!(trusted.matches("BEGIN CERTIFICATE").count(), 3, "our own, the other one, and the front proxy's: {trusted}");
+    // The admin's own certificate is as good as before.
+    server.ok(&["get", "namespaces"]);
+    server.stop();
+}

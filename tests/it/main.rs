@@ -6,6 +6,7 @@ mod agents;
 mod crash;
 mod edits;
 mod harness;
+mod kms;
 mod objects;
 mod outside;
 mod refusals;

@@ -185,7 +185,26 @@ fn the_server_describes_itself() {
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(server.ok(&["get", "--raw", path]), "ok");
     }
-    assert!(server.ok(&["get", "--raw", "/metrics"]).contains("apiserver_request_total"));
+    let checks = server.ok(&["get", "--raw", "/readyz?verbose&exclude=etcd"]);
+    for line in ["[+]ping ok", "[+]etcd excluded: ok", "[+]poststarthook/rbac/bootstrap-roles ok", "[+]shutdown ok", "readyz check passed"]
+    {
+        assert!(checks.lines().any(|l| l == line), "{line} in\n{checks}");
+    }
+    assert_eq!(server.ok(&["get", "--raw", "/livez/poststarthook/start-apiextensions-controllers"]), "ok");
+    let slis = server.ok(&["get", "--raw", "/metrics/slis"]);
+    assert!(slis.contains("kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 1"), "{slis}");
+    let metrics = server.ok(&["get", "--raw", "/metrics"]);
+    for part in [
+        "apiserver_request_total{code=\"201\",dry_run=\"\",component=\"apiserver\"",
+        "verb=\"POST\"",
+        "apiserver_request_duration_seconds_bucket",
+        "apiserver_current_inflight_requests",
+        "apiserver_storage_objects{resource=\"namespaces\"} 4",
+        "apiserver_client_certificate_expiration_seconds_count",
+        "process_start_time_seconds",
+    ] {
+        assert!(metrics.contains(part), "{part} in\n{metrics}");
+    }
     server.stop();
 }
 

@@ -109,6 +109,12 @@ fn webhooks_change_and_judge() {
     assert_eq!(server.ok(&["get", "configmap", "good", "-o", "jsonpath={.data.added}"]), "system:admin");
     let refused = server.refused_with(&["create", "-f-"], &map("bad", "yes"));
     assert!(refused.contains(r#"admission webhook "w.example.com" denied the request: no bad ones"#), "{refused}");
+    let metrics = server.ok(&["get", "--raw", "/metrics"]);
+    let line = |name: &str, has: &[&str]| metrics.lines().any(|line| line.starts_with(name) && has.iter().all(|part| line.contains(part)));
+    let count = "apiserver_admission_webhook_admission_duration_seconds_count";
+    assert!(line(count, &["name=\"w.example.com\"", "type=\"admit\"", "operation=\"CREATE\""]), "{metrics}");
+    assert!(line(count, &["type=\"validating\"", "rejected=\"true\""]), "{metrics}");
+    assert!(line("apiserver_admission_webhook_rejection_count", &["error_type=\"no_error\""]), "{metrics}");
     server.ok_with(&["create", "-f-"], &map("unlabelled", "no"));
     assert_eq!(server.ok(&["get", "configmap", "unlabelled", "-o", "jsonpath={.data.added}"]), "");
     server.ok(&["delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "hooks"]);
@@ -168,6 +174,7 @@ fn an_aggregated_api_is_part_of_the_whole() {
     assert!(server.ok(&["api-resources", "--api-group=outside.example.com"]).contains("things"));
     let who: Value = serde_json::from_str(&server.ok(&["get", "th", "who", "-o", "json"])).unwrap();
     assert_eq!((who["user"].as_str(), who["token"].as_str()), (Some("system:admin"), Some("")));
+    assert!(server.ok(&["get", "--raw", "/metrics"]).contains("aggregator_unavailable_apiservice{name=\"v1.outside.example.com\"} 0"));
     let local = server.ok(&["get", "apiservice", "v1.apps", "-o", "jsonpath={.status.conditions[0].message}"]);
     assert_eq!(local, "Local APIServices are always available");
     server.ok(&["delete", "apiservice", "v1.outside.example.com"]);

@@ -69,7 +69,7 @@ fn the_audit_log_says_who_did_what() {
 }
 
 /// Whether the database's files hold these bytes.
-fn on_disk(place: &Place, needle: &str) -> bool {
+pub(crate) fn on_disk(place: &Place, needle: &str) -> bool {
     let files = fs::read_dir(place.data_dir().join("server/db")).unwrap();
     files
         .map(|f| f.unwrap().path())
@@ -107,5 +107,82 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
     let place = server.stop();
     let server = Server::start_in(place);
     assert_eq!(server.ok(&["get", "secret", "s", "-o", "jsonpath={.data.password}"]).trim_end_matches('='), in_base64);
+    server.stop();
+}
+
+#[test]
+fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled() {
+    let limits =
+        "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: [{type: SourceAndObject, qps: 1, burst: 1}]\n";
+    let config =
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: EventRateLimit, path: limits.yaml}]\n";
+    let enabled = "NodeRestriction,AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,OwnerReferencesPermissionEnforcement";
+    let args = [("enable-admission-plugins", enabled), ("admission-control-config-file", "DIR/admission.yaml")];
+    let mut server = Server::start_in(place_with(&args, &[("admission.yaml", config), ("limits.yaml", limits)]));
+    // Our own parts write events, too.
+    server.announce("cannot write an event");
+    server.until(&["get", "serviceaccounts", "-o", "name"], SETTLE_LIMIT, |out| out.contains("serviceaccount/default"));
+    server.ok(&["run", "p", "--image=a:1"]);
+    assert_eq!(server.ok(&["get", "pod", "p", "-o", "jsonpath={.spec.containers[0].imagePullPolicy}"]), "Always");
+    let service =
+        r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}],"externalIPs":["192.0.2.1"]}}"#;
+    let said = server.refused_with(&["create", "-f", "-"], service);
+    assert!(said.contains("services \"s\" is forbidden: Use of external IPs is denied by admission control."), "{said}");
+    let event = |n: usize| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Event","metadata":{{"name":"e{n}"}},"involvedObject":{{"namespace":"default"}},"reason":"r"}}"#
+        )
+    };
+    // All in one run of kubectl, which asks faster than one a second.
+    let many = (0..40).map(event).collect::<Vec<_>>().join("\n---\n");
+    let said = server.said_with(&["create", "-f", "-"], &many);
+    assert!(said.err.contains("limit reached on type SourceAndObject for key default"), "{said:?}");
+    assert!(said.out.contains("event/e0 created"), "{said:?}");
+    server.stop();
+}
+
+#[test]
+fn tokens_come_from_the_issuer_that_a_flag_names_and_live_as_long_as_another_says() {
+    let args = [
+        ("service-account-issuer", "https://issuer.example.com"),
+        ("service-account-jwks-uri", "https://issuer.example.com/keys"),
+        ("service-account-max-token-expiration", "2h"),
+    ];
+    let server = Server::start_in(place_with(&args, &[]));
+    let document: Value = serde_json::from_str(&server.ok(&["get", "--raw", "/.well-known/openid-configuration"])).unwrap();
+    assert_eq!(document["issuer"], "https://issuer.example.com");
+    assert_eq!(document["jwks_uri"], "https://issuer.example.com/keys");
+    server.until(&["get", "serviceaccounts", "-o", "name"], SETTLE_LIMIT, |out| out.contains("serviceaccount/default"));
+    let said = server.said(&["create", "token", "default", "--duration=24h"]);
+    assert!(said.err.contains("requested expiration of 86400 seconds shortened to 7200 seconds"), "{said:?}");
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let token = said.out.trim();
+    let who = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token, "auth", "whoami"];
+    assert!(server.ok(&who).contains("system:serviceaccount:default:default"));
+    server.stop();
+}
+
+#[test]
+fn whom_flow_control_refuses_is_told_by_which_objects_and_when_to_come_back() {
+    let server = Server::start();
+    let level = r#"{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration","metadata":{"name":"none"},
+        "spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0,"limitResponse":{"type":"Reject"}}}}"#;
+    let schema = r#"{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"FlowSchema","metadata":{"name":"bobs"},
+        "spec":{"matchingPrecedence":100,"priorityLevelConfiguration":{"name":"none"},"rules":[{"subjects":[{"kind":"User","user":{"name":"bob"}}],
+        "resourceRules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"clusterScope":true,"namespaces":["*"]}]}]}}"#;
+    server.ok_with(&["create", "-f", "-"], level);
+    server.ok_with(&["create", "-f", "-"], schema);
+    let uid = |kind: &str, name: &str| server.ok(&["get", kind, name, "-o", "jsonpath={.metadata.uid}"]).to_ascii_lowercase();
+    let said = server.said(&["--as=bob", "-v=8", "--request-timeout=20s", "get", "--raw", "/api/v1/namespaces"]);
+    let log = said.err.to_ascii_lowercase();
+    for part in [
+        "429 too many requests".to_owned(),
+        "retry-after: 1".to_owned(),
+        format!("x-kubernetes-pf-flowschema-uid: {}", uid("flowschema", "bobs")),
+        format!("x-kubernetes-pf-prioritylevel-uid: {}", uid("prioritylevelconfiguration", "none")),
+    ] {
+        assert!(log.contains(&part), "{part}\n{}", said.err);
+    }
+    server.ok(&["get", "--raw", "/api/v1/namespaces"]);
     server.stop();
 }
