@@ -107,9 +107,13 @@ impl Informers {
     /// The same, not shared, and watched until `group` ends: for kinds that come and go.
     pub fn metadata_within(&self, resource: &ApiResource, group: &Group) -> Informer<Metadata> {
         let shared = Arc::new(Shared::bare());
-        let sink = Arc::clone(&shared) as Arc<dyn Sink>;
-        group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
+        self.follow_metadata(resource, group, Arc::clone(&shared) as Arc<dyn Sink>);
         Informer(shared)
+    }
+
+    /// Tells `sink` of the metadata of all objects of any kind until `group` ends: for who keeps what it needs of them itself.
+    pub fn follow_metadata(&self, resource: &ApiResource, group: &Group, sink: Arc<dyn Sink>) {
+        group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
     }
 
     /// The informer of the objects that a field selector picks, e.g. `spec.nodeName=edge-1`.

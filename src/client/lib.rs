@@ -6,7 +6,7 @@
 pub mod transport;
 
 pub mod informer;
-mod reflector;
+pub mod reflector;
 
 pub mod queue;
 

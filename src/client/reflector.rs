@@ -31,7 +31,7 @@ const FRAME_MAX: usize = 16 << 20;
 const ERROR_BODY_MAX: usize = 64 << 10;
 
 /// Who keeps what the watch brings.
-pub(crate) trait Sink: Send + Sync {
+pub trait Sink: Send + Sync {
     /// A new list begins; objects until [`Sink::listed`] belong to it.
     fn begin(&self);
     /// An object of the list, new or changed. Gives its resourceVersion.

@@ -1,42 +1,39 @@
 //! Who depends on whom, over all kinds. Pure: fed by changes, asked what is to be done about one object.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
 
+/// What an object is; all objects of a kind share it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Type {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+}
+
 /// Where an object is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) api_version: String,
-    pub(super) kind: String,
-    pub(super) ns: String,
-    pub(super) name: String,
+    pub(super) of: Arc<Type>,
+    pub(super) ns: Box<str>,
+    pub(super) name: Box<str>,
 }
 
-/// One object as the collector sees it.
+/// One object as the collector sees it. There is one for every object of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
-    pub(super) owners: Vec<OwnerReference>,
-    pub(super) finalizers: Vec<String>,
+    pub(super) owners: Box<[OwnerReference]>,
+    pub(super) finalizers: Box<[String]>,
     pub(super) deleting: bool,
-    pub(super) resource_version: Option<String>,
+    pub(super) resource_version: Option<Box<str>>,
 }
 
 impl Node {
-    pub(super) fn new(place: Place, meta: &ObjectMeta) -> Node {
-        Node {
-            place,
-            owners: meta.owner_references.clone().unwrap_or_default(),
-            finalizers: meta.finalizers.clone().unwrap_or_default(),
-            deleting: meta.deletion_timestamp.is_some(),
-            resource_version: meta.resource_version.clone(),
-        }
-    }
-
     /// Whether the object is being deleted and waits in this way for its dependents.
     pub(super) fn waits(&self, finalizer: &str) -> bool {
         self.deleting && self.finalizers.iter().any(|f| f == finalizer)
@@ -46,7 +43,7 @@ impl Node {
 /// All known objects by uid, and the way back from owners to dependents.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<Box<str>, Node>,
     dependents: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -70,6 +67,11 @@ impl Graph {
         self.nodes.get(uid)
     }
 
+    /// The uids of all objects of one kind.
+    pub(super) fn uids_of(&self, of: &Type) -> impl Iterator<Item = &str> {
+        self.nodes.iter().filter(move |(_, node)| *node.place.of == *of).map(|(uid, _)| &**uid)
+    }
+
     pub(super) fn has_dependents(&self, uid: &str) -> bool {
         self.dependents.contains_key(uid)
     }
@@ -79,7 +81,7 @@ impl Graph {
     pub(super) fn may_close_a_circle(&self, uid: &str) -> bool {
         let blocks = self.nodes.get(uid).is_some_and(|node| node.owners.iter().any(|o| o.block_owner_deletion == Some(true)));
         let mut dependents = self.dependents.get(uid).into_iter().flatten();
-        blocks && dependents.any(|dependent| self.nodes.get(dependent).is_some_and(|d| d.waits(FOREGROUND)))
+        blocks && dependents.any(|dependent| self.nodes.get(dependent.as_str()).is_some_and(|d| d.waits(FOREGROUND)))
     }
 
     /// Takes the newest version of an object in; returns the uids that must be looked at.
@@ -88,8 +90,8 @@ impl Graph {
         if !node.owners.is_empty() || node.waits(FOREGROUND) || node.waits(ORPHAN) {
             look.push(uid.to_owned());
         }
-        let old = self.nodes.insert(uid.to_owned(), node.clone());
-        let old_owners = old.as_ref().map(|old| old.owners.as_slice()).unwrap_or_default();
+        let old = self.nodes.insert(uid.into(), node.clone());
+        let old_owners = old.as_ref().map(|old| &old.owners[..]).unwrap_or_default();
         for owner in old_owners.iter().filter(|o| !node.owners.iter().any(|n| n.uid == o.uid)) {
             self.unlink(&owner.uid, uid);
             look.push(owner.uid.clone());
@@ -97,7 +99,7 @@ impl Graph {
         for owner in &node.owners {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
             // blockOwnerDeletion may have changed: an owner that waits must count again.
-            if self.nodes.get(&owner.uid).is_some_and(|owner| owner.deleting) {
+            if self.nodes.get(owner.uid.as_str()).is_some_and(|owner| owner.deleting) {
                 look.push(owner.uid.clone());
             }
         }
@@ -134,20 +136,22 @@ impl Graph {
         }
         if node.waits(FOREGROUND) {
             let blocks = |dependent: &&String| {
-                let owners = self.nodes.get(*dependent).map(|d| d.owners.as_slice()).unwrap_or_default();
+                let owners = self.nodes.get(dependent.as_str()).map(|d| &d.owners[..]).unwrap_or_default();
                 owners.iter().any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
             };
             if !dependents().any(|dependent| blocks(&dependent)) {
                 return Verdict::RemoveFinalizer(FOREGROUND);
             }
-            return Verdict::AwaitDependents(dependents().filter(|d| self.nodes.get(*d).is_some_and(|d| !d.deleting)).cloned().collect());
+            return Verdict::AwaitDependents(
+                dependents().filter(|d| self.nodes.get(d.as_str()).is_some_and(|d| !d.deleting)).cloned().collect(),
+            );
         }
         if node.deleting || node.owners.is_empty() {
             return Verdict::Keep;
         }
         let (mut alive, mut waiting, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for reference in &node.owners {
-            match self.nodes.get(&reference.uid).filter(|owner| fits(owner, reference, node)) {
+            match self.nodes.get(reference.uid.as_str()).filter(|owner| fits(owner, reference, node)) {
                 Some(owner) if owner.waits(FOREGROUND) => waiting.push(reference.uid.clone()),
                 Some(_) => alive.push(reference.uid.clone()),
                 None => unknown.push(reference.clone()),
@@ -160,8 +164,8 @@ impl Graph {
 /// An owner lives in the namespace of its dependent or in none; a reference across namespaces points to nothing.
 fn fits(owner: &Node, reference: &OwnerReference, dependent: &Node) -> bool {
     (owner.place.ns.is_empty() || owner.place.ns == dependent.place.ns)
-        && owner.place.name == reference.name
-        && owner.place.kind == reference.kind
+        && *owner.place.name == *reference.name
+        && owner.place.of.kind == reference.kind
 }
 
 /// What follows for an object once all its owners are judged.

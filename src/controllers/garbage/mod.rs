@@ -1,5 +1,6 @@
 //! The garbage collector: what belongs to nobody any more is deleted; foreground and orphan deletions are brought to their end.
 
+mod feed;
 mod graph;
 #[cfg(test)]
 mod tests;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
-use client::informer::{Change, Key, Metadata};
+use client::informer::Key;
 use client::queue::Queue;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -22,6 +23,7 @@ use tracing::{info, warn};
 
 use crate::discovery::{self, Kind};
 use crate::driver::{self, Context, Error, Next, Reconcile};
+use feed::Feed;
 use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
 
 const NAME: &str = "generic-garbage-collector";
@@ -118,49 +120,13 @@ impl Collector {
     }
 
     fn watch(&self, context: &Context, kind: &Kind, group: &Group) -> oneshot::Receiver<()> {
-        let followed = context.informers.metadata_within(&kind.resource, group);
-        let (mut changes, this, kind) = (followed.changes(), self.clone(), kind.clone());
         let (filled_tx, filled) = oneshot::channel();
-        group.spawn("graph", async move {
-            followed.synced().await;
-            let objects = followed.list();
-            let mut known: BTreeSet<String> = objects.iter().filter_map(|object| object.uid()).collect();
-            objects.iter().for_each(|object| this.put(&kind, object));
-            drop(objects);
-            let _nobody_waits_any_more = filled_tx.send(());
-            loop {
-                match changes.next().await {
-                    Change::Added(object) | Change::Modified { new: object, .. } => {
-                        known.extend(object.uid());
-                        this.put(&kind, &object);
-                    }
-                    Change::Deleted(object) => {
-                        let uid = object.uid().unwrap_or_default();
-                        known.remove(&uid);
-                        this.remove(&uid);
-                    }
-                    Change::Resync => {
-                        let objects = followed.list();
-                        let now: BTreeSet<String> = objects.iter().filter_map(|object| object.uid()).collect();
-                        known.difference(&now).for_each(|uid| this.remove(uid));
-                        objects.iter().for_each(|object| this.put(&kind, object));
-                        known = now;
-                    }
-                }
-            }
-        });
+        context.informers.follow_metadata(&kind.resource, group, Arc::new(Feed::new(self.clone(), kind, filled_tx)));
         filled
     }
 
-    fn put(&self, kind: &Kind, object: &Metadata) {
-        let Some(uid) = object.uid() else { return };
-        let place = Place {
-            api_version: kind.resource.api_version.clone(),
-            kind: kind.resource.kind.clone(),
-            ns: object.namespace().unwrap_or_default(),
-            name: object.name_any(),
-        };
-        let look = self.graph().put(&uid, Node::new(place, &object.metadata));
+    fn put(&self, uid: &str, node: Node) {
+        let look = self.graph().put(uid, node);
         look.iter().for_each(|uid| self.queue.add(looked_at(uid)));
     }
 
@@ -185,8 +151,8 @@ impl Collector {
     }
 
     fn api_of(&self, place: &Place) -> Result<Api<DynamicObject>, Error> {
-        let kind = self.kind(&place.api_version, &place.kind);
-        let kind = kind.ok_or_else(|| Error::Object(format!("kind {} of {} is not served", place.kind, place.api_version)))?;
+        let kind = self.kind(&place.of.api_version, &place.of.kind);
+        let kind = kind.ok_or_else(|| Error::Object(format!("kind {} of {} is not served", place.of.kind, place.of.api_version)))?;
         Ok(self.api(&kind, &place.ns))
     }
 
@@ -258,9 +224,9 @@ fn policy_of(node: &Node) -> PropagationPolicy {
 
 impl Collector {
     async fn delete(&self, node: &Node, uid: &str, policy: PropagationPolicy) -> Result<(), Error> {
-        info!(controller = NAME, kind = %node.place.kind, ns = %node.place.ns, name = %node.place.name, uid, "owners are gone, deleting");
+        info!(controller = NAME, kind = %node.place.of.kind, ns = %node.place.ns, name = %node.place.name, uid, "owners are gone, deleting");
         // The resource version too: somebody may have adopted it since we looked.
-        let same = Preconditions { uid: Some(uid.to_owned()), resource_version: node.resource_version.clone() };
+        let same = Preconditions { uid: Some(uid.to_owned()), resource_version: node.resource_version.as_deref().map(str::to_owned) };
         let params = DeleteParams { propagation_policy: Some(policy), preconditions: Some(same), ..DeleteParams::default() };
         Ok(driver::gone_is_fine(self.api_of(&node.place)?.delete(&node.place.name, &params).await)?)
     }

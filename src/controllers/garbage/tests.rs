@@ -1,8 +1,10 @@
 //! Claims about the graph and what follows from it.
 
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict, fate};
+use super::graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Type, Verdict, fate};
 
 fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
     let owner = |(uid, blocks): &(&str, bool)| OwnerReference {
@@ -12,13 +14,14 @@ fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
         block_owner_deletion: Some(*blocks),
         ..OwnerReference::default()
     };
-    let place = Place { api_version: "v1".to_owned(), kind: "K".to_owned(), ns: ns.to_owned(), name: name.to_owned() };
-    Node { place, owners: owners.iter().map(owner).collect(), finalizers: Vec::new(), deleting: false, resource_version: None }
+    let of = Arc::new(Type { api_version: "v1".to_owned(), kind: "K".to_owned() });
+    let place = Place { of, ns: ns.into(), name: name.into() };
+    Node { place, owners: owners.iter().map(owner).collect(), finalizers: Box::default(), deleting: false, resource_version: None }
 }
 
 fn going(mut node: Node, finalizer: &str) -> Node {
     node.deleting = true;
-    node.finalizers.push(finalizer.to_owned());
+    node.finalizers = [finalizer.to_owned()].into();
     node
 }
 
