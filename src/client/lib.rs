@@ -5,6 +5,8 @@
 
 pub mod transport;
 
+pub mod pod;
+
 pub mod informer;
 pub mod reflector;
 

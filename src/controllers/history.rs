@@ -171,7 +171,7 @@ fn surplus(
 }
 
 /// The names of all revisions that pods carry under `label`.
-pub(crate) fn carried<'a>(pods: impl Iterator<Item = &'a k8s_openapi::api::core::v1::Pod>, label: &str) -> BTreeSet<String> {
+pub(crate) fn carried<'a>(pods: impl Iterator<Item = &'a client::pod::Pod>, label: &str) -> BTreeSet<String> {
     pods.filter_map(|pod| pod.labels().get(label).cloned()).collect()
 }
 

@@ -1,7 +1,8 @@
 //! What several controllers ask about a pod.
 
+use client::pod::Pod;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Pod as WholePod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// The phase, empty if none was written yet.
@@ -33,9 +34,9 @@ pub(crate) fn is_available(pod: &Pod, min_ready_secs: i32, now: Timestamp) -> bo
 }
 
 /// A pod made from a template: its name is generated from `prefix`, its controller is `owner`.
-pub(crate) fn from_template(template: &PodTemplateSpec, prefix: &str, namespace: &str, owner: OwnerReference) -> Pod {
+pub(crate) fn from_template(template: &PodTemplateSpec, prefix: &str, namespace: &str, owner: OwnerReference) -> WholePod {
     let from = template.metadata.clone().unwrap_or_default();
-    let mut pod = Pod { spec: template.spec.clone(), ..Pod::default() };
+    let mut pod = WholePod { spec: template.spec.clone(), ..WholePod::default() };
     pod.metadata.generate_name = Some(generate_prefix(prefix));
     pod.metadata.namespace = Some(namespace.to_owned());
     pod.metadata.labels = from.labels;

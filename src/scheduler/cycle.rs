@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use client::pod::Pod;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::filters::{self, Candidate};
 use crate::preempt::{self, Preemption};

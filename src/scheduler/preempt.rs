@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use client::pod::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::affinity;

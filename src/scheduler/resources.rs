@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use client::pod::{Container, Pod, Quantities};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use schema::quantity::Quantity;
 
@@ -14,13 +15,13 @@ const SCORE_CPU_MILLI: i64 = 100;
 /// Likewise `DefaultMemoryRequest`, 200 MiB.
 const SCORE_MEMORY_BYTES: i64 = 200 * 1024 * 1024;
 
-fn amounts(list: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
-    let parse = |(name, quantity): (&String, &ApiQuantity)| {
+fn amounts<'q>(list: impl Iterator<Item = (&'q str, &'q ApiQuantity)>) -> Amounts {
+    let parse = |(name, quantity): (&str, &ApiQuantity)| {
         // A quantity that does not parse was refused by the API server; one from elsewhere counts as nothing.
         let quantity: Quantity = quantity.0.parse().ok()?;
-        Some((name.clone(), if name == "cpu" { quantity.milli_value() } else { quantity.value() }))
+        Some((name.to_owned(), if name == "cpu" { quantity.milli_value() } else { quantity.value() }))
     };
-    list.into_iter().flatten().filter_map(parse).collect()
+    list.filter_map(parse).collect()
 }
 
 fn add(into: &mut Amounts, more: &Amounts) {
@@ -38,7 +39,7 @@ fn raise(into: &mut Amounts, to: &Amounts) {
 }
 
 fn requests(container: &Container) -> Amounts {
-    amounts(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
+    amounts(container.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter))
 }
 
 /// What a pod needs at its greediest moment: the sum of its containers and sidecars, or an init container beside the sidecars
@@ -62,9 +63,9 @@ pub fn of_pod(pod: &Pod) -> Amounts {
     add(&mut running, &sidecars);
     raise(&mut running, &starting);
     if let Some(pod_level) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        running.extend(amounts(Some(pod_level)));
+        running.extend(amounts(pod_level.iter()));
     }
-    add(&mut running, &amounts(spec.overhead.as_ref()));
+    add(&mut running, &amounts(spec.overhead.iter().flat_map(Quantities::iter)));
     running
 }
 
@@ -78,7 +79,7 @@ pub fn of_pod_for_score(pod: &Pod) -> Amounts {
 
 /// What pods on this node may use together.
 pub fn allocatable(node: &Node) -> Amounts {
-    amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()))
+    amounts(node.status.iter().flat_map(|s| s.allocatable.iter().flatten()).map(|(name, amount)| (name.as_str(), amount)))
 }
 
 /// Adds what `pod` needs to `total`.

@@ -8,7 +8,8 @@ use base::rng::Rng;
 use base::task::Group;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use client::pod::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
@@ -326,9 +327,8 @@ impl Scheduler {
 
     async fn mark_unschedulable(&self, pod: &Pod, message: &str, nominated: Option<String>) -> Result<(), kube::Error> {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let told = |c: &k8s_openapi::api::core::v1::PodCondition| {
-            c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message)
-        };
+        let told =
+            |c: &client::pod::PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message);
         if nominated.is_none() && conditions.iter().any(told) {
             return Ok(());
         }

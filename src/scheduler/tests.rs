@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use client::pod::Pod;
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::cycle::{Decision, decide};

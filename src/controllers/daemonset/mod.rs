@@ -11,9 +11,10 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -161,6 +162,7 @@ impl Controller {
             self.expectations.deleted(key, uid);
             self.recorder.report(set, Severity::Normal, "SuccessfulDelete", format!("Deleted pod: {name}"));
         }
+        let api: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
         for node in &plan.create {
             match api.create(&PostParams::default(), &plan::pod(set, node, hash)).await {
                 Ok(pod) => {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::labels;
+use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
@@ -26,7 +27,7 @@ pub(super) struct Plan {
 }
 
 /// A pod of the set for one node: the scheduler binds it there and nowhere else.
-pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> Pod {
+pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> WholePod {
     let template = set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let mut pod = pods::from_template(&template, &set.name_any(), &set.namespace().unwrap_or_default(), owners::reference_to(set));
     let labels = pod.metadata.labels.get_or_insert_default();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::plan;
@@ -54,7 +55,8 @@ fn an_update_renews_one_node_at_a_time() {
 #[test]
 fn a_pod_is_bound_to_its_node_before_the_scheduler_sees_it() {
     let spec = set(json!({"containers": []}));
-    let waiting = Arc::new(plan::pod(&spec, "a", "h"));
+    let waiting: Pod = serde_json::from_value(serde_json::to_value(plan::pod(&spec, "a", "h")).unwrap()).unwrap();
+    let waiting = Arc::new(waiting);
     let plan = plan::plan(&spec, &[node("a", json!([]))], &[waiting], "h", Timestamp::UNIX_EPOCH);
     assert!(plan.create.is_empty() && plan.delete.is_empty());
 }

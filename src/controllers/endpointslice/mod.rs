@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use client::informer::{Change, Informer, Key};
 use client::labels;
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};

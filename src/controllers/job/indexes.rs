@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
+use client::pod::Pod;
 use kube::ResourceExt as _;
 
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";

@@ -15,9 +15,10 @@ use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::labels;
+use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::Pod as WholePod;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -187,10 +188,11 @@ impl Controller {
                 Err(err) => return (0, Err(err.into())),
             }
         }
+        let whole: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (mut made, mut batch) = (0, 1);
         while made < plan.create.len() {
             let slice = &plan.create[made..plan.create.len().min(made + batch)];
-            let results = futures_util::future::join_all(slice.iter().map(|fresh| self.create(&api, job, key, fresh))).await;
+            let results = futures_util::future::join_all(slice.iter().map(|fresh| self.create(&whole, job, key, fresh))).await;
             let failed = results.iter().any(Result::is_err);
             made += results.iter().filter(|r| r.is_ok()).count();
             if failed {
@@ -201,7 +203,7 @@ impl Controller {
         (made, Ok(()))
     }
 
-    async fn create(&self, api: &Api<Pod>, job: &Job, key: &Key, fresh: &Fresh) -> Result<(), kube::Error> {
+    async fn create(&self, api: &Api<WholePod>, job: &Job, key: &Key, fresh: &Fresh) -> Result<(), kube::Error> {
         match api.create(&PostParams::default(), &plan::pod(job, fresh)).await {
             Ok(pod) => {
                 self.expectations.created(key, pod.uid().unwrap_or_default());

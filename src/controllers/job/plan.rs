@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::events::Severity;
+use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus, UncountedTerminatedPods};
-use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as WholePod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
@@ -66,7 +67,7 @@ pub(super) fn finished_at(job: &Job) -> Option<Timestamp> {
 }
 
 /// A pod of the job, for one index if the job is indexed.
-pub(super) fn pod(job: &Job, fresh: &Fresh) -> Pod {
+pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
     let index = fresh.index;
     let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let name = job.name_any();

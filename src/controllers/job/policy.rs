@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use client::pod::{ContainerStatus, Pod};
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 
 use super::indexes;

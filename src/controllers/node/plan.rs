@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use client::pod::Pod;
 use ipnet::IpNet;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// A cluster range that is cut into one piece per node.

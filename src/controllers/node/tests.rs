@@ -1,7 +1,8 @@
 //! Claims about ranges, taints and eviction.
 
+use client::pod::Pod;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use super::plan::{self, Range};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::informer::{Change, Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
@@ -123,7 +124,7 @@ mod tests {
     fn only_pods_that_nobody_will_end_are_taken() {
         let mut pod = Pod::default();
         assert_eq!(reason(&pod, true), None);
-        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
+        pod.spec = Some(client::pod::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
         assert_eq!(reason(&pod, true), None);
         assert_eq!(reason(&pod, false), Some("PodGC: node no longer exists"));
     }

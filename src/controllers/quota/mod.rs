@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use base::task::Group;
 use client::informer::{Change, Informer, Key, Metadata};
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, Service};
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, PostParams};
 use schema::quantity::{Notation, Quantity};

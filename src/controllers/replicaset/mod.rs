@@ -13,9 +13,10 @@ use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::labels;
+use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
-use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::core::v1::{Pod as WholePod, ReplicationController};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -147,7 +148,7 @@ impl<K: Workload> Controller<K> {
             return Err(Error::Object("spec.template is missing".to_owned()));
         };
         let pod = pods::from_template(template, &set.name_any(), &key.namespace, owners::reference_to(object));
-        let api = self.pods_of(object);
+        let api: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (mut made, mut batch) = (0, FIRST_BATCH);
         while made < n {
             let size = batch.min(n - made);
@@ -159,7 +160,7 @@ impl<K: Workload> Controller<K> {
         Ok(())
     }
 
-    async fn create_one(&self, api: &Api<Pod>, set: &K, key: &Key, pod: &Pod) -> Result<(), kube::Error> {
+    async fn create_one(&self, api: &Api<WholePod>, set: &K, key: &Key, pod: &WholePod) -> Result<(), kube::Error> {
         match api.create(&PostParams::default(), pod).await {
             Ok(created) => {
                 self.expectations.created(key, created.uid().unwrap_or_default());

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use client::pod::Pod;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::json;
 

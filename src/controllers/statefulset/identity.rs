@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use client::pod::Pod;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod as WholePod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 
@@ -44,7 +45,7 @@ pub(super) fn ordinal(set: &str, pod: &str) -> Option<i32> {
 }
 
 /// The set's own pod at an ordinal, of a template and its revision.
-pub(super) fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> Pod {
+pub(super) fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> WholePod {
     let mut pod = pods::from_template(template, "", &set.namespace().unwrap_or_default(), owners::reference_to(set));
     pod.metadata.generate_name = None;
     pod.metadata.name = Some(format!("{}-{ordinal}", set.name_any()));
@@ -60,7 +61,7 @@ pub(super) fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str,
 }
 
 /// Writes the labels that say who the pod is.
-fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
+fn identify(set: &StatefulSet, pod: &mut WholePod, ordinal: i32) {
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(NAME_LABEL.to_owned(), format!("{}-{ordinal}", set.name_any()));
     labels.insert(INDEX_LABEL.to_owned(), ordinal.to_string());
@@ -68,7 +69,7 @@ fn identify(set: &StatefulSet, pod: &mut Pod, ordinal: i32) {
 
 /// The labels that the pod lacks of its identity; `None` if it has them all.
 pub(super) fn missing_labels(set: &StatefulSet, pod: &Pod, ordinal: i32) -> Option<BTreeMap<String, String>> {
-    let mut wanted = Pod::default();
+    let mut wanted = WholePod::default();
     identify(set, &mut wanted, ordinal);
     let wanted = wanted.metadata.labels.unwrap_or_default();
     let missing: BTreeMap<_, _> = wanted.into_iter().filter(|(k, v)| pod.labels().get(k) != Some(v)).collect();

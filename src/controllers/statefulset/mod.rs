@@ -14,9 +14,10 @@ use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::labels;
+use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -168,7 +169,8 @@ impl Controller {
         match action {
             Action::Create { pod, claims } => {
                 self.make_claims(set, key, &pod.name_any(), claims).await?;
-                let made = self.pods_of(key).create(&PostParams::default(), pod).await;
+                let api: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
+                let made = api.create(&PostParams::default(), pod).await;
                 if let Err(kube::Error::Api(status)) = &made
                     && status.reason == "AlreadyExists"
                 {

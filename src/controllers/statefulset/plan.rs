@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
@@ -17,7 +18,7 @@ use crate::{history, pods};
 #[derive(Debug)]
 pub(super) enum Action {
     /// Make the claims that are missing, then the pod.
-    Create { pod: Box<Pod>, claims: Vec<PersistentVolumeClaim> },
+    Create { pod: Box<WholePod>, claims: Vec<PersistentVolumeClaim> },
     /// A pod that waits for claims which somebody deleted.
     MakeClaims { pod: Arc<Pod>, claims: Vec<PersistentVolumeClaim> },
     /// Write the pod's identity again.
@@ -107,7 +108,7 @@ impl View<'_> {
     }
 
     /// The pod to make at an ordinal: of the current revision below the partition, of the newest one from there on.
-    fn fresh(&self, ordinal: i32) -> Pod {
+    fn fresh(&self, ordinal: i32) -> WholePod {
         let kept = !self.is_on_delete() && ordinal < Ordinals::of(self.set).first + self.partition();
         let revision = if kept { self.current } else { self.update };
         let own: PodTemplateSpec = self.set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use base::chain::Chain;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
 

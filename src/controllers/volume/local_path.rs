@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod as WholePod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Resource as _, ResourceExt as _};
@@ -184,7 +185,7 @@ impl Controller {
 
     /// Starts the helper pod unless it is there, and says how far it is.
     async fn helper(&self, name: &str, task: &str, path: &str, node: &Node, work: &Key) -> Result<Helper, Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let api: Api<WholePod> = Api::namespaced(self.client.clone(), NAMESPACE);
         let Some(pod) = self.pods.get(NAMESPACE, name) else {
             match api.create(&PostParams::default(), &helper_pod(&self.config, name, task, path, node, work)?).await {
                 Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
@@ -216,7 +217,7 @@ fn unsupported(modes: &[String], selector: bool, volume_mode: Option<&str>) -> O
     (!modes.iter().all(local)).then_some("Only support ReadWriteOnce access mode")
 }
 
-fn helper_pod(config: &LocalPath, name: &str, task: &str, path: &str, node: &Node, work: &Key) -> Result<Pod, Error> {
+fn helper_pod(config: &LocalPath, name: &str, task: &str, path: &str, node: &Node, work: &Key) -> Result<WholePod, Error> {
     let pod = json!({
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {FOR_NAMESPACE: work.namespace, FOR_NAME: work.name}},
         "spec": {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use client::informer::{Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
 

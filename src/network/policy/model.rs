@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use client::pod::Pod as ApiPod;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Namespace, Pod as ApiPod};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -7,7 +7,7 @@ pub mod volumes;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use client::pod::{Pod, PodSpec};
 
 use crate::affinity;
 use crate::resources;

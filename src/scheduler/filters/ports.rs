@@ -1,6 +1,6 @@
 //! Host ports: two pods cannot have one port of one address.
 
-use k8s_openapi::api::core::v1::Pod;
+use client::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};

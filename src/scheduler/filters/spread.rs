@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, TopologySpreadConstraint};
+use client::pod::Pod;
+use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 
 use super::{Candidate, Reasons, because};
 use crate::affinity;

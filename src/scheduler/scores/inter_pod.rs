@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, WeightedPodAffinityTerm};
+use client::pod::Pod;
+use k8s_openapi::api::core::v1::{Affinity, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use crate::filters::{Candidate, inter_pod};
 use crate::snapshot::{NodeState, Snapshot};
@@ -25,7 +26,7 @@ fn far(affinity: Option<&Affinity>) -> &[WeightedPodAffinityTerm] {
 
 /// The wishes of one pod, with their weights; negative is away.
 fn wishes(pod: &Pod) -> impl Iterator<Item = (&PodAffinityTerm, i64)> {
-    let affinity = pod.spec.as_ref().and_then(|s| s.affinity.as_ref());
+    let affinity = pod.spec.as_ref().and_then(|s| s.affinity.as_deref());
     let near = near(affinity).iter().map(|term| (&term.pod_affinity_term, i64::from(term.weight)));
     near.chain(far(affinity).iter().map(|term| (&term.pod_affinity_term, -i64::from(term.weight))))
 }

@@ -3,7 +3,7 @@
 mod inter_pod;
 mod spread;
 
-use k8s_openapi::api::core::v1::Pod;
+use client::pod::Pod;
 
 use crate::affinity;
 use crate::filters::Candidate;
