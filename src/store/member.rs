@@ -173,6 +173,11 @@ impl Store {
         self.change(Change::Promote { id }).await
     }
 
+    /// This member is reached under another address (`host:port`) from now on: the others hear of it by its next calls.
+    pub fn moved(&self, address: &str) {
+        self.node().peers.moved(address);
+    }
+
     /// Lets a member go. A leader that is let go hands over first.
     ///
     /// Errors: `MemberNotFound`, `LastMember`, `TimedOut` if no majority of the members is there to agree: then only

@@ -242,3 +242,24 @@ async fn leases_are_kept_alive_through_any_member_and_end_on_all() {
     assert!(follower.lease_keep_alive(id).await.is_err());
     cluster.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_gets_another_address_is_found_there_whether_it_leads_or_not() {
+    let cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    for (n, idx) in [leader, (leader + 1) % 3].into_iter().enumerate() {
+        let (from, to) = (format!("m{idx}"), format!("moved{idx}"));
+        cluster.net.rename(&from, &to);
+        let store = &cluster.stores[idx].0;
+        store.moved(&to);
+        // A write that met the change of addresses may have to be made again.
+        let key = format!("moved{n}");
+        until("a write through it", async || store.txn(put(&key, "x")).await.is_ok()).await;
+        let told = async || {
+            let Ok(members) = cluster.stores[(idx + 1) % 3].0.members().await else { return false };
+            members.iter().any(|member| member.id == store.member_id() && member.address == to)
+        };
+        until("the others to know its address", told).await;
+    }
+    cluster.end().await;
+}

@@ -69,6 +69,13 @@ impl Net {
         });
     }
 
+    /// Has a store be reached under another name, and its connections end, as when its machine gets another address.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let handler = self.wires().handlers.get(from).cloned();
+        self.unplug(from);
+        self.wires().handlers.extend(handler.map(|handler| (to.to_owned(), handler)));
+    }
+
     /// Cuts a store off from all others.
     pub(crate) fn cut(&self, name: &str) {
         let mut wires = self.wires();

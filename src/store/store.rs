@@ -337,7 +337,7 @@ async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<R
     };
     let config = Arc::new(config.validate().map_err(Error::io("cannot start raft"))?);
     let machine = Machine { log: log.clone() };
-    let own = ways.peers.network().map(|network| crate::member::Peer { addr: network.address.clone(), name: network.name.clone() });
+    let own = ways.peers.own();
     let raft = Raft::new(member, config, ways, log, machine).await.map_err(Error::io("cannot start raft"))?;
     if birth == Birth::First && !raft.is_initialized().await.map_err(|_| Error::Closed)? {
         let members = std::collections::BTreeMap::from([(member, own.unwrap_or_default())]);

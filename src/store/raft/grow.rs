@@ -62,8 +62,7 @@ impl Node {
     }
 
     async fn add(&self, id: u64, peer: &Peer) -> Result<(), Error> {
-        let own = self.peers.network().ok_or(Error::NoNetwork)?;
-        let own = Peer { addr: own.address.clone(), name: own.name.clone() };
+        let own = self.peers.own().ok_or(Error::NoNetwork)?;
         let (nodes, _) = self.nodes();
         if nodes.get(&id) == Some(peer) {
             return Ok(());
@@ -228,10 +227,9 @@ pub async fn tend(node: Arc<Node>) {
 
 /// Tells the leader where this member is, if the membership says something else; an address that changed is no event.
 pub async fn announce(node: Arc<Node>) {
-    let Some(network) = node.peers.network().cloned() else { return };
-    let own = Peer { addr: network.address, name: network.name };
-    let mut metrics = node.raft.server_metrics();
+    let (mut metrics, mut moves) = (node.raft.server_metrics(), node.peers.moves());
     loop {
+        let Some(own) = node.peers.own() else { return };
         let stale = {
             let seen = metrics.borrow_and_update();
             let nodes = seen.membership_config.membership();
@@ -244,7 +242,12 @@ pub async fn announce(node: Arc<Node>) {
             }
             continue;
         }
-        if metrics.changed().await.is_err() {
+        // Cancel safe: both are looked at anew.
+        let changed = tokio::select! {
+            changed = metrics.changed() => changed,
+            changed = moves.changed() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }

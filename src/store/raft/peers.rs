@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use wire::Body;
 
 use crate::error::Error;
-use crate::member::Network;
+use crate::member::{Network, Peer};
 use crate::raft::command::Batch;
 use crate::raft::link::Link;
 use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed, decode, encode};
@@ -33,6 +33,8 @@ pub struct Peers {
     id: u64,
     cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     network: Option<Network>,
+    /// Where this member is reached.
+    own: tokio::sync::watch::Sender<String>,
     /// Where members said they are: newer than what the membership says.
     book: Mutex<BTreeMap<u64, String>>,
     links: Mutex<BTreeMap<(u64, Lane), Arc<Link>>>,
@@ -49,6 +51,7 @@ impl Peers {
         Peers {
             id,
             cluster,
+            own: tokio::sync::watch::Sender::new(network.as_ref().map(|network| network.address.clone()).unwrap_or_default()),
             network,
             book: Mutex::default(),
             links: Mutex::default(),
@@ -58,9 +61,27 @@ impl Peers {
         }
     }
 
-    /// How this member is reached, if it has a network.
-    pub fn network(&self) -> Option<&Network> {
-        self.network.as_ref()
+    /// What the membership should say of this member, if it has a network.
+    pub fn own(&self) -> Option<Peer> {
+        self.network.as_ref().map(|network| Peer { addr: self.own.borrow().clone(), name: network.name.clone() })
+    }
+
+    /// Tells when this member has another address.
+    pub fn moves(&self) -> tokio::sync::watch::Receiver<String> {
+        self.own.subscribe()
+    }
+
+    /// This member is reached elsewhere from now on: it says so in its next calls, over new connections.
+    pub fn moved(&self, address: &str) {
+        let news = self.own.send_if_modified(|own| {
+            let news = own != address;
+            address.clone_into(own);
+            news
+        });
+        if news {
+            // Connections from the old address hang.
+            self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
     }
 
     /// Whether the leader said that this member is none any more.
@@ -148,7 +169,8 @@ impl Peers {
         let unreachable = || Error::MemberUnreachable { address: address.clone() };
         let link = Arc::clone(self.links.lock().unwrap_or_else(PoisonError::into_inner).entry((to, lane)).or_default());
         let sender = link.sender(&network.dial, &address, &self.group).await.ok_or_else(unreachable)?;
-        let mut request = http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, &network.address);
+        let own = self.own.borrow().clone();
+        let mut request = http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, own);
         if let Some(cluster) = self.cluster() {
             request = request.header(CLUSTER, cluster);
         }
