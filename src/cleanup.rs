@@ -6,7 +6,7 @@
 mod tree;
 mod uninstall;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -199,13 +199,20 @@ impl Cleaner {
             let sandboxes = cri.sandboxes(None).await.unwrap_or_default();
             (cri, sandboxes)
         });
+        // A pod whose sandbox was made anew has the old one beside it.
+        let mut pods: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for sandbox in sandboxes {
             let name = sandbox.metadata.map(|m| format!("{}/{}", m.namespace, m.name)).unwrap_or_default();
+            pods.entry(name).or_default().push(sandbox.id);
+        }
+        for (name, sandboxes) in pods {
             self.step(&format!("stop pod {name}"), || {
                 runtime.block_on(async {
-                    let stopped = cri.stop_sandbox(&sandbox.id).await;
-                    stopped.map_err(|err| err.to_string())?;
-                    cri.remove_sandbox(&sandbox.id).await.map_err(|err| err.to_string())
+                    for id in &sandboxes {
+                        cri.stop_sandbox(id).await.map_err(|err| err.to_string())?;
+                        cri.remove_sandbox(id).await.map_err(|err| err.to_string())?;
+                    }
+                    Ok(())
                 })
             });
         }

@@ -91,6 +91,8 @@ pub(crate) enum SnapshotsError {
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
     Host(#[from] HostError),
+    #[error("there is no folder {path}", path = .0.display())]
+    NoFolder(PathBuf),
     #[error("cannot print the list")]
     Print(#[from] serde_json::Error),
 }
@@ -99,6 +101,11 @@ pub(crate) enum SnapshotsError {
 pub(crate) fn main(args: SnapshotArgs) -> Result<(), SnapshotsError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(SnapshotsError::NotRoot);
+    }
+    // Before the first snapshot its folder is not there; one that a person names is.
+    let named = args.dir.clone().unwrap_or_else(|| args.data_dir.clone());
+    if !matches!(args.action, Action::Save { .. } | Action::Restore { .. }) && !named.is_dir() {
+        return Err(SnapshotsError::NoFolder(named));
     }
     let dir = args.dir.unwrap_or_else(|| args.data_dir.join("server/db/snapshots"));
     let places = Places { data_dir: args.data_dir, config: args.config, dir };
