@@ -1,4 +1,4 @@
-//! Where the keys of encryption at rest come from: the operator's file, our own, or a new one.
+//! Where the keys of encryption at rest come from: the operator's file, what the servers share in the store, our own file, or a new one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,15 +8,18 @@ use apiserver::crypt::config::Config;
 use apiserver::crypt::kms::Envelope;
 use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
+use apiserver::crypt::shared::{KEY, START, Share, State};
 use base::files;
 use base::rng::Rng;
 use base::task::Group;
-use store::{RangeRequest, Storage};
+use store::{RangeRequest, Revision, Storage};
 
 use crate::server::ServerError;
 
 /// Our own file, below the data folder; k3s's name.
 const FILE: &str = "server/cred/encryption-config.json";
+/// What all servers have, and they alone.
+const SERVICE_KEY: &str = "server/tls/service.key";
 /// Where Secrets live in the store.
 const SECRETS: &str = "/registry/core/secrets/";
 
@@ -34,31 +37,45 @@ pub(crate) async fn sealed(
         Config::parse(text).map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
     };
     let own = data_dir.join(FILE);
-    let (config, file) = match &arguments.encryption_config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
-            (parse(path, &text)?, None)
+    let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
+    if let Some(path) = &arguments.encryption_config {
+        let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
+        let config = parse(path, &text)?;
+        let mut plugins = Vec::new();
+        for settings in config.plugins() {
+            let started = Envelope::start(settings, rng.clone(), group).await;
+            plugins.push(started.map_err(|why| ServerError::Argument(format!("encryption configuration: {why}")))?);
         }
-        None => match files::read_if_exists(&own)? {
-            Some(bytes) => (parse(&own, &String::from_utf8_lossy(&bytes))?, Some(own)),
-            None => {
-                refuse_a_second_key(store.as_ref(), &own).await?;
-                let config = Config::generated(rng);
-                if let Some(dir) = own.parent() {
-                    files::create_private_dir(dir)?;
-                }
-                files::write_atomic(&own, config.to_json().as_bytes(), 0o600)?;
-                (config, Some(own))
-            }
-        },
-    };
-    let mut plugins = Vec::new();
-    for settings in config.plugins() {
-        let started = Envelope::start(settings, rng.clone(), group).await;
-        plugins.push(started.map_err(|why| ServerError::Argument(format!("encryption configuration: {why}")))?);
+        let seals = Arc::new(Seals::new(alone(config), None, rng.clone()).guarded_by(plugins));
+        let encryption = Encryption { seals: Arc::clone(&seals), file: None, turn: tokio::sync::Mutex::default() };
+        return Ok((encryption, Arc::new(Sealed::new(store, seals))));
     }
-    let seals = Arc::new(Seals::new(config, rng.clone()).guarded_by(plugins));
-    let encryption = Encryption { seals: Arc::clone(&seals), file, turn: tokio::sync::Mutex::default() };
+    let service_key = data_dir.join(SERVICE_KEY);
+    let secret = std::fs::read_to_string(&service_key).map_err(files::FileError::at("cannot read", &service_key))?;
+    let share = Share::new(&secret, own.clone());
+    let unread = |err: store::error::Error| ServerError::Argument(format!("cannot look for the configuration of encryption: {err}"));
+    let shared = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
+    let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
+        // What the servers agreed on since then is newer than the file.
+        (Some(kv), _) => {
+            let bad = |why: String| ServerError::Argument(format!("the configuration of encryption in the store: {why}"));
+            let state = share.open(&kv.value, kv.mod_revision).map_err(bad)?;
+            share.keep(&state);
+            state
+        }
+        (None, Some(bytes)) => alone(parse(&own, &String::from_utf8_lossy(&bytes))?),
+        (None, None) => {
+            refuse_a_second_key(store.as_ref(), &own).await?;
+            let config = Config::generated(rng);
+            if let Some(dir) = own.parent() {
+                files::create_private_dir(dir)?;
+            }
+            files::write_atomic(&own, config.to_json().as_bytes(), 0o600)?;
+            alone(config)
+        }
+    };
+    let seals = Arc::new(Seals::new(state, Some(share), rng.clone()));
+    let encryption = Encryption { seals: Arc::clone(&seals), file: Some(own), turn: tokio::sync::Mutex::default() };
     Ok((encryption, Arc::new(Sealed::new(store, seals))))
 }
 

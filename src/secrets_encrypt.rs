@@ -38,6 +38,13 @@ enum Form {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, Args)]
+struct StepArgs {
+    /// Do it whatever step came before.
+    #[arg(short, long)]
+    force: bool,
+}
+
 #[derive(Clone, Copy, Debug, Subcommand)]
 enum What {
     /// Print whether Secrets are encrypted, and with which keys.
@@ -46,8 +53,14 @@ enum What {
     Enable,
     /// Stop encrypting, and decrypt those that are there.
     Disable,
-    /// Make a new key, encrypt every Secret with it, and forget the old one. The server keeps running.
+    /// Make a new key, encrypt every Secret with it, and forget the old one. Servers keep running, and need no restart.
     RotateKeys,
+    /// The first of three steps: make a new key and give it to all servers.
+    Prepare(StepArgs),
+    /// The second: encrypt with the new key from now on.
+    Rotate(StepArgs),
+    /// The third: encrypt every Secret with it, and forget the old one.
+    Reencrypt(StepArgs),
 }
 
 /// Asks, and prints the answer.
@@ -58,8 +71,13 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
         What::Enable => (Method::PUT, "enable"),
         What::Disable => (Method::PUT, "disable"),
         What::RotateKeys => (Method::PUT, "rotate-keys"),
+        What::Prepare(_) => (Method::PUT, "prepare"),
+        What::Rotate(_) => (Method::PUT, "rotate"),
+        What::Reencrypt(_) => (Method::PUT, "reencrypt"),
     };
-    let answer = runtime.block_on(ask(args, method, &format!("/kedge/secrets-encrypt/{path}")))?;
+    let forced = matches!(args.what, What::Prepare(step) | What::Rotate(step) | What::Reencrypt(step) if step.force);
+    let query = if forced { "?force=true" } else { "" };
+    let answer = runtime.block_on(ask(args, method, &format!("/kedge/secrets-encrypt/{path}{query}")))?;
     match args.output {
         Form::Json => println!("{answer}"),
         Form::Text => print!("{}", shown(&answer)),
@@ -90,9 +108,22 @@ async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Va
     if ok { Ok(answer) } else { Err(answer["message"].as_str().unwrap_or("the server refused").to_owned()) }
 }
 
+/// Whether all servers have the same keys, and else which do not.
+fn matching(answer: &Value) -> String {
+    if answer["hashesMatch"] == true {
+        return "All hashes match".to_owned();
+    }
+    let other = |(_, hash): &(&String, &Value)| **hash != answer["hash"];
+    let others = answer["hashes"].as_object().into_iter().flatten().filter(other).map(|(server, _)| server.as_str());
+    format!("hash does not match on {}", others.collect::<Vec<_>>().join(", "))
+}
+
 /// As k3s prints it.
 fn shown(answer: &Value) -> String {
     let mut out = format!("Encryption Status: {}\n", if answer["enabled"] == true { "Enabled" } else { "Disabled" });
+    if let Some(stage) = answer["stage"].as_str() {
+        out.push_str(&format!("Current Rotation Stage: {stage}\nServer Encryption Hashes: {}\n", matching(answer)));
+    }
     if let Some(n) = answer["reencrypted"].as_u64() {
         out.push_str(&format!("Objects written anew: {n}\n"));
     }
@@ -111,6 +142,13 @@ fn shown(answer: &Value) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn servers_with_other_keys_are_named() {
+        let hashes = json!({ "10.0.0.1": "start-a", "10.0.0.2": "start-b" });
+        let text = shown(&json!({ "enabled": true, "stage": "start", "hash": "start-a", "hashes": hashes, "hashesMatch": false }));
+        assert!(text.contains("Current Rotation Stage: start\nServer Encryption Hashes: hash does not match on 10.0.0.2\n"), "{text}");
+    }
 
     #[test]
     fn the_active_key_has_a_star() {

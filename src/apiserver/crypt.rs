@@ -4,3 +4,4 @@ pub mod config;
 pub mod kms;
 pub mod rotate;
 pub mod sealed;
+pub mod shared;

@@ -3,7 +3,7 @@
 //!
 //! Keeping a lease alive writes nothing to the disk, so an idle server stays quiet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use store::error::Error;
 use store::{Op, RangeRequest, Revision, Txn, WatchRequest};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::crypt::shared::State;
 use crate::serve::ApiServer;
 use crate::status::Status;
 
@@ -37,8 +39,7 @@ pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
     let id = server.config.rng.below(u64::MAX >> 1) + 1;
     let storage = server.cache.storage();
     storage.grant_lease(id, LEASE_SECS).await?;
-    let value = json!({ "port": server.config.advertise_port }).to_string();
-    let op = Op::Put { key: key(own(server)), value: Bytes::from(value), lease: id, prev_kv: false };
+    let op = Op::Put { key: key(own(server)), value: noted(server), lease: id, prev_kv: false };
     storage.txn(Txn { success: vec![op], ..Txn::default() }).await?;
     let address = own(server);
     if !is_endpoint(&address) {
@@ -47,6 +48,24 @@ pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
     }
     reconcile(server).await?;
     Ok(id)
+}
+
+/// What a server says of itself: where it answers, and which keys it encrypts with.
+fn noted(server: &ApiServer) -> Bytes {
+    let hash = server.guards.encryption.as_ref().map(|encryption| encryption.seals.state().hash());
+    Bytes::from(json!({ "port": server.config.advertise_port, "encryption": hash }).to_string())
+}
+
+/// Which configuration of encryption each server that lives has; empty if it does not say.
+pub(crate) async fn hashes(server: &ApiServer) -> Result<BTreeMap<String, String>, Error> {
+    let range = RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), ..RangeRequest::default() };
+    let found = server.cache.storage().range(range).await?;
+    let told = |kv: &store::KeyValue| {
+        let address = std::str::from_utf8(&kv.key).ok()?.strip_prefix(ROOT)?.to_owned();
+        let value: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
+        Some((address, value["encryption"].as_str().unwrap_or_default().to_owned()))
+    };
+    Ok(found.kvs.iter().filter_map(told).collect())
 }
 
 /// Whether pods could reach a server there; upstream's validation refuses the other addresses.
@@ -64,9 +83,18 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
     group.spawn("server-lease", async move {
         let (mut lease, mut address) = (lease, keeper.config.advertise_address.clone());
         let mut noted = *address.borrow_and_update();
+        let mut encryption = keeper.guards.encryption.as_ref().map(|encryption| encryption.seals.changes());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(KEEP_EVERY) => {}
+                Some(()) = changed(&mut encryption) => {
+                    if let Err(status) = moved(&keeper, lease, noted, noted).await {
+                        warn!(why = %status, "cannot note which keys this server encrypts with, trying again");
+                        tokio::time::sleep(RETRY).await;
+                        encryption.iter_mut().for_each(watch::Receiver::mark_changed);
+                        continue;
+                    }
+                }
                 Ok(()) = address.changed() => {
                     let new = *address.borrow_and_update();
                     if let Err(status) = moved(&keeper, lease, noted, new).await {
@@ -107,10 +135,14 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
     });
 }
 
+/// Waits for other keys of encryption.
+async fn changed(encryption: &mut Option<watch::Receiver<Arc<State>>>) -> Option<()> {
+    encryption.as_mut()?.changed().await.ok()
+}
+
 /// The machine has another address: the endpoints change with the key.
 async fn moved(server: &ApiServer, lease: u64, from: IpAddr, to: IpAddr) -> Result<(), Status> {
-    let value = json!({ "port": server.config.advertise_port }).to_string();
-    let put = Op::Put { key: key(to), value: Bytes::from(value), lease, prev_kv: false };
+    let put = Op::Put { key: key(to), value: noted(server), lease, prev_kv: false };
     let delete = Op::Delete { key: key(from), range_end: Bytes::new(), prev_kv: false };
     let success = if from == to { vec![put] } else { vec![put, delete] };
     server.cache.storage().txn(Txn { success, ..Txn::default() }).await?;

@@ -74,8 +74,8 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
 async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, Status> {
     let Some(encryption) = &x.server.guards.encryption else { return Ok(page_not_found()) };
     let answer = match (&x.parts.method, Change::named(what)) {
-        (&Method::GET, None) if what == "status" => encryption.status(),
-        (&Method::PUT, Some(change)) => encryption.change(x.server, change).await?,
+        (&Method::GET, None) if what == "status" => encryption.status(x.server).await?,
+        (&Method::PUT, Some(change)) => encryption.change(x.server, change, x.parts.uri.query() == Some("force=true")).await?,
         _ => return Err(Status::method_not_allowed()),
     };
     json_answer(x, &answer)

@@ -101,6 +101,10 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
     };
     assert!(encrypt("status").contains("Encryption Status: Enabled"));
     assert!(encrypt("rotate-keys").contains("Objects written anew"));
+    for (step, stage) in [("prepare", "prepare"), ("rotate", "rotate"), ("reencrypt", "reencrypt_finished")] {
+        let text = encrypt(step);
+        assert!(text.contains(&format!("Current Rotation Stage: {stage}\nServer Encryption Hashes: All hashes match")), "{text}");
+    }
     let after = fs::read_to_string(&file).unwrap();
     assert_ne!(before, after);
     assert!(!after.contains("\"secretboxkey\""), "the old key is gone");

@@ -1,19 +1,35 @@
-//! Changing keys while the server runs: a new key writes, everything is written anew, the old keys go.
+//! Changing keys while the servers run: a new key comes to all servers, then writes, everything is written anew, the old keys go.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use base::chain::Chain;
+use base::time::Stopwatch;
+use bytes::Bytes;
 use pki::seal::Cipher;
 use serde_json::{Value, json};
+use store::{Compare, CompareOp, Op, Txn};
 use tracing::info;
 
 use super::config::{Config, Provider, Rule, new_key};
 use super::sealed::Seals;
-use crate::keys;
+use super::shared::{KEY, START};
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::verbs::write;
+use crate::{endpoints, keys};
+
+/// Every server that lives takes a configuration within this.
+const TAKEN_LIMIT: Duration = Duration::from_secs(30);
+/// Between looks at whether they have.
+const TAKEN_LOOK: Duration = Duration::from_millis(100);
+
+/// k3s's stages.
+const PREPARE: &str = "prepare";
+const ROTATE: &str = "rotate";
+const ACTIVE: &str = "reencrypt_active";
+const FINISHED: &str = "reencrypt_finished";
 
 /// The server's own configuration of encryption, and where it is kept. An operator's file is never written to.
 pub struct Encryption {
@@ -32,8 +48,14 @@ pub enum Change {
     Enable,
     /// Write open from now on, and what is there anew.
     Disable,
-    /// A new key.
+    /// A new key, all at once.
     RotateKeys,
+    /// A new key that is known to all servers and writes nothing yet.
+    Prepare,
+    /// The prepared key writes.
+    Rotate,
+    /// Everything is written with it anew, and the old one goes.
+    Reencrypt,
 }
 
 impl Change {
@@ -43,17 +65,32 @@ impl Change {
             "enable" => Some(Change::Enable),
             "disable" => Some(Change::Disable),
             "rotate-keys" => Some(Change::RotateKeys),
+            "prepare" => Some(Change::Prepare),
+            "rotate" => Some(Change::Rotate),
+            "reencrypt" => Some(Change::Reencrypt),
             _ => None,
+        }
+    }
+
+    /// Whether it may follow a stage.
+    fn may_follow(self, stage: &str) -> bool {
+        match self {
+            Change::Enable | Change::Disable | Change::RotateKeys => true,
+            Change::Prepare => matches!(stage, START | FINISHED),
+            Change::Rotate => stage == PREPARE,
+            Change::Reencrypt => matches!(stage, ROTATE | ACTIVE),
         }
     }
 }
 
 impl Encryption {
     /// For `secrets-encrypt status`; names of keys, never keys.
-    pub fn status(&self) -> Value {
-        let config = self.seals.config();
+    ///
+    /// Errors: the store does not say what the other servers have.
+    pub async fn status(&self, server: &ApiServer) -> Result<Value, Status> {
+        let state = self.seals.state();
         let mut listed = Vec::new();
-        for rule in &config.rules {
+        for rule in &state.config.rules {
             let mut first = true;
             for provider in &rule.providers {
                 if let Provider::Sealed(cipher, keys) = provider {
@@ -68,38 +105,93 @@ impl Encryption {
                 first = false;
             }
         }
-        json!({ "enabled": config.is_enabled(), "stage": "start", "keys": listed, "managed": self.file.is_some() })
+        let hashes = endpoints::hashes(server).await?;
+        Ok(json!({
+            "enabled": state.config.is_enabled(), "stage": state.stage, "hash": state.hash(), "hashes": hashes,
+            "hashesMatch": others(&hashes, &state.hash()).is_empty(), "keys": listed, "managed": self.file.is_some(),
+        }))
     }
 
-    /// Carries a change out: when it returns, everything stored is as the configuration says.
+    /// Carries a change out: when it returns, every server that lives has the new configuration, and what is stored is as it says.
     ///
-    /// Errors: 409 for an operator's configuration, 500 when a file or object cannot be written (asking again goes on).
-    pub async fn change(&self, server: &ApiServer, change: Change) -> Result<Value, Status> {
-        let Some(file) = &self.file else {
+    /// Errors: 409 for an operator's configuration, a wrong stage (unless forced) or a server that does not follow, 500 when an object
+    /// cannot be written (asking again goes on).
+    pub async fn change(&self, server: &ApiServer, change: Change, force: bool) -> Result<Value, Status> {
+        let conflict = |why: String| Status::new(409, "Conflict", why);
+        if self.file.is_none() {
             let why = "encryption is configured by --encryption-provider-config: change that file and restart";
-            return Err(Status::new(409, "Conflict", why));
-        };
-        // The keys are in a file of this server: the others would not know a new one.
-        if crate::endpoints::addresses(server).await?.len() > 1 {
-            let why = "the keys of encryption cannot be changed while the cluster has several servers: make it one server, change them, and let the others join anew";
-            return Err(Status::new(409, "Conflict", why));
+            return Err(conflict(why.to_owned()));
         }
         let _turn = self.turn.lock().await;
-        let save = |config: &Config| {
-            base::files::write_atomic(file, config.to_json().as_bytes(), 0o600).map_err(|err| Status::internal(Chain(&err)))
-        };
-        let (between, after) = planned(&self.seals.config(), change, &server.config.rng);
-        // The file first: a value must never be sealed with a key that a crash would lose.
-        save(&between)?;
-        self.seals.swap(between.clone());
-        let n = rewrite(server, &between).await?;
-        save(&after)?;
-        self.seals.swap(after);
-        info!(n, change = ?change, "encryption at rest changed");
-        let mut status = self.status();
-        status["reencrypted"] = json!(n);
+        let state = self.seals.state();
+        if !force && !change.may_follow(&state.stage) {
+            return Err(conflict(format!("this step cannot follow the stage {}: see 'kedge secrets-encrypt status'", state.stage)));
+        }
+        let needs_keys = matches!(change, Change::Prepare | Change::Rotate | Change::Reencrypt);
+        if needs_keys && !state.config.is_enabled() {
+            return Err(conflict("encryption is disabled: 'kedge secrets-encrypt enable' comes first".to_owned()));
+        }
+        let steps = planned(&state.config, change, &server.config.rng);
+        let mut rewritten = None;
+        for step in steps {
+            match step {
+                Step::Share(config, stage) => self.publish(server, &config, stage).await?,
+                Step::Rewrite => rewritten = Some(rewrite(server, &self.seals.state().config).await?),
+            }
+        }
+        info!(n = rewritten, change = ?change, "encryption at rest changed");
+        let mut status = self.status(server).await?;
+        if let Some(n) = rewritten {
+            status["reencrypted"] = json!(n);
+        }
         Ok(status)
     }
+
+    /// Gives all servers a configuration, and waits until those that live have it.
+    async fn publish(&self, server: &ApiServer, config: &Config, stage: &str) -> Result<(), Status> {
+        let Some(share) = self.seals.share() else { return Err(Status::internal("encryption is not shared")) };
+        let sealed = share.seal(config, stage, &server.config.rng).ok_or_else(|| Status::internal("cannot seal the configuration"))?;
+        let at = self.seals.state().at;
+        let put = Op::Put { key: KEY.into(), value: Bytes::from(sealed), lease: 0, prev_kv: false };
+        let unchanged = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: at };
+        let done = server.cache.storage().txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await?;
+        if !done.succeeded {
+            return Err(Status::new(
+                409,
+                "Conflict",
+                "another server changes the configuration of encryption: look at its status, and ask again",
+            ));
+        }
+        let begun = Stopwatch::start();
+        loop {
+            let state = self.seals.state();
+            let behind = others(&endpoints::hashes(server).await?, &state.hash());
+            if state.at >= done.revision && behind.is_empty() {
+                return Ok(());
+            }
+            if begun.elapsed() > TAKEN_LIMIT {
+                let why = format!(
+                    "these servers do not take the new configuration of encryption: {}; see to them, and ask again",
+                    behind.join(", ")
+                );
+                return Err(Status::new(409, "Conflict", why));
+            }
+            tokio::time::sleep(TAKEN_LOOK).await;
+        }
+    }
+}
+
+/// Servers that have another configuration.
+fn others(hashes: &BTreeMap<String, String>, hash: &str) -> Vec<String> {
+    hashes.iter().filter(|(_, theirs)| *theirs != hash).map(|(server, _)| server.clone()).collect()
+}
+
+/// What a change consists of.
+enum Step {
+    /// All servers get a configuration.
+    Share(Config, &'static str),
+    /// Every object that is to be sealed, or was, is written anew.
+    Rewrite,
 }
 
 fn shown(cipher: Cipher) -> &'static str {
@@ -110,38 +202,48 @@ fn shown(cipher: Cipher) -> &'static str {
     }
 }
 
-/// The configuration while objects are written anew, and the one for after.
-fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> (Config, Config) {
+/// The steps of a change. A key writes only when all servers have it.
+fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
     let map = |of: &dyn Fn(&Rule) -> Vec<Provider>| Config {
         rules: now.rules.iter().map(|rule| Rule { resources: rule.resources.clone(), providers: of(rule) }).collect(),
     };
-    let sealing =
-        |rule: &Rule| rule.providers.iter().find_map(|p| if let Provider::Sealed(c, k) = p { Some((*c, k.clone())) } else { None });
+    let keys = |rule: &Rule| -> Vec<Provider> { rule.providers.iter().filter(|p| matches!(p, Provider::Sealed(..))).cloned().collect() };
+    let with_identity = |mut providers: Vec<Provider>| {
+        providers.push(Provider::Identity);
+        providers
+    };
+    let fresh = Provider::Sealed(Cipher::Secretbox, vec![new_key(rng, &format!("secretboxkey-{}", rng.hex(4)))]);
+    // Of the providers that there are the first stays the first: it writes.
+    let known =
+        map(&|rule| rule.providers.iter().cloned().take(1).chain([fresh.clone()]).chain(rule.providers.iter().skip(1).cloned()).collect());
+    let first = map(&|rule| with_identity(std::iter::once(fresh.clone()).chain(keys(rule)).collect()));
+    let alone = map(&|_| vec![fresh.clone(), Provider::Identity]);
     match change {
-        Change::Enable => {
-            let enabled = map(&|rule| match sealing(rule) {
-                Some((cipher, keys)) => vec![Provider::Sealed(cipher, keys), Provider::Identity],
-                None => vec![Provider::Sealed(Cipher::Secretbox, vec![new_key(rng, "secretboxkey")]), Provider::Identity],
-            });
-            (enabled.clone(), enabled)
+        Change::Enable if now.rules.iter().all(|rule| !keys(rule).is_empty()) => {
+            vec![Step::Share(map(&|rule| with_identity(keys(rule))), START), Step::Rewrite]
         }
+        Change::Enable => vec![Step::Share(known, PREPARE), Step::Share(first, START), Step::Rewrite],
         Change::Disable => {
-            let disabled = map(&|rule| {
-                let sealed = sealing(rule).map(|(cipher, keys)| Provider::Sealed(cipher, keys));
-                std::iter::once(Provider::Identity).chain(sealed).collect()
-            });
-            (disabled.clone(), disabled)
+            vec![Step::Share(map(&|rule| std::iter::once(Provider::Identity).chain(keys(rule)).collect()), START), Step::Rewrite]
         }
         Change::RotateKeys => {
-            let fresh = new_key(rng, &format!("secretboxkey-{}", rng.hex(4)));
-            let between = map(&|rule| {
-                let mut providers = vec![Provider::Sealed(Cipher::Secretbox, vec![fresh.clone()])];
-                providers.extend(rule.providers.iter().filter(|p| matches!(p, Provider::Sealed(..))).cloned());
-                providers.push(Provider::Identity);
-                providers
+            vec![Step::Share(known, PREPARE), Step::Share(first, ACTIVE), Step::Rewrite, Step::Share(alone, FINISHED)]
+        }
+        Change::Prepare => vec![Step::Share(known, PREPARE)],
+        Change::Rotate => {
+            let swapped = map(&|rule| {
+                let mut keys = keys(rule);
+                if keys.len() > 1 {
+                    keys.swap(0, 1);
+                }
+                with_identity(keys)
             });
-            let after = map(&|_| vec![Provider::Sealed(Cipher::Secretbox, vec![fresh.clone()]), Provider::Identity]);
-            (between, after)
+            vec![Step::Share(swapped, ROTATE)]
+        }
+        Change::Reencrypt => {
+            let active = now.clone();
+            let last = map(&|rule| with_identity(keys(rule).into_iter().take(1).collect()));
+            vec![Step::Share(active, ACTIVE), Step::Rewrite, Step::Share(last, FINISHED)]
         }
     }
 }
@@ -166,20 +268,46 @@ mod tests {
     use super::*;
     use base::rng::Rng;
 
-    #[test]
-    fn a_rotation_reads_the_old_key_until_everything_is_written_anew() {
-        let rng = Rng::from_seed(1);
-        let now = Config::generated(&rng);
-        let names = |config: &Config| -> Vec<String> {
-            let sealed = config.rules[0].providers.iter().filter_map(|p| if let Provider::Sealed(_, keys) = p { Some(keys) } else { None });
-            sealed.flatten().map(|k| k.name.clone()).collect()
+    fn shares(now: &Config, change: Change) -> Vec<(Config, &'static str)> {
+        let steps = planned(now, change, &Rng::from_seed(7));
+        steps.into_iter().filter_map(|step| if let Step::Share(config, stage) = step { Some((config, stage)) } else { None }).collect()
+    }
+
+    fn names(config: &Config) -> Vec<String> {
+        let name = |p: &Provider| match p {
+            Provider::Sealed(_, keys) => keys.iter().map(|k| k.name.clone()).collect::<Vec<_>>().join("+"),
+            Provider::Identity => "identity".to_owned(),
         };
-        let (between, after) = planned(&now, Change::RotateKeys, &rng);
-        assert_eq!(names(&between).len(), 2);
-        assert_eq!(names(&between)[1], "secretboxkey");
-        assert_eq!(names(&after), names(&between)[..1]);
-        let (disabled, _) = planned(&after, Change::Disable, &rng);
-        assert!(!disabled.is_enabled() && names(&disabled) == names(&after));
-        assert!(planned(&disabled, Change::Enable, &rng).0.is_enabled());
+        config.rules[0].providers.iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_key_is_known_to_all_before_it_writes_and_the_old_one_reads_until_everything_is_written_anew() {
+        let now = Config::generated(&Rng::from_seed(1));
+        let steps = shares(&now, Change::RotateKeys);
+        let fresh = names(&steps[2].0)[0].clone();
+        assert_eq!(names(&steps[0].0), ["secretboxkey", &fresh, "identity"]);
+        assert_eq!(names(&steps[1].0), [&fresh, "secretboxkey", "identity"]);
+        assert_eq!(names(&steps[2].0), [&fresh, "identity"]);
+        // The same in three commands.
+        let prepared = shares(&now, Change::Prepare).remove(0).0;
+        let rotated = shares(&prepared, Change::Rotate).remove(0).0;
+        assert_eq!(names(&rotated), names(&steps[1].0));
+        assert_eq!(names(&shares(&rotated, Change::Reencrypt)[1].0), names(&steps[2].0));
+        let disabled = shares(&now, Change::Disable).remove(0).0;
+        assert!(!disabled.is_enabled() && names(&disabled) == ["identity", "secretboxkey"]);
+        assert_eq!(names(&shares(&disabled, Change::Enable)[0].0), names(&now));
+        let without =
+            Config::parse("kind: EncryptionConfiguration\nresources: [{resources: [secrets], providers: [identity: {}]}]").ok().unwrap();
+        let enabled = shares(&without, Change::Enable);
+        assert!(!enabled[0].0.is_enabled() && enabled[1].0.is_enabled());
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        assert!(Change::Prepare.may_follow(START) && Change::Rotate.may_follow(PREPARE) && Change::Reencrypt.may_follow(ROTATE));
+        assert!(!Change::Rotate.may_follow(START) && !Change::Reencrypt.may_follow(PREPARE) && !Change::Prepare.may_follow(ROTATE));
+        let hashes = BTreeMap::from([("10.0.0.1".to_owned(), "a".to_owned()), ("10.0.0.2".to_owned(), String::new())]);
+        assert_eq!(others(&hashes, "a"), ["10.0.0.2"]);
     }
 }

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::rng::Rng;
 use bytes::Bytes;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
 use store::{EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
+use tokio::sync::watch;
 use tracing::error;
 
-use super::config::{Config, Provider};
+use super::config::Provider;
 use super::kms::Envelope;
+use super::shared::{KEY, Share, State};
 use crate::keys;
 
 /// What every sealed value starts with.
@@ -20,16 +21,17 @@ const MARK: &[u8] = b"k8s:enc:";
 
 /// The keys as they are now; swapped when they are rotated.
 pub struct Seals {
-    config: ArcSwap<Config>,
+    now: watch::Sender<Arc<State>>,
+    share: Option<Share>,
     rng: Rng,
     /// Those that the configuration names.
     plugins: Vec<Arc<Envelope>>,
 }
 
 impl Seals {
-    /// With this configuration.
-    pub fn new(config: Config, rng: Rng) -> Seals {
-        Seals { config: ArcSwap::from_pointee(config), rng, plugins: Vec::new() }
+    /// With this configuration; `share` makes it one with that of the other servers.
+    pub fn new(state: State, share: Option<Share>, rng: Rng) -> Seals {
+        Seals { now: watch::Sender::new(Arc::new(state)), share, rng, plugins: Vec::new() }
     }
 
     /// The same with the plugins that the configuration names.
@@ -47,20 +49,41 @@ impl Seals {
     }
 
     /// What holds now.
-    pub fn config(&self) -> Arc<Config> {
-        self.config.load_full()
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.now.borrow())
     }
 
-    /// What holds from now on.
-    pub fn swap(&self, config: Config) {
-        self.config.store(Arc::new(config));
+    /// Tells when something else holds.
+    pub fn changes(&self) -> watch::Receiver<Arc<State>> {
+        self.now.subscribe()
+    }
+
+    /// How it is shared; `None`: an operator's file says what holds.
+    pub fn share(&self) -> Option<&Share> {
+        self.share.as_ref()
+    }
+
+    /// Takes over what lies under [`KEY`], unless something newer came before.
+    fn adopt(&self, kv: &KeyValue) {
+        let Some(share) = self.share.as_ref().filter(|_| kv.mod_revision > self.state().at) else { return };
+        match share.open(&kv.value, kv.mod_revision) {
+            Ok(state) => {
+                share.keep(&state);
+                self.now.send_modify(|now| {
+                    if state.at > now.at {
+                        *now = Arc::new(state);
+                    }
+                });
+            }
+            Err(why) => error!(why, "the configuration of encryption in the store cannot be used"),
+        }
     }
 
     /// Errors: the plugin that guards this resource has not been well for too long.
     fn seal(&self, key: &[u8], plain: Bytes) -> Result<Bytes, Error> {
-        let config = self.config.load();
+        let state = self.state();
         let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(plain) };
-        match config.providers(group, plural).first() {
+        match state.config.providers(group, plural).first() {
             Some(Provider::Sealed(cipher, sealing)) => {
                 let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, &plain, &self.rng));
                 // A key's length was checked when it was read.
@@ -74,28 +97,38 @@ impl Seals {
         }
     }
 
-    /// What cannot be opened stays as it is: it is no JSON, and reading it fails for everybody.
-    fn open(&self, kv: &mut KeyValue) {
+    /// Whether a value is open now. What cannot be opened stays as it is: it is no JSON, and reading it fails for everybody.
+    fn try_open(&self, kv: &mut KeyValue) -> bool {
         if !kv.value.starts_with(MARK) {
-            return;
+            return true;
         }
-        let config = self.config.load();
-        let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return };
-        for provider in config.providers(group, plural) {
+        if kv.key == KEY.as_bytes() {
+            self.adopt(kv);
+            return true;
+        }
+        let state = self.state();
+        let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return true };
+        for provider in state.config.providers(group, plural) {
             let (cipher, sealing) = match provider {
                 Provider::Sealed(cipher, sealing) => (cipher, sealing),
-                Provider::Kms(settings) if self.open_by_plugin(&settings.name, kv) => return,
+                Provider::Kms(settings) if self.open_by_plugin(&settings.name, kv) => return true,
                 Provider::Kms(_) | Provider::Identity => continue,
             };
             for key in sealing {
                 let Some(text) = kv.value.strip_prefix(cipher.prefix(&key.name).as_bytes()) else { continue };
                 if let Some(plain) = cipher.open(key, &kv.key, text) {
                     kv.value = plain.into();
-                    return;
+                    return true;
                 }
             }
         }
-        error!(key = %String::from_utf8_lossy(&kv.key), "no key opens this stored object");
+        false
+    }
+
+    fn open(&self, kv: &mut KeyValue) {
+        if !self.try_open(kv) {
+            error!(key = %String::from_utf8_lossy(&kv.key), "no key opens this stored object");
+        }
     }
 
     /// False if another one sealed it.
@@ -174,7 +207,16 @@ impl Sealed {
 impl Storage for Sealed {
     async fn range(&self, request: RangeRequest) -> Result<RangeReply, Error> {
         let mut reply = self.inner.range(request).await?;
-        self.seals.open_range(&mut reply);
+        let mut opened = true;
+        for kv in &mut reply.kvs {
+            opened &= self.seals.try_open(kv);
+        }
+        if !opened {
+            // A reader may be ahead of the stream of changes that brings new keys.
+            let newest = self.inner.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await?;
+            newest.kvs.iter().for_each(|kv| self.seals.adopt(kv));
+            self.seals.open_range(&mut reply);
+        }
         Ok(reply)
     }
 
@@ -218,11 +260,45 @@ impl Storage for Sealed {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Config;
+    use super::super::shared::START;
     use super::*;
+
+    fn state(seed: u64) -> State {
+        State { config: Config::generated(&Rng::from_seed(seed)), stage: START.to_owned(), at: Revision(0) }
+    }
+
+    #[test]
+    fn a_server_knows_a_key_before_it_meets_a_value_sealed_with_it() {
+        let (rng, dir) = (Rng::from_seed(5), tempfile::tempdir().unwrap());
+        let share = || Share::new("s", dir.path().join("file"));
+        let (here, there) = (Seals::new(state(1), Some(share()), rng.clone()), Seals::new(state(2), Some(share()), rng.clone()));
+        let kv = |key: &str, value: Bytes, at: u64| KeyValue {
+            key: Bytes::from(key.to_owned()),
+            value,
+            create_revision: Revision(1),
+            mod_revision: Revision(at),
+            version: 1,
+            lease: 0,
+        };
+        let secret = "/registry/core/secrets/default/a";
+        let told = |config: &Config, at| kv(KEY, share().seal(config, "prepare", &rng).unwrap().into(), at);
+        let sealed = || kv(secret, there.seal(secret.as_bytes(), Bytes::from_static(b"{}")).unwrap(), 9);
+        assert!(!here.try_open(&mut sealed()));
+        let event = |kv: KeyValue| store::Event { kind: store::EventKind::Put, kv, prev: None };
+        let batch = EventBatch { revision: Revision(9), events: vec![event(told(&state(2).config, 8)), event(sealed())].into() };
+        assert_eq!(here.open_batch(batch).events[1].kv.value, Bytes::from_static(b"{}"));
+        // What was told before is told again to a watch that starts early.
+        here.adopt(&told(&state(3).config, 7));
+        assert!(here.state().at == Revision(8) && here.try_open(&mut sealed()));
+        let foreign = Share::new("other", dir.path().join("file")).seal(&state(4).config, "prepare", &rng).unwrap();
+        here.adopt(&kv(KEY, foreign.into(), 20));
+        assert_eq!(here.state().at, Revision(8));
+    }
 
     #[test]
     fn secrets_are_sealed_and_others_are_not() {
-        let seals = Seals::new(Config::generated(&Rng::from_seed(1)), Rng::from_seed(2));
+        let seals = Seals::new(state(1), None, Rng::from_seed(2));
         let plain = Bytes::from_static(b"{\"metadata\":{}}");
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
