@@ -13,6 +13,8 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tracing::warn;
 
+use crate::membership::CONTROL_PLANE;
+
 /// Manifests that come with this program, by the names that `--disable` takes.
 const COREDNS: &str = include_str!("../manifests/coredns.yaml");
 const LOCAL_STORAGE: &str = include_str!("../manifests/local-storage.yaml");
@@ -53,16 +55,26 @@ impl Variables {
     }
 }
 
-/// Marks this machine's node as one that carries the control plane: a label that nodes may not give themselves.
-pub(crate) fn mark_control_plane(client: kube::Client, node_name: String, informers: &Informers, group: &Group) {
-    const LABEL: &str = "node-role.kubernetes.io/control-plane";
+/// Marks this machine's node as one that carries the control plane (a label that nodes may not give themselves), and writes down which
+/// of the things that all servers should share it uses.
+pub(crate) fn mark_control_plane(
+    client: kube::Client,
+    node_name: String,
+    uses: BTreeMap<String, String>,
+    informers: &Informers,
+    group: &Group,
+) {
     let nodes = informers.get::<Node>();
     group.spawn("mark-control-plane", async move {
         let mut changes = nodes.changes();
         nodes.synced().await;
         loop {
-            if nodes.get("", &node_name).is_some_and(|node| !node.labels().contains_key(LABEL)) {
-                let patch = json!({"metadata": {"labels": {(LABEL): "true"}}});
+            let marked = |node: &Node| {
+                let notes = node.annotations();
+                node.labels().contains_key(CONTROL_PLANE) && uses.iter().all(|(name, value)| notes.get(name) == Some(value))
+            };
+            if nodes.get("", &node_name).is_some_and(|node| !marked(&node)) {
+                let patch = json!({"metadata": {"labels": {(CONTROL_PLANE): "true"}, "annotations": uses}});
                 let api: Api<Node> = Api::all(client.clone());
                 let written = api.patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await;
                 // A lost race is no failure: the winner's write is the next change.

@@ -23,6 +23,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::authorities;
+
 /// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
 const LOOK: Duration = Duration::from_secs(12 * 3600);
 /// After a failure.
@@ -177,6 +179,8 @@ enum What {
         #[arg(short, long, value_delimiter = ',')]
         service: Vec<Service>,
     },
+    /// Replace the cluster's authorities, on every server. Old ones stay trusted until they are dropped; nothing that runs is cut off.
+    RotateCa(authorities::RotateArgs),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -230,6 +234,7 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
             if ended > 0 { Err(format!("{ended} certificate(s) have ended")) } else { Ok(()) }
         }
         What::Rotate { service } => rotate(&args.data_dir, service),
+        What::RotateCa(rotate) => authorities::rotate(&args.data_dir, rotate),
     }
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct Given<'a> {
     pub(crate) flag: &'static str,
     pub(crate) text: Option<&'a str>,
     pub(crate) file: Option<&'a Path>,
+    /// Whether this server wrote the file.
+    pub(crate) own: bool,
 }
 
 impl Given<'_> {
@@ -118,8 +120,10 @@ impl Given<'_> {
         let refused = |reason: String| FrontError::Flag { flag: self.flag, reason };
         let Some(text) = self.read()? else { return Ok(None) };
         let token = JoinToken::parse(&text).map_err(|err| refused(err.to_string()))?;
-        let own = pki::token::ca_hash(ca.as_bytes())?;
-        if let Some(pinned) = token.ca_hash.filter(|pinned| *pinned != own) {
+        let foreign = |pinned: &String| pki::token::vouched_for(ca.as_bytes(), pinned).is_ok_and(|own| own.is_empty());
+        // Our own files may be from before the authorities were replaced.
+        if let Some(pinned) = token.ca_hash.filter(|pinned| !self.own && foreign(pinned)) {
+            let own = pki::token::ca_hash(ca.as_bytes())?;
             return Err(refused(format!(
                 "the token is for the cluster whose authority has the fingerprint {pinned}, but this server has its own, {own}: to join that cluster give --server and a fresh --data-dir; else give the password alone"
             )));
@@ -135,14 +139,15 @@ impl Given<'_> {
 pub(crate) fn passwords(server: &Given<'_>, agent: &Given<'_>, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, FrontError> {
     let ca = pki.authority(Ca::Server).bundle();
     let (token_path, agent_path) = (server_dir.join("token"), server_dir.join("agent-token"));
-    let found = Given { flag: "token", text: None, file: Some(&token_path).filter(|path| path.exists()).map(|path| path.as_path()) };
+    let found =
+        Given { flag: "token", text: None, file: Some(&token_path).filter(|path| path.exists()).map(|path| path.as_path()), own: true };
     let password = match server.password(ca)? {
         Some(password) => password,
         None => found.password(ca)?.unwrap_or_else(|| pki::token::new_password(rng)),
     };
     // A file that is no link was written for an agents' token of its own, maybe by another server.
     let own = agent_path.exists() && !agent_path.is_symlink();
-    let found = Given { flag: "agent-token", text: None, file: Some(agent_path.as_path()).filter(|_| own) };
+    let found = Given { flag: "agent-token", text: None, file: Some(agent_path.as_path()).filter(|_| own), own };
     let agent_password = agent.password(ca)?.map_or_else(|| found.password(ca), |password| Ok(Some(password)))?;
     write_tokens(ca, server_dir, &password, agent_password.as_ref())?;
     Ok(Passwords { agent: agent_password.unwrap_or_else(|| password.clone()), server: password })
@@ -186,6 +191,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) client: kube::Client,
     pub(crate) settings: Settings,
     pub(crate) flags: BTreeMap<String, String>,
+    pub(crate) authorities: String,
     pub(crate) clock: Clock,
     pub(crate) server_dir: PathBuf,
     pub(crate) store: Option<Arc<Store>>,
@@ -201,6 +207,7 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
         settings: parts.settings,
         flags: parts.flags,
         version: cli::VERSION.to_owned(),
+        authorities: parts.authorities,
         clock: parts.clock,
         server_dir: parts.server_dir,
         store: parts.store,

@@ -3,6 +3,7 @@
 mod addons;
 mod admin;
 mod agent;
+mod authorities;
 mod certificates;
 mod cleanup;
 mod cli;

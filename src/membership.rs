@@ -1,6 +1,7 @@
 //! A server among servers: where the others are, the tunnels to them, and members that go when their Nodes are deleted.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,8 @@ use store::store::Store;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+/// The label of a Node that is a server's.
+pub(crate) const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// After a member could not be removed, before the next try.
 const RETRY: Duration = Duration::from_secs(5);
 /// Tries to remove a member: a store without a majority cannot.
@@ -52,6 +55,18 @@ pub(crate) fn follow_servers(
     });
 }
 
+/// Has the other members find this one under the address that the machine has now.
+pub(crate) fn follow_address(store: Arc<Store>, mut advertised: watch::Receiver<IpAddr>, port: u16, group: &Group) {
+    group.spawn("member-address", async move {
+        loop {
+            store.moved(&SocketAddr::new(*advertised.borrow_and_update(), port).to_string());
+            if advertised.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    });
+}
+
 /// Keeps a tunnel of this server's own node to each other server.
 pub(crate) fn keep_tunnels(
     tls: Arc<rustls::ClientConfig>,
@@ -61,7 +76,7 @@ pub(crate) fn keep_tunnels(
     group: &Group,
 ) {
     let (renew, renewed) = watch::channel(0);
-    Keeper { tls, reach, balancer: None, rng }.start(servers, renewed, group);
+    Keeper { tls, reach, balancer: None, opened: watch::Sender::default(), rng }.start(servers, renewed, group);
     group.spawn("tunnels-certificates", async move {
         // The keeper waits for news on this channel as long as it lives.
         let _open = renew;

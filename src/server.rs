@@ -45,7 +45,7 @@ use crate::joining::{self, JoinError};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::signing::Keys;
-use crate::{certificates, cli, encryption, identity, leader, membership, rotation, snapshots};
+use crate::{authorities, certificates, cli, encryption, identity, leader, membership, rotation, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -185,7 +185,7 @@ impl Plan {
     fn joining(&self) -> joining::Plan<'_> {
         joining::Plan {
             url: self.args.server.as_deref(),
-            token: front::Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref() },
+            token: front::Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false },
             data_dir: &self.args.data_dir,
             node_name: &self.node_name,
             node_ips: &self.node_ips,
@@ -238,14 +238,17 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
+    let server_dir = plan.args.data_dir.join("server");
+    let using = authorities::in_use(&server_dir)?;
     let parts = front::Parts {
         pki,
         credentials: credentials.clone(),
         client: supervisor.clone(),
         settings: settings(plan),
         flags: cluster_flags(plan),
+        authorities: using.clone(),
         clock: clock.clone(),
-        server_dir: plan.args.data_dir.join("server"),
+        server_dir: server_dir.clone(),
         store: base.embedded.clone(),
     };
     base.front.open(Arc::clone(&server), front::supervisor(parts, tunnels, &groups.serving));
@@ -254,10 +257,14 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let ca = pki.authority(Ca::Server).bundle().to_owned();
-    rotation::follow(credentials, plan.args.data_dir.join("server"), ca, &informers, workers);
+    let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), using.clone())]);
+    authorities::follow(server_dir.clone(), using, &informers, workers);
+    rotation::follow(credentials, server_dir, ca, &informers, workers);
     let port = plan.args.https_listen_port;
-    membership::follow_servers(tell_servers, move || SocketAddr::new(*advertised.borrow(), port).to_string(), &informers, workers);
+    let own = advertised.clone();
+    membership::follow_servers(tell_servers, move || SocketAddr::new(*own.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
+        membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
         membership::end_when_removed(Arc::clone(store), plan.args.data_dir.join("server/db"), workers);
     }
@@ -267,7 +274,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         let reach =
             NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
-        addons::mark_control_plane(supervisor, plan.node_name.clone(), &informers, workers);
+        addons::mark_control_plane(supervisor, plan.node_name.clone(), uses, &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
         let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
         agent::build(node_half, serving, node, &informers, workers).await?;
@@ -309,6 +316,7 @@ impl Base {
         }
         let joining = plan.joining();
         let place = joining.fetch(clock, rng, &groups.port).await?;
+        authorities::take_next(&server_dir)?;
         let pki = Arc::new(open_pki(plan, &server_dir, clock)?);
         let passwords = join_passwords(plan, &pki, &server_dir, rng)?;
         let (peers, dial) = between_peers(&pki)?;
@@ -374,18 +382,23 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
             .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
-    let addons = addon_config(plan, &storage_dir, images);
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
+    let kept = cluster::addons::keep(
+        addon_config(plan, &storage_dir, images),
+        clients.for_user(identity::SUPERVISOR),
+        leadership.clone(),
+        workers,
+    );
+    if let Err(err) = kept {
+        error!(err = %Chain(&err), "the folder of manifests cannot be used: no add-on is applied");
+    }
     leader::while_leading(leadership, workers, move |leading| {
         controllers::registry::run(&config, clients.clone(), informers.clone(), leading);
         scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
         let supervisor = clients.for_user(identity::SUPERVISOR);
         front::tie_identities(supervisor.clone(), &informers, leading);
-        addons::keep_node_hosts(supervisor.clone(), &informers, leading);
-        if let Err(err) = cluster::addons::keep(addons.clone(), supervisor, leading) {
-            error!(err = %Chain(&err), "the folder of manifests cannot be used: no add-on is applied");
-        }
+        addons::keep_node_hosts(supervisor, &informers, leading);
         if let Some(store) = store.clone() {
             leading.spawn_short("two-servers", async move { membership::warn_of_two(&store).await });
         }
@@ -456,8 +469,8 @@ async fn api_server(
 
 fn join_passwords(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, ServerError> {
     let args = &plan.args;
-    let server = front::Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref() };
-    let agent = front::Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref() };
+    let server = front::Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
+    let agent = front::Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref(), own: false };
     Ok(front::passwords(&server, &agent, pki, server_dir, rng)?)
 }
 

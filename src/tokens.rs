@@ -204,7 +204,7 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
 fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, TokenError> {
     let refused = |why: String| TokenError::New { flag, why };
     let token = JoinToken::parse(text).map_err(|err| refused(err.to_string()))?;
-    if token.ca_hash.is_some_and(|pinned| pki::token::ca_hash(ca.as_bytes()).is_ok_and(|own| own != pinned)) {
+    if token.ca_hash.is_some_and(|pinned| pki::token::vouched_for(ca.as_bytes(), &pinned).is_ok_and(|own| own.is_empty())) {
         return Err(refused("it is for another cluster".to_owned()));
     }
     match token.credential {

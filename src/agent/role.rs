@@ -13,6 +13,7 @@ use base::files::{self, FileError};
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
+use client::events::{Recorder, Severity};
 use client::informer::{Informer, Informers};
 use client::transport::{self, Clients, Credential};
 use cluster::balancer::Balancer;
@@ -23,7 +24,7 @@ use cluster::refusal::Refusal;
 use cluster::supervisor::addresses_of;
 use cluster::tunnel::{Keeper, Reach, split};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Taint};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use pki::error::PkiError;
 use pki::node_key::NodeKey;
@@ -143,7 +144,7 @@ impl Plan {
     }
 
     fn joiner(&self, group: &Group) -> Result<Joiner, RoleError> {
-        let given = Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref() };
+        let given = Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false };
         let token = given.read()?.map(|text| JoinToken::parse(&text)).transpose().map_err(RoleError::Token)?;
         let machine_id = host::machine_id();
         let key = NodeKey::load_or_create(&host::identity_dir(&self.args.data_dir).join("key"), &machine_id)?;
@@ -234,15 +235,17 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     let informers = Informers::new(proxy, workers);
     let config = agent_config(plan, &node, node_ips.clone()).await?;
     let (renewed, renewals) = watch::channel(0);
+    let (tell_opened, opened) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
     let reach = NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
     let node_half = super::begin(config, workers)?;
-    let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), rng: plan.rng.clone() };
+    let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), opened: tell_opened, rng: plan.rng.clone() };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
     let serving = pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?;
+    let recorder = Recorder::new(kubelet.clone(), "kedge-certificates", &plan.node_name, paths);
     super::build(node_half, serving, kubelet, &informers, workers).await?;
     keep_membership(
-        Renewal { joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed, node_ips },
+        Renewal { recorder, joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed, opened, node_ips },
         welcome.is_none(),
         paths,
     );
@@ -344,6 +347,10 @@ struct Renewal {
     clock: Clock,
     rng: Rng,
     renewed: watch::Sender<u64>,
+    /// For events of this node.
+    recorder: Recorder,
+    /// Tunnels that were opened: the server at the other end may be another than before.
+    opened: watch::Receiver<u64>,
     node_ips: watch::Receiver<Vec<IpAddr>>,
 }
 
@@ -363,6 +370,27 @@ impl Renewal {
         self.joiner.node_ips.clone_from(&self.node_ips.borrow_and_update());
         self.balancer.cut_all();
         self.renewed.send_modify(|n| *n += 1);
+    }
+
+    /// Says on the Node that renewing fails, and how long the certificates last.
+    fn tell(&self, why: &str) {
+        let name = Some(self.joiner.node_name.clone());
+        let about = ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
+        let end = self.node.kubelet.current().not_after;
+        let text = format!("Cannot renew this node's certificates, which end at {end}: {why}");
+        self.recorder.report_ref(about, Severity::Warning, "CertificateRenewalFailed", text);
+    }
+
+    /// Whether servers use other authorities than this node was told of when it was told last.
+    async fn has_other_authorities(&mut self) -> bool {
+        self.opened.mark_unchanged();
+        let Some(found) = self.joiner.authorities(&self.balancer.candidates()).await else { return false };
+        let known = NodeFiles::load(self.node.dir()).map(|files| files.membership.authorities);
+        let other = known.is_some_and(|known| known != found);
+        if other {
+            info!("the cluster has other authorities: fetching certificates of theirs");
+        }
+        other
     }
 
     async fn renew(&self) -> Result<(), String> {
@@ -398,6 +426,7 @@ fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
                     Ok(()) => due = false,
                     Err(why) => {
                         warn!(why, "cannot renew the node's certificates, trying again");
+                        renewal.tell(&why);
                         tokio::select! {
                             () = tokio::time::sleep(backoff.next(&renewal.rng)) => {}
                             Ok(()) = renewal.node_ips.changed() => renewal.moved(),
@@ -408,17 +437,18 @@ fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
             let left = Duration::from_secs(u64::try_from(renewal.left_secs()).unwrap_or(0).max(1));
             let changed = base::folder::FolderWatch::changed_if(&watch);
             // Cancel safe: everything is looked at anew.
-            let moved = tokio::select! {
-                () = changed => false,
+            let (moved, met) = tokio::select! {
+                () = changed => (false, false),
                 // A machine that began in 1970 finds its certificates ended when it learns the time.
-                () = ClockSet::next_if(&clock) => false,
-                () = tokio::time::sleep(left.min(RENEW_LOOK)) => false,
-                Ok(()) = renewal.node_ips.changed() => true,
+                () = ClockSet::next_if(&clock) => (false, false),
+                () = tokio::time::sleep(left.min(RENEW_LOOK)) => (false, false),
+                Ok(()) = renewal.opened.changed() => (false, true),
+                Ok(()) = renewal.node_ips.changed() => (true, false),
             };
             if moved {
                 renewal.moved();
             }
-            due = moved || renewal.left_secs() <= 0;
+            due = moved || renewal.left_secs() <= 0 || met && renewal.has_other_authorities().await;
         }
     });
 }

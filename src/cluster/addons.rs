@@ -19,6 +19,8 @@ use base::folder::FolderWatch;
 use base::rng::Rng;
 use base::task::Group;
 use client::events::{Recorder, Severity};
+use store::member::Leadership;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -54,16 +56,24 @@ pub struct Config {
     pub disabled: BTreeSet<String>,
 }
 
-/// Follows the folder until the group stops.
+/// Follows the folder until the group stops. Every server looks after the files of its own; the leader after what comes with the
+/// program, too, and after what is disabled.
 ///
 /// Errors: the folder cannot be made or written.
-pub fn keep(config: Config, client: kube::Client, group: &Group) -> Result<(), FileError> {
+pub fn keep(config: Config, client: kube::Client, leadership: watch::Receiver<Leadership>, group: &Group) -> Result<(), FileError> {
     create_private_dir(&config.dir)?;
     files::write_packaged(&config)?;
     let recorder = Recorder::new(client.clone(), MANAGER, "", group);
-    let keeper =
-        Keeper { cluster: Cluster::new(client), recorder, config, rng: Rng::from_os(), seen: BTreeMap::new(), retries: BTreeMap::new() };
-    group.spawn("addons", keeper.run());
+    let keeper = Keeper {
+        cluster: Cluster::new(client),
+        recorder,
+        config,
+        leads: false,
+        rng: Rng::from_os(),
+        seen: BTreeMap::new(),
+        retries: BTreeMap::new(),
+    };
+    group.spawn("addons", keeper.run(leadership));
     Ok(())
 }
 
@@ -71,6 +81,8 @@ struct Keeper {
     cluster: Cluster,
     recorder: Recorder,
     config: Config,
+    /// Whether this server leads.
+    leads: bool,
     rng: Rng,
     /// Checksum of each file as it was judged last by this process.
     seen: BTreeMap<String, String>,
@@ -79,7 +91,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(mut self) {
+    async fn run(mut self, mut leadership: watch::Receiver<Leadership>) {
         let watch = FolderWatch::new(&self.config.dir);
         if let Err(err) = &watch {
             warn!(path = %self.config.dir.display(), err = %err, "cannot watch the folder of manifests: changes are seen at the next start");
@@ -95,6 +107,12 @@ impl Keeper {
             {
                 warn!(path = %self.config.dir.display(), err = %err, "cannot watch the folder of manifests");
             }
+            let leads = leadership.borrow_and_update().is_me;
+            if leads && !self.leads {
+                // What the leader before has done is judged anew.
+                self.seen.retain(|name, _| !self.config.packaged.iter().any(|packaged| packaged.name == name));
+            }
+            self.leads = leads;
             self.round().await;
             let next = self.retries.values().map(|(at, _)| *at).min();
             let changed = FolderWatch::changed_if(&watch);
@@ -104,10 +122,16 @@ impl Keeper {
                     None => std::future::pending().await,
                 }
             };
-            // Cancel safe: both are looked at anew in the next turn.
+            let led = async {
+                if leadership.wait_for(|now| now.is_me != leads).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            // Cancel safe: all are looked at anew in the next turn.
             tokio::select! {
                 () = changed => {}
                 () = due => {}
+                () = led => {}
             }
         }
     }
@@ -136,7 +160,15 @@ impl Keeper {
         let now = Instant::now();
         let waiting: BTreeSet<String> = self.retries.iter().filter(|(_, (at, _))| *at > now).map(|(name, _)| name.clone()).collect();
         let due: BTreeSet<String> = self.retries.iter().filter(|(_, (at, _))| *at <= now).map(|(name, _)| name.clone()).collect();
-        let view = plan::View { config: &self.config, found: &found, known: &known, seen: &self.seen, waiting: &waiting, due: &due };
+        let view = plan::View {
+            config: &self.config,
+            leads: self.leads,
+            found: &found,
+            known: &known,
+            seen: &self.seen,
+            waiting: &waiting,
+            due: &due,
+        };
         for step in plan::plan(&view) {
             self.carry_out(step, &known).await;
         }

@@ -22,7 +22,7 @@ use wire::dial::{self, DialError, Stream};
 use wire::{Body, body};
 
 use crate::node_files::{self, Requests};
-use crate::protocol::{BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MINOR, Role, SIGNATURE, Welcome};
+use crate::protocol::{AUTHORITIES, BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MINOR, Role, SIGNATURE, Welcome};
 use crate::refusal::Refusal;
 use crate::tunnel::split;
 
@@ -91,6 +91,26 @@ impl Joiner {
         Err(first.unwrap_or(Refusal::Invalid { why: "no server is known: name one with --server".to_owned() }))
     }
 
+    /// Which set of authorities a server uses, as it says; whoever acts on it joins, and looks closer then.
+    pub async fn authorities(&self, servers: &[String]) -> Option<String> {
+        for server in servers {
+            let asked = tokio::time::timeout(ATTEMPT_TIMEOUT, self.authorities_of(server)).await;
+            if let Ok(Some(found)) = asked {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    async fn authorities_of(&self, server: &str) -> Option<String> {
+        let (host, port) = split(server)?;
+        let url = format!("https://{server}");
+        let stream = connect(host, port, &url, tls::unverified_client_config().ok()?).await.ok()?;
+        let req = Request::builder().uri(AUTHORITIES).header(HOST, server).body(body::empty()).ok()?;
+        let (status, found) = self.send(stream, host, &url, req).await.ok()?;
+        (status == http::StatusCode::OK).then(|| String::from_utf8_lossy(&found).into_owned())
+    }
+
     async fn ask(&self, server: &str, url: &str, check: bool) -> Result<Welcome, Refusal> {
         let (host, port) = split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
         let trust = self.trusted(host, port, url).await?;
@@ -130,7 +150,6 @@ impl Joiner {
     async fn trusted(&self, host: &str, port: u16, url: &str) -> Result<Bundle, Refusal> {
         let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
         let known = node_files::known_ca(&self.dir).map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
-        let known = known.and_then(|ca| ca_hash(ca.as_bytes()).ok());
         let stream = connect(host, port, url, tls::unverified_client_config().map_err(unusable)?).await?;
         let req = Request::builder().uri(CACERTS).header(HOST, format!("{host}:{port}")).body(body::empty());
         let req = req.map_err(|err| Refusal::Invalid { why: err.to_string() })?;
@@ -141,16 +160,33 @@ impl Joiner {
         }
         let found = ca_hash(&ca).map_err(|_| not_kedge(format!("what it answers to {CACERTS} is no certificate")))?;
         let pinned = self.token.as_ref().and_then(|token| token.ca_hash.clone());
-        match pinned.or(known) {
-            Some(pinned) if pinned != found => return Err(Refusal::WrongCa { url: url.to_owned(), pinned, found }),
-            Some(_) => {}
-            None => warn!(
-                url,
-                fingerprint = found,
-                "THE TOKEN DOES NOT SAY WHICH CLUSTER IT IS FOR: whoever answers at this address is trusted. Use the full token (K10...) of the server's file server/node-token"
-            ),
+        let vouched = match (&pinned, &known) {
+            (Some(hash), _) => pki::token::vouched_for(&ca, hash),
+            (None, Some(known)) => pki::token::shared(&ca, known.as_bytes()),
+            (None, None) => {
+                warn!(
+                    url,
+                    fingerprint = found,
+                    "THE TOKEN DOES NOT SAY WHICH CLUSTER IT IS FOR: whoever answers at this address is trusted. Use the full token (K10...) of the server's file server/node-token"
+                );
+                Ok(String::from_utf8_lossy(&ca).into_owned())
+            }
+        };
+        let mut vouched = vouched.map_err(|err| not_kedge(Chain(&err).to_string()))?;
+        if let (true, Some(known), Some(_)) = (vouched.is_empty(), &known, &pinned) {
+            vouched = pki::token::shared(&ca, known.as_bytes()).map_err(|err| not_kedge(Chain(&err).to_string()))?;
+            if !vouched.is_empty() {
+                warn!(
+                    url,
+                    "the token names an authority that the cluster has no more: trusting those that this machine knows. Give it a new token"
+                );
+            }
         }
-        Bundle::from_pem(&String::from_utf8_lossy(&ca)).map_err(|err| not_kedge(Chain(&err).to_string()))
+        if vouched.is_empty() {
+            let pinned = pinned.or_else(|| ca_hash(known?.as_bytes()).ok()).unwrap_or_default();
+            return Err(Refusal::WrongCa { url: url.to_owned(), pinned, found });
+        }
+        Bundle::from_pem(&vouched).map_err(|err| not_kedge(Chain(&err).to_string()))
     }
 
     fn request(&self, requests: Option<&Requests>, check: bool) -> JoinRequest {

@@ -50,6 +50,9 @@ pub struct Membership {
     pub node_name: String,
     /// What every node must know.
     pub settings: Settings,
+    /// The fingerprint of the cluster's authorities.
+    #[serde(default)]
+    pub authorities: String,
 }
 
 /// A node's credentials, ready for TLS; the stores stay the same over renewals.
@@ -92,7 +95,8 @@ pub fn save(dir: &Path, node: &str, keys: &Requests, welcome: &Welcome) -> Resul
     }
     files::write_atomic(&dir.join("client-ca.crt"), welcome.client_ca.as_bytes(), 0o600)?;
     files::write_atomic(&dir.join("server-ca.crt"), welcome.server_ca.as_bytes(), 0o600)?;
-    let membership = Membership { node_name: node.to_owned(), settings: welcome.settings.clone() };
+    let membership =
+        Membership { node_name: node.to_owned(), settings: welcome.settings.clone(), authorities: welcome.authorities.clone() };
     files::write_atomic(&dir.join("membership.json"), &serde_json::to_vec_pretty(&membership).unwrap_or_default(), 0o600)
 }
 
@@ -128,8 +132,11 @@ impl NodeFiles {
         all.map(|file| std::fs::metadata(file).ok().map(|meta| meta.mtime())).collect::<Option<Vec<_>>>()?.into_iter().min()
     }
 
-    /// Shows the saved certificates from the next handshake on.
+    /// Shows the saved certificates from the next handshake on, and trusts the saved authorities.
     pub fn swap(&self) -> Result<(), PkiError> {
+        for (name, bundle) in [("server-ca.crt", &self.servers), ("client-ca.crt", &self.clients)] {
+            bundle.replace_with(&Bundle::from_pem(&read(&self.dir.join(name))?)?);
+        }
         for (stem, store) in STEMS.iter().zip([&self.kubelet, &self.serving, &self.proxy]) {
             store.swap(pair(&self.dir, stem)?);
         }

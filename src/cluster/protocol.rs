@@ -17,6 +17,8 @@ pub const MEMBERS: &str = "/v1-kedge/members";
 pub const RELAY: &str = "/v1-kedge/relay/";
 /// Where a node opens its tunnel.
 pub const TUNNEL: &str = "/v1-kedge/tunnel";
+/// Which set of authorities is in use: a fingerprint, for everybody.
+pub const AUTHORITIES: &str = "/v1-kedge/authorities";
 /// The authorities to trust, for everybody.
 pub const CACERTS: &str = "/cacerts";
 /// Says `pong`, to everybody.
@@ -96,6 +98,9 @@ pub struct Welcome {
     pub server_ca: String,
     /// Authorities of clients, PEM.
     pub client_ca: String,
+    /// The fingerprint of all authorities.
+    #[serde(default)]
+    pub authorities: String,
     /// Certificates, PEM, leaf first; empty for a check and for servers.
     pub kubelet_client: String,
     /// See [`Welcome::kubelet_client`].

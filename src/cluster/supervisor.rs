@@ -27,7 +27,8 @@ use wire::{Body, ConnInfo, body};
 use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
 use crate::protocol::{
-    BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings, TUNNEL, Welcome,
+    AUTHORITIES, BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings,
+    TUNNEL, Welcome,
 };
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 use crate::secrets::{self, Secrets};
@@ -58,6 +59,8 @@ pub struct Config {
     pub flags: std::collections::BTreeMap<String, String>,
     /// The program's version.
     pub version: String,
+    /// Which set of authorities is in use.
+    pub authorities: String,
     /// Wall time.
     pub clock: Clock,
     /// `<data-dir>/server`: the secrets that servers which join are given.
@@ -97,6 +100,7 @@ impl Supervisor {
         match (method, path.as_str()) {
             (Method::GET, PING) => Response::new(body::full("pong")),
             (Method::GET, CACERTS) => Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned())),
+            (Method::GET, AUTHORITIES) => Response::new(body::full(self.config.authorities.clone())),
             (Method::POST, JOIN) => match self.join(req, conn).await {
                 Ok(welcome) => as_json(StatusCode::OK, &welcome),
                 Err(refusal) => {
@@ -147,6 +151,7 @@ impl Supervisor {
         let mut welcome = Welcome {
             server_ca: self.config.pki.authority(Ca::Server).bundle().to_owned(),
             client_ca: self.config.pki.authority(Ca::Client).bundle().to_owned(),
+            authorities: self.config.authorities.clone(),
             kubelet_client: String::new(),
             kubelet_serving: String::new(),
             proxy_client: String::new(),

@@ -111,6 +111,8 @@ pub struct Keeper {
     pub reach: Arc<dyn Reach>,
     /// Told which servers are up; `None` on a machine that is a server itself.
     pub balancer: Option<Arc<Balancer>>,
+    /// Counts the tunnels that were opened.
+    pub opened: watch::Sender<u64>,
     /// Jitter.
     pub rng: Rng,
 }
@@ -159,6 +161,7 @@ impl Keeper {
                 Ok(stream) => {
                     info!(peer = server, "tunnel to server opened");
                     backoff.reset();
+                    self.opened.send_modify(|n| *n += 1);
                     if let Some(balancer) = &self.balancer {
                         balancer.up(server);
                     }

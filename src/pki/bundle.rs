@@ -3,26 +3,34 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use jiff::Timestamp;
-use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls_pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::PkiError;
 use crate::{pem, tls};
 
-/// Trusted authorities.
+/// Trusted authorities; a copy is the same bundle, and what replaces one is in force for all set-ups made from it.
 #[derive(Clone)]
 pub struct Bundle {
+    now: Arc<ArcSwap<Trusted>>,
+}
+
+struct Trusted {
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
+    servers: Arc<WebPkiServerVerifier>,
     certs: Arc<Vec<CertificateDer<'static>>>,
 }
 
 impl fmt::Debug for Bundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bundle({} authorities)", self.roots.len())
+        write!(f, "Bundle({} authorities)", self.now.load().roots.len())
     }
 }
 
@@ -55,7 +63,10 @@ impl Bundle {
             .allow_unauthenticated()
             .build()
             .map_err(|err| PkiError::malformed("certificate", err))?;
-        Ok(Bundle { roots, clients, certs: Arc::new(certs) })
+        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), tls::provider())
+            .build()
+            .map_err(|err| PkiError::malformed("certificate", err))?;
+        Ok(Bundle { now: Arc::new(ArcSwap::from_pointee(Trusted { roots, clients, servers, certs: Arc::new(certs) })) })
     }
 
     /// One PEM text.
@@ -67,19 +78,121 @@ impl Bundle {
     pub fn verify_client(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), PkiError> {
         let Some((leaf, rest)) = chain.split_first() else { return Err(PkiError::Untrusted("no certificate".to_owned())) };
         let since_epoch = std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
-        let verdict = self.clients.verify_client_cert(leaf, rest, UnixTime::since_unix_epoch(since_epoch));
+        let verdict = self.now.load().clients.verify_client_cert(leaf, rest, UnixTime::since_unix_epoch(since_epoch));
         verdict.map(drop).map_err(|err| PkiError::Untrusted(err.to_string()))
     }
 
+    /// Trusts what `other` trusts, from the next handshake on.
+    pub fn replace_with(&self, other: &Bundle) {
+        self.now.store(other.now.load_full());
+    }
+
     pub(crate) fn certs(&self) -> Arc<Vec<CertificateDer<'static>>> {
-        self.certs.clone()
+        self.now.load().certs.clone()
     }
 
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
-        self.roots.clone()
+        self.now.load().roots.clone()
     }
 
     pub(crate) fn client_verifier(&self) -> Arc<dyn ClientCertVerifier> {
-        self.clients.clone()
+        let hints = self.now.load().clients.root_hint_subjects().to_vec();
+        Arc::new(Clients { bundle: self.clone(), hints })
+    }
+
+    pub(crate) fn server_verifier(&self) -> Arc<dyn ServerCertVerifier> {
+        Arc::new(Servers(self.clone()))
+    }
+}
+
+/// Checks clients by what the bundle holds at each handshake.
+#[derive(Debug)]
+struct Clients {
+    bundle: Bundle,
+    /// Names of authorities, to help clients choose; those of the beginning.
+    hints: Vec<DistinguishedName>,
+}
+
+impl ClientCertVerifier for Clients {
+    fn offer_client_auth(&self) -> bool {
+        self.bundle.now.load().clients.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.bundle.now.load().clients.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.bundle.now.load().clients.verify_client_cert(leaf, rest, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.bundle.now.load().clients.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.bundle.now.load().clients.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.bundle.now.load().clients.supported_verify_schemes()
+    }
+}
+
+/// The same for servers.
+#[derive(Debug)]
+struct Servers(Bundle);
+
+impl ServerCertVerifier for Servers {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.0.now.load().servers.verify_server_cert(leaf, rest, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.now.load().servers.verify_tls12_signature(message, cert, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.now.load().servers.verify_tls13_signature(message, cert, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.now.load().servers.supported_verify_schemes()
     }
 }

@@ -15,6 +15,7 @@ pub mod kubeconfig;
 pub mod leaf;
 pub mod node_key;
 pub mod pem;
+pub mod replace;
 mod resign;
 pub mod seal;
 mod self_signed;

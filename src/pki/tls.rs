@@ -124,7 +124,7 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
 /// To speak HTTP/1.1 only, clone the configuration and set `alpn_protocols` from [`ALPN_HTTP1`].
 pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, PkiError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
-    let builder = builder.with_root_certificates(servers.roots());
+    let builder = builder.dangerous().with_custom_certificate_verifier(servers.server_verifier());
     let shows_one = cert.is_some();
     let mut config = match cert {
         Some(cert) => builder.with_client_cert_resolver(cert),

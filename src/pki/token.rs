@@ -74,6 +74,22 @@ pub fn ca_hash(ca_bundle: &[u8]) -> Result<String, PkiError> {
     Ok(hex(&Sha256::digest(root_of(&certs)?)))
 }
 
+/// Those certificates of a bundle that a hash in a full token stands for, PEM; empty if it is for another cluster. Nothing else of the
+/// bundle may be trusted for the token's sake: whoever answers chose the rest.
+pub fn vouched_for(ca_bundle: &[u8], hash: &str) -> Result<String, PkiError> {
+    let certs = pem::certificates(ca_bundle)?;
+    let whole = certs.len() == 1 && hex(&Sha256::digest(ca_bundle)) == hash;
+    let texts = certs.iter().map(|der| (pem::encode("CERTIFICATE", der), hex(&Sha256::digest(der))));
+    let named = texts.filter(|(text, of_der)| whole || of_der == hash || hex(&Sha256::digest(text)) == hash);
+    Ok(named.map(|(text, _)| text).collect())
+}
+
+/// Those certificates of a bundle that are in another one, PEM.
+pub fn shared(ca_bundle: &[u8], known: &[u8]) -> Result<String, PkiError> {
+    let known = pem::certificates(known)?;
+    Ok(pem::certificates(ca_bundle)?.iter().filter(|der| known.contains(der)).map(|der| pem::encode("CERTIFICATE", der)).collect())
+}
+
 /// Follows issuers from the first certificate to one that issued itself.
 fn root_of<'a>(certs: &'a [CertificateDer<'static>]) -> Result<&'a CertificateDer<'static>, PkiError> {
     let seen = certs.iter().map(identity::parse).collect::<Result<Vec<_>, _>>()?;
@@ -170,5 +186,10 @@ mod tests {
         let other = crate::authority::Authority::create("other", jiff::Timestamp::UNIX_EPOCH).unwrap().0;
         let two = format!("{}{}", root.bundle(), other.bundle());
         assert_eq!(ca_hash(two.as_bytes()).unwrap(), hex(&Sha256::digest(&root.chain()[0])));
+        // A token from before another authority came is good, and vouches for its own alone.
+        assert_eq!(vouched_for(two.as_bytes(), &one).unwrap(), root.bundle());
+        assert_eq!(vouched_for(two.as_bytes(), &ca_hash(two.as_bytes()).unwrap()).unwrap(), root.bundle());
+        assert_eq!(vouched_for(other.bundle().as_bytes(), &one).unwrap(), "");
+        assert_eq!(shared(two.as_bytes(), other.bundle().as_bytes()).unwrap(), other.bundle());
     }
 }

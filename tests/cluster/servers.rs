@@ -92,11 +92,58 @@ pub(crate) fn run(program: &Path) {
     let agent = Host::new("a", 40, place.path(), program);
     let mut role = agent.start("agent", &["--server", &first, "--token", &token], "log");
     a_pod(&servers, &agent);
+    keys_change_on_all(&servers);
+    let token = another_token(&servers, &token);
     five_and_three(&mut servers, place.path(), program, &token);
     disturbed(&mut servers);
     the_first_is_gone(&mut servers, &agent);
     back_to_one(&mut servers);
     let _gone = (role.kill(), role.wait());
+}
+
+/// The keys of encryption change while three servers run; each reads what was sealed before, and what the others seal now.
+fn keys_change_on_all(servers: &[Server]) {
+    let made = |server: &Server, name: &str| {
+        let said = server.kubectl(&["create", "secret", "generic", name, "--from-literal=a=b"]);
+        assert!(said.ok, "{}", said.text);
+    };
+    made(&servers[0], "before");
+    for (server, what) in [(&servers[1], "rotate-keys"), (&servers[2], "prepare"), (&servers[0], "rotate"), (&servers[1], "reencrypt")] {
+        let said = run_command(&mut server.host.kedge("secrets-encrypt", &[what]));
+        assert!(said.ok && said.text.contains("All hashes match"), "{what}: {}", said.text);
+    }
+    for (n, server) in servers.iter().enumerate() {
+        made(server, &format!("after{n}"));
+    }
+    for server in servers {
+        let names = ["before", "after0", "after1", "after2"];
+        let said = server.kubectl(&[&["get", "secrets", "-o", "jsonpath={.items[*].data.a}"][..], &names].concat());
+        assert_eq!(said.text.trim(), ["Yg=="; 4].join(" "), "{}", server.log());
+    }
+    println!("the keys of encryption changed on three servers");
+}
+
+/// The join token is another one from now on: the old one is refused, with a reason.
+fn another_token(servers: &[Server], old: &str) -> String {
+    let kubeconfig = servers[1].host.dir.join("kubeconfig");
+    let rotate = ["token", "rotate", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    let said = run_command(servers[1].host.command(program_of(&servers[1])).args(rotate));
+    assert!(said.ok, "{}", said.text);
+    let new = said.text.trim().to_owned();
+    for server in servers {
+        let url = server.url();
+        let asked = |token: &str| {
+            run_command(&mut servers[2].host.kedge("agent", &["--check", "--node-name=stranger", "--server", &url, "--token", token]))
+        };
+        wait_for("the old token to be refused", LIMIT, || match asked(old) {
+            said if !said.ok && said.text.contains("does not accept this token's password") => Ok(()),
+            said => Err(said.text),
+        });
+        let said = asked(&new);
+        assert!(said.ok && said.text.contains("may join"), "{}", said.text);
+    }
+    println!("all servers have another join token");
+    new
 }
 
 /// Two more join through a server that is not the first, serve, and are let go again.

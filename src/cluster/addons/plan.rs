@@ -11,6 +11,8 @@ use super::record::{AddOn, Held};
 pub struct View<'a> {
     /// As told at start.
     pub config: &'a Config,
+    /// Whether this server leads: what comes with the program, and what is disabled, is the leader's to look after.
+    pub leads: bool,
     /// The folder.
     pub found: &'a Found,
     /// The cluster's AddOns by name.
@@ -48,7 +50,7 @@ pub enum Step {
 pub fn plan(view: &View<'_>) -> Vec<Step> {
     let mut steps = removals(view);
     for manifest in view.found.manifests.values() {
-        if view.found.skipped.contains(&manifest.name) || disabled(view, manifest) {
+        if view.found.skipped.contains(&manifest.name) || disabled(view, manifest) || !view.leads && is_packaged(view, &manifest.name) {
             continue;
         }
         let judged = view.seen.get(&manifest.name);
@@ -80,7 +82,7 @@ fn disabled(view: &View<'_>, manifest: &Manifest) -> bool {
 }
 
 fn removals(view: &View<'_>) -> Vec<Step> {
-    let off = |manifest: &&Manifest| disabled(view, manifest) && !view.found.skipped.contains(&manifest.name);
+    let off = |manifest: &&Manifest| view.leads && disabled(view, manifest) && !view.found.skipped.contains(&manifest.name);
     let mut steps: Vec<Step> = view
         .found
         .manifests
@@ -95,6 +97,9 @@ fn removals(view: &View<'_>) -> Vec<Step> {
         // Gone from here: it was this server's, or it was seen to go.
         let named =
             view.config.disabled.contains(name) || is_disabled(&view.config.disabled, &view.config.dir, &PathBuf::from(&addon.source));
+        if !view.leads && (named || is_packaged(view, name)) {
+            continue;
+        }
         if addon.server == view.config.server || view.seen.contains_key(name) || named {
             steps.push(Step::Remove { name: name.clone(), file: None });
         }
@@ -126,6 +131,16 @@ mod tests {
     }
 
     fn check(files: &[(String, Manifest)], known: &[(String, AddOn)], seen: &[(&str, &str)], disabled: &[&str]) -> Vec<String> {
+        check_as(true, files, known, seen, disabled)
+    }
+
+    fn check_as(
+        leads: bool,
+        files: &[(String, Manifest)],
+        known: &[(String, AddOn)],
+        seen: &[(&str, &str)],
+        disabled: &[&str],
+    ) -> Vec<String> {
         let config = Config {
             dir: "/m".into(),
             server: "s1".to_owned(),
@@ -136,7 +151,7 @@ mod tests {
         let known = known.iter().cloned().collect();
         let seen = seen.iter().map(|(name, sum)| ((*name).to_owned(), (*sum).to_owned())).collect();
         let (waiting, due) = (["waits".to_owned()].into(), ["due".to_owned()].into());
-        let view = View { config: &config, found: &found, known: &known, seen: &seen, waiting: &waiting, due: &due };
+        let view = View { config: &config, leads, found: &found, known: &known, seen: &seen, waiting: &waiting, due: &due };
         let say = |step: Step| match step {
             Step::Apply(manifest) => format!("+{}", manifest.name),
             Step::Remove { name, file } => format!("-{name}{}", if file.is_some() { " and file" } else { "" }),
@@ -151,6 +166,14 @@ mod tests {
         let seen = [("same", "1"), ("changed", "1"), ("due", "1"), ("waits", "1")];
         assert_eq!(check(&files, &[], &seen, &[]), ["+changed", "+due", "+new"]);
         assert_eq!(check(&[manifest("skipped", "1")], &[addon("skipped", "s1", "0")], &[], &[]), [""; 0]);
+    }
+
+    #[test]
+    fn a_server_that_does_not_lead_looks_after_its_own_files_alone() {
+        let files = [manifest("coredns", "1"), manifest("mine", "1"), manifest("off", "1")];
+        assert_eq!(check_as(false, &files, &[], &[], &["off"]), ["+mine"]);
+        let known = [addon("coredns", "s1", "1"), addon("gone", "s1", "1"), addon("off", "s1", "1"), addon("foreign", "s2", "1")];
+        assert_eq!(check_as(false, &[], &known, &[], &["off"]), ["-gone"]);
     }
 
     #[test]
