@@ -93,7 +93,7 @@ pub(crate) fn run(program: &Path) {
     let mut role = agent.start("agent", &["--server", &first, "--token", &token], "log");
     a_pod(&servers, &agent);
     keys_change_on_all(&servers);
-    let token = another_token(&servers, &token);
+    let token = another_token(&servers, &agent, &token);
     five_and_three(&mut servers, place.path(), program, &token);
     disturbed(&mut servers);
     the_first_is_gone(&mut servers, &agent);
@@ -124,7 +124,7 @@ fn keys_change_on_all(servers: &[Server]) {
 }
 
 /// The join token is another one from now on: the old one is refused, with a reason.
-fn another_token(servers: &[Server], old: &str) -> String {
+fn another_token(servers: &[Server], agent: &Host, old: &str) -> String {
     let kubeconfig = servers[1].host.dir.join("kubeconfig");
     let rotate = ["token", "rotate", "--kubeconfig", kubeconfig.to_str().unwrap()];
     let said = run_command(servers[1].host.command(program_of(&servers[1])).args(rotate));
@@ -132,9 +132,8 @@ fn another_token(servers: &[Server], old: &str) -> String {
     let new = said.text.trim().to_owned();
     for server in servers {
         let url = server.url();
-        let asked = |token: &str| {
-            run_command(&mut servers[2].host.kedge("agent", &["--check", "--node-name=stranger", "--server", &url, "--token", token]))
-        };
+        let asked =
+            |token: &str| run_command(&mut agent.kedge("agent", &["--check", "--node-name=stranger", "--server", &url, "--token", token]));
         wait_for("the old token to be refused", LIMIT, || match asked(old) {
             said if !said.ok && said.text.contains("does not accept this token's password") => Ok(()),
             said => Err(said.text),
