@@ -46,7 +46,7 @@ impl Bundle {
 
     /// These authorities and those of a PEM text; an empty one adds none.
     pub fn and(&self, text: &str) -> Result<Bundle, PkiError> {
-        let mut certs = self.certs.as_ref().clone();
+        let mut certs = self.certs().as_ref().clone();
         if !text.trim().is_empty() {
             certs.extend(pem::certificates(text.as_bytes())?);
         }
