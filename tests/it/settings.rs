@@ -138,7 +138,7 @@ fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled
         )
     };
     // All in one run of kubectl, which asks faster than one a second.
-    let many = (0..40).map(event).collect::<Vec<_>>().join("\n---\n");
+    let many = (0..40).map(event).collect::<Vec<_>>().join("\n");
     let said = server.said_with(&["create", "-f", "-"], &many);
     assert!(said.err.contains("limit reached on type SourceAndObject for key default"), "{said:?}");
     assert!(said.out.contains("event/e0 created"), "{said:?}");
