@@ -276,6 +276,7 @@ mod tests {
     fn names(config: &Config) -> Vec<String> {
         let name = |p: &Provider| match p {
             Provider::Sealed(_, keys) => keys.iter().map(|k| k.name.clone()).collect::<Vec<_>>().join("+"),
+            Provider::Kms(plugin) => plugin.name.clone(),
             Provider::Identity => "identity".to_owned(),
         };
         config.rules[0].providers.iter().map(name).collect()
