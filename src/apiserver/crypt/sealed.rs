@@ -7,7 +7,9 @@ use base::rng::Rng;
 use bytes::Bytes;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
-use store::{EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
+use store::{
+    Compare, CompareOp, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest,
+};
 use tokio::sync::watch;
 use tracing::error;
 
@@ -18,6 +20,9 @@ use crate::keys;
 
 /// What every sealed value starts with.
 const MARK: &[u8] = b"k8s:enc:";
+
+/// Tries to write by the newest configuration, which changes rarely.
+const SEAL_TRIES: usize = 4;
 
 /// The keys as they are now; swapped when they are rotated.
 pub struct Seals {
@@ -79,21 +84,23 @@ impl Seals {
         }
     }
 
+    /// A value as a state wants it stored; `None` if no rule is about it.
+    ///
     /// Errors: the plugin that guards this resource has not been well for too long.
-    fn seal(&self, key: &[u8], plain: Bytes) -> Result<Bytes, Error> {
-        let state = self.state();
-        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(plain) };
+    fn seal(&self, state: &State, key: &[u8], plain: &Bytes) -> Result<Option<Bytes>, Error> {
+        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(None) };
         match state.config.providers(group, plural).first() {
             Some(Provider::Sealed(cipher, sealing)) => {
-                let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, &plain, &self.rng));
+                let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, plain, &self.rng));
                 // A key's length was checked when it was read.
-                Ok(sealed.expect("a key of a checked length seals").into())
+                Ok(Some(sealed.expect("a key of a checked length seals").into()))
             }
             Some(Provider::Kms(settings)) => {
-                let sealed = self.plugin(&settings.name).ok_or("it is not there".to_owned()).and_then(|plugin| plugin.seal(key, &plain));
-                sealed.map(Bytes::from).map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
+                let sealed = self.plugin(&settings.name).ok_or("it is not there".to_owned()).and_then(|plugin| plugin.seal(key, plain));
+                sealed.map(|sealed| Some(sealed.into())).map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
             }
-            Some(Provider::Identity) | None => Ok(plain),
+            Some(Provider::Identity) => Ok(Some(plain.clone())),
+            None => Ok(None),
         }
     }
 
@@ -175,18 +182,24 @@ impl Seals {
         }
     }
 
-    fn seal_ops(&self, ops: &mut [Op]) -> Result<(), Error> {
+    /// Seals what would be written, and says whether a rule is about any of it.
+    fn seal_ops(&self, state: &State, ops: &mut [Op]) -> Result<bool, Error> {
+        let mut ruled = false;
         for op in ops {
             match op {
-                Op::Put { key, value, .. } => *value = self.seal(key, std::mem::take(value))?,
+                Op::Put { key, value, .. } => {
+                    if let Some(sealed) = self.seal(state, key, value)? {
+                        (*value, ruled) = (sealed, true);
+                    }
+                }
                 Op::Txn(inner) => {
-                    self.seal_ops(&mut inner.success)?;
-                    self.seal_ops(&mut inner.failure)?;
+                    ruled |= self.seal_ops(state, &mut inner.success)?;
+                    ruled |= self.seal_ops(state, &mut inner.failure)?;
                 }
                 Op::Delete { .. } | Op::Range(_) => {}
             }
         }
-        Ok(())
+        Ok(ruled)
     }
 }
 
@@ -200,6 +213,12 @@ impl Sealed {
     /// Over `inner`.
     pub fn new(inner: Arc<dyn Storage>, seals: Arc<Seals>) -> Sealed {
         Sealed { inner, seals }
+    }
+
+    async fn carry_out(&self, txn: Txn) -> Result<TxnReply, Error> {
+        let mut reply = self.inner.txn(txn).await?;
+        self.seals.open_reply(&mut reply);
+        Ok(reply)
     }
 }
 
@@ -220,12 +239,30 @@ impl Storage for Sealed {
         Ok(reply)
     }
 
-    async fn txn(&self, mut txn: Txn) -> Result<TxnReply, Error> {
-        self.seals.seal_ops(&mut txn.success)?;
-        self.seals.seal_ops(&mut txn.failure)?;
-        let mut reply = self.inner.txn(txn).await?;
-        self.seals.open_reply(&mut reply);
-        Ok(reply)
+    async fn txn(&self, txn: Txn) -> Result<TxnReply, Error> {
+        for _ in 0..SEAL_TRIES {
+            let (state, mut sealed) = (self.seals.state(), txn.clone());
+            let ruled = self.seals.seal_ops(&state, &mut sealed.success)? | self.seals.seal_ops(&state, &mut sealed.failure)?;
+            if !ruled || self.seals.share.is_none() {
+                return self.carry_out(sealed).await;
+            }
+            // A server that was cut off while keys changed must not write with one that is gone by now.
+            let same = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: state.at };
+            let look = Op::Range(RangeRequest { key: KEY.into(), ..RangeRequest::default() });
+            let guarded = Txn { compare: vec![same], success: vec![Op::Txn(Box::new(sealed))], failure: vec![look] };
+            let reply = self.carry_out(guarded).await?;
+            if let (true, Some(OpReply::Txn(inner))) = (reply.succeeded, reply.replies.into_iter().next()) {
+                return Ok(TxnReply { revision: reply.revision, ..*inner });
+            }
+            if self.seals.state().at == state.at {
+                // What lies in the store is of no use here; the log says why.
+                break;
+            }
+        }
+        Err(Error::Io {
+            doing: "cannot seal a value",
+            why: "the configuration of encryption in the store is another than this server's".to_owned(),
+        })
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
@@ -283,7 +320,7 @@ mod tests {
         };
         let secret = "/registry/core/secrets/default/a";
         let told = |config: &Config, at| kv(KEY, share().seal(config, "prepare", &rng).unwrap().into(), at);
-        let sealed = || kv(secret, there.seal(secret.as_bytes(), Bytes::from_static(b"{}")).unwrap(), 9);
+        let sealed = || kv(secret, there.seal(&there.state(), secret.as_bytes(), &Bytes::from_static(b"{}")).unwrap().unwrap(), 9);
         assert!(!here.try_open(&mut sealed()));
         let event = |kv: KeyValue| store::Event { kind: store::EventKind::Put, kv, prev: None };
         let batch = EventBatch { revision: Revision(9), events: vec![event(told(&state(2).config, 8)), event(sealed())].into() };
@@ -303,7 +340,7 @@ mod tests {
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
             KeyValue {
-                value: seals.seal(&key, plain.clone()).unwrap(),
+                value: seals.seal(&seals.state(), &key, &plain).unwrap().unwrap_or_else(|| plain.clone()),
                 key,
                 create_revision: Revision(1),
                 mod_revision: Revision(1),
@@ -316,5 +353,33 @@ mod tests {
         seals.open(&mut secret);
         assert_eq!(secret.value, plain);
         assert_eq!(kv("/registry/core/configmaps/default/a").value, plain);
+    }
+    #[tokio::test]
+    async fn a_server_that_missed_a_change_of_keys_writes_with_the_new_ones() {
+        let (rng, dir) = (Rng::from_seed(7), tempfile::tempdir().unwrap());
+        let (group, _reports) = base::task::Group::root("test");
+        let config = store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng: rng.clone() };
+        let storage: Arc<dyn Storage> = store::store::Store::open(config, &group).await.unwrap();
+        let share = || Share::new("s", dir.path().join("file"));
+        let seals = Arc::new(Seals::new(state(1), Some(share()), rng.clone()));
+        let server = Sealed::new(Arc::clone(&storage), Arc::clone(&seals));
+        let put = |key: &str, value: Vec<u8>| Txn {
+            success: vec![Op::Put { key: Bytes::from(key.to_owned()), value: value.into(), lease: 0, prev_kv: false }],
+            ..Txn::default()
+        };
+        let secret = "/registry/core/secrets/default/a";
+        let first = server.txn(put(secret, b"{}".to_vec())).await.unwrap();
+        assert!(first.succeeded && matches!(first.replies[..], [OpReply::Put { .. }]));
+        // Another server changes the keys; nothing told this one.
+        storage.txn(put(KEY, share().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
+        server.txn(put(secret, b"{}".to_vec())).await.unwrap();
+        let stored = storage.range(RangeRequest { key: secret.into(), ..RangeRequest::default() }).await.unwrap().kvs.remove(0);
+        let others = Seals::new(state(2), Some(share()), rng.clone());
+        assert!(others.try_open(&mut stored.clone()) && stored.value.starts_with(MARK));
+        // A configuration of another cluster's servers is no use: nothing is written.
+        storage.txn(put(KEY, Share::new("other", dir.path().join("file")).seal(&state(3).config, START, &rng).unwrap())).await.unwrap();
+        assert!(server.txn(put(secret, b"{}".to_vec())).await.is_err());
+        server.txn(put("/registry/core/configmaps/default/a", b"{}".to_vec())).await.unwrap();
+        group.shutdown().await;
     }
 }
