@@ -1,6 +1,7 @@
 //! `kedge certificate rotate-ca`: another set of authorities for the whole cluster. It travels to the servers in a Secret, sealed with
-//! what servers alone have; each keeps it beside the one in use and takes it at its next start, and agents fetch theirs when they meet it. Who has the new set and
-//! who has not understand each other, for the new one is vouched for by the old one, which stays trusted until it is dropped.
+//! what servers alone have; each keeps it beside the one in use and takes it at its next start, and agents fetch theirs when they meet
+//! it. Who has the new set and who has not understand each other, for the new one is vouched for by the old one, which stays trusted
+//! until it is dropped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
