@@ -215,7 +215,7 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
     let fresh = Provider::Sealed(Cipher::Secretbox, vec![new_key(rng, &format!("secretboxkey-{}", rng.hex(4)))]);
     // Of the providers that there are the first stays the first: it writes.
     let known =
-        map(&|rule| rule.providers.iter().cloned().take(1).chain([fresh.clone()]).chain(rule.providers.iter().skip(1).cloned()).collect());
+        map(&|rule| rule.providers.iter().take(1).cloned().chain([fresh.clone()]).chain(rule.providers.iter().skip(1).cloned()).collect());
     let first = map(&|rule| with_identity(std::iter::once(fresh.clone()).chain(keys(rule)).collect()));
     let alone = map(&|_| vec![fresh.clone(), Provider::Identity]);
     match change {

@@ -267,13 +267,8 @@ impl Worker {
             return false;
         }
         if let Some(error) = &error {
-            self.node.events.pod(
-                &pod,
-                None,
-                Kind::Warning,
-                "ResizeError",
-                format!("Pod resize error: {}", self.resize_text(&pod, Some(error))),
-            );
+            let text = format!("Pod resize error: {}", self.resize_text(&pod, Some(error)));
+            self.node.events.pod(&pod, None, Kind::Warning, "ResizeError", text);
         }
         self.resizing.progress = Some(error);
         true
