@@ -90,21 +90,8 @@ impl Informers {
         self.selected("")
     }
 
-    /// The informer of the metadata of all objects of any kind, built-in or custom, without labels and annotations; started at the
-    /// first call.
-    pub fn metadata(&self, resource: &ApiResource) -> Informer<Metadata> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = (TypeId::of::<Metadata>(), format!("{}/{}", resource.api_version, resource.plural));
-        if let Some(informer) = running.get(&slot).and_then(|any| Arc::clone(any).downcast::<Shared<Metadata>>().ok()) {
-            return Informer(informer);
-        }
-        let shared = Arc::new(Shared::bare());
-        running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
-        self.follow(metadata_source(resource), &shared);
-        Informer(shared)
-    }
-
-    /// The same, not shared, and watched until `group` ends: for kinds that come and go.
+    /// An informer of the metadata of all objects of any kind, built-in or custom, without labels and annotations. It is not shared,
+    /// and watched until `group` ends: for kinds that come and go.
     pub fn metadata_within(&self, resource: &ApiResource, group: &Group) -> Informer<Metadata> {
         let shared = Arc::new(Shared::bare());
         self.follow_metadata(resource, group, Arc::clone(&shared) as Arc<dyn Sink>);
