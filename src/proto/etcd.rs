@@ -380,6 +380,18 @@ pub struct WatchResponse {
     pub events: Vec<Event>,
 }
 
+/// A lease as etcd's database keeps it (package `leasepb`).
+#[derive(Clone, PartialEq, Message)]
+#[allow(missing_docs, reason = "the protocol's own names")]
+pub struct StoredLease {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    #[prost(int64, tag = "2")]
+    pub ttl: i64,
+    #[prost(int64, tag = "3")]
+    pub remaining_ttl: i64,
+}
+
 /// Makes a lease.
 #[derive(Clone, PartialEq, Message)]
 #[allow(missing_docs, reason = "the protocol's own names")]

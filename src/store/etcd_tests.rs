@@ -25,14 +25,22 @@ async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
     let face = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
     let socket = dir.join("etcd.sock");
     wire::serve::UnixServer::bind(&socket, Arc::new(face)).unwrap().start(&group);
-    // etcd's client puts the socket's path into :authority, where HTTP/2 allows no slash: it is named from its own folder.
     (store, group, dir.display().to_string())
 }
 
 /// Runs etcdctl; `None` if this machine has none.
 async fn etcdctl(dir: &str, args: &[&str]) -> Option<(bool, String)> {
+    etcdctl_at(SOCKET, dir, args).await
+}
+
+async fn etcdctl_at(endpoint: &str, dir: &str, args: &[&str]) -> Option<(bool, String)> {
     let mut command = Command::new("etcdctl");
-    command.env("ETCDCTL_API", "3").current_dir(dir).args(["--endpoints", SOCKET, "--command-timeout=100s"]).args(args).kill_on_drop(true);
+    command
+        .env("ETCDCTL_API", "3")
+        .current_dir(dir)
+        .args(["--endpoints", endpoint, "--command-timeout=100s"])
+        .args(args)
+        .kill_on_drop(true);
     match command.output().await {
         Ok(out) => Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).trim().to_owned())),
         Err(_) => None,
@@ -67,8 +75,10 @@ async fn etcdctl_works_on_it() {
         let Some((ok, text)) = etcdctl(&dir_name, args).await else { return group.shutdown().await };
         assert!(ok == succeeds && text.contains(says), "etcdctl {args:?}: {text}");
     }
-    let copy = rusqlite::Connection::open(file);
-    assert!(copy.is_ok(), "the snapshot is a database");
+    // By its whole path, which etcd's client puts into :authority, where HTTP/2 allows no slash.
+    let endpoint = format!("unix://{dir_name}/etcd.sock");
+    let (ok, text) = etcdctl_at(&endpoint, "/", &["put", "/c", "3"]).await.unwrap();
+    assert!(ok && text.contains("OK"), "{text}");
     group.shutdown().await;
 }
 
@@ -122,29 +132,88 @@ async fn etcdctl_watches_elects_and_runs_transactions() {
     group.shutdown().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_real_etcd_serves_as_the_store() {
-    let dir = tempfile::tempdir().unwrap();
-    let ports: Vec<u16> = (0..2).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()).collect();
-    let (client, peer) = (format!("http://127.0.0.1:{}", ports[0]), format!("http://127.0.0.1:{}", ports[1]));
-    let spawned = Command::new("etcd")
-        .args(["--data-dir", dir.path().to_str().unwrap(), "--listen-client-urls", &client, "--advertise-client-urls", &client])
+/// Debian's etcd in `dir`, for clients and for peers at these addresses; `None` if this machine has none.
+fn etcd(dir: &Path, [client, peer]: &[String; 2]) -> Option<tokio::process::Child> {
+    Command::new("etcd")
+        .args(["--data-dir", dir.to_str().unwrap(), "--listen-client-urls", client, "--advertise-client-urls", client])
         // How long it lets a request wait follows from these: this disk may be busy.
         .args(["--heartbeat-interval", "500", "--election-timeout", "20000"])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer, "--initial-cluster", &format!("default={peer}")])
+        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", &format!("default={peer}")])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
-        .spawn();
-    let Ok(mut server) = spawned else { return };
-    let (group, _reports) = Group::root("test");
+        .spawn()
+        .ok()
+}
+
+fn free_urls() -> [String; 2] {
+    let listeners = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| format!("http://{}", listener.local_addr().unwrap()))
+}
+
+/// The store of the etcd at `url`, once it answers.
+async fn external(url: &str, group: &Group) -> Arc<External> {
     let mut store = None;
     until("etcd answers", async || {
-        store = External::open(vec![Endpoint::parse(&client).unwrap()], None, &group).await.ok();
+        store = External::open(vec![Endpoint::parse(url).unwrap()], None, group).await.ok();
         store.is_some()
     })
     .await;
-    let store = store.unwrap();
+    store.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_etcd_goes_on_with_what_etcdctl_saves() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, group, dir_name) = face(dir.path()).await;
+    store.lease_grant(7, 3600).await.unwrap();
+    let put = |key: String, value: Vec<u8>, lease| Op::Put { key: key.into(), value: value.into(), lease, prev_kv: false };
+    let write = |ops| store.txn(Txn { success: ops, ..Txn::default() });
+    for i in 0..40_u8 {
+        // Values that fill pages, that go over several, and many small ones at one revision.
+        write((0..100_u8).map(|k| put(format!("/k/{k:03}/{}", i % 4), vec![i; usize::from(k)], 0)).collect()).await.unwrap();
+        write(vec![put(format!("/large/{i}"), vec![i; 30_000], if i == 3 { 7 } else { 0 })]).await.unwrap();
+    }
+    let delete = |key: &str, end: &str| Op::Delete { key: key.to_owned().into(), range_end: end.to_owned().into(), prev_kv: false };
+    write(vec![delete("/k/050", "/k/051")]).await.unwrap();
+    store.compact(Revision(40)).await.unwrap();
+    write(vec![delete("/large/1", ""), put("/last".to_owned(), b"one".to_vec(), 0)]).await.unwrap();
+    let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
+    let expected = store.range(all.clone()).await.unwrap();
+
+    let (saved, restored, urls) = (dir.path().join("saved.db"), dir.path().join("restored"), free_urls());
+    let saved = saved.to_str().unwrap();
+    let Some((ok, text)) = etcdctl(&dir_name, &["snapshot", "save", saved]).await else { return group.shutdown().await };
+    assert!(ok, "{text}");
+    let (ok, text) = etcdctl(&dir_name, &["snapshot", "status", saved]).await.unwrap();
+    assert!(ok && text.contains(&format!(", {}, ", expected.revision.0)), "{text}");
+    let cluster = format!("default={}", urls[1]);
+    let restore = ["snapshot", "restore", saved, "--data-dir", restored.to_str().unwrap(), "--initial-cluster", &cluster];
+    let (ok, text) = etcdctl(&dir_name, &[&restore[..], &["--initial-advertise-peer-urls", &urls[1]]].concat()).await.unwrap();
+    assert!(ok, "{text}");
+    let Some(mut server) = etcd(&restored, &urls) else { return group.shutdown().await };
+    let etcd = external(&urls[0], &group).await;
+    let found = etcd.range(all).await.unwrap();
+    assert!(found.kvs == expected.kvs, "etcd has other keys: {} instead of {}", found.kvs.len(), expected.kvs.len());
+    assert_eq!(found.revision, expected.revision);
+    let old = |revision| RangeRequest { key: "/large/1".into(), revision: Some(Revision(revision)), ..RangeRequest::default() };
+    assert!(matches!(etcd.range(old(39)).await, Err(crate::error::Error::Compacted { .. })));
+    assert_eq!(etcd.range(old(41)).await.unwrap().kvs, store.range(old(41)).await.unwrap().kvs, "history goes along");
+    etcd.keep_lease(7).await.unwrap();
+    let written = etcd.txn(Txn { success: vec![put("/new".to_owned(), b"by etcd".to_vec(), 0)], ..Txn::default() }).await.unwrap();
+    assert_eq!(written.revision.0, expected.revision.0 + 1);
+    etcd.compact(written.revision).await.unwrap();
+    group.shutdown().await;
+    server.kill().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_etcd_serves_as_the_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let urls = free_urls();
+    let Some(mut server) = etcd(dir.path(), &urls) else { return };
+    let (group, _reports) = Group::root("test");
+    let store = external(&urls[0], &group).await;
     let all = WatchRequest { key: "\0".into(), range_end: "\0".into(), start: Revision(store.current_revision().0 + 1), prev_kv: false };
     let mut watch = store.watch(all).await.unwrap();
     let put = |key: &str| Op::Put { key: key.to_owned().into(), value: "v".into(), lease: 0, prev_kv: false };

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
 use crate::error::Error;
+use crate::etcd::export;
 use crate::lease::{self, Lessor};
 use crate::member::{Birth, Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
@@ -195,11 +196,11 @@ impl Store {
         Arc::new(Inbox { store: Arc::clone(self) })
     }
 
-    /// Copies the whole store as it stands into one file, which is deleted when the path is dropped.
+    /// Writes the whole store as it stands into one file of etcd's format, which is deleted when the path is dropped.
     ///
     /// Errors: `NoSpace`, `Io`.
-    pub async fn copy(&self) -> Result<tempfile::TempPath, Error> {
-        self.images.copy().await.map(|(path, _)| path)
+    pub async fn etcd_copy(&self) -> Result<tempfile::TempPath, Error> {
+        export::copy(database::path_in(&self.dir), self.node.id, &self.images.dir).await
     }
 
     /// The oldest revision that can be read.

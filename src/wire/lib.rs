@@ -3,7 +3,9 @@
 //!
 //! In: sockets, TLS configurations from `pki`. Out: requests for a [`Handler`], responses for a caller. It never knows what a kind is.
 
+pub mod authority;
 pub mod body;
+
 pub mod serve;
 
 pub mod dial;

@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tracing::{debug, warn};
 
+use crate::authority::Dashed;
 use crate::{ConnInfo, Handler, body};
 
 /// A client that has not finished its TLS handshake by then is dropped.
@@ -128,7 +129,7 @@ impl UnixServer {
                         let handler = Arc::clone(&self.handler);
                         group.spawn_short("unix-connection", async move {
                             // A unix peer has no address; the handler learns that it is this machine.
-                            if let Err(err) = serve_stream(socket, ConnInfo::in_process(Arc::new(())), handler).await {
+                            if let Err(err) = serve_stream(Dashed::new(socket), ConnInfo::in_process(Arc::new(())), handler).await {
                                 debug!(err = %Chain(&err), "connection ended");
                             }
                         });

@@ -90,12 +90,12 @@ pub async fn move_leader(inner: Arc<Inner>, request: pb::MemberIdRequest) -> Res
     Ok(pb::HeaderOnly { header: inner.header(None) })
 }
 
-/// Streams the database, and its SHA-256 behind it, as `etcdctl snapshot save` expects.
+/// Streams the store as a database of etcd, and its SHA-256 behind it, as `etcdctl snapshot save` expects.
 pub async fn snapshot(inner: Arc<Inner>, req: Request<Body>) -> Response<Body> {
     let service = tower::service_fn(move |_req: tonic::Request<pb::Empty>| {
         let inner = Arc::clone(&inner);
         async move {
-            let copy = inner.store.copy().await.map_err(failed)?;
+            let copy = inner.store.etcd_copy().await.map_err(failed)?;
             // Full means that the client reads slowly: the file waits.
             let (tx, rx) = mpsc::channel(limits::STORE_ETCD_STREAM);
             let group = inner.group.clone();

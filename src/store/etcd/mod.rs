@@ -3,9 +3,11 @@
 //! A [`wire::Handler`] over HTTP/2. It trusts its callers: who mounts it lets in only root (unix socket) or holders of a client
 //! certificate of the etcd authority.
 
+pub mod bolt;
 pub mod client;
 pub mod cluster;
 pub mod convert;
+pub mod export;
 pub mod kv;
 pub mod lease;
 pub mod maintenance;
