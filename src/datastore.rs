@@ -86,11 +86,19 @@ fn parse_retention(text: &str) -> Result<usize, String> {
 pub(crate) enum DatastoreError {
     #[error("cannot open the store in {path}", path = path.display())]
     Open { path: PathBuf, source: store::error::Error },
-    #[error("cannot use the external etcd")]
-    External(#[source] store::error::Error),
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("certificates of the external etcd")]
+    #[error("cannot use the external etcd{flags}")]
+    External { flags: String, source: store::error::Error },
+    #[error("--{flag}")]
+    Unreadable { flag: &'static str, source: FileError },
+    #[error("--{flag} {path}", path = path.display())]
+    Unusable { flag: &'static str, path: PathBuf, source: pki::error::PkiError },
+    #[error("--datastore-endpoint {0} needs --datastore-cafile: the authority that signed the certificate of the etcd server")]
+    NoAuthority(String),
+    #[error("--{0} is for endpoints with https://, and --datastore-endpoint names none")]
+    NoTls(&'static str),
+    #[error("cannot set up TLS to the external etcd")]
+    Tls(#[source] pki::error::PkiError),
+    #[error("certificates of the etcd port")]
     Pki(#[from] pki::error::PkiError),
     #[error("--{0} is given without the other: a certificate needs its key")]
     HalfPair(&'static str),
@@ -113,8 +121,7 @@ impl StoreFlags {
 
     /// The external etcd's servers in one order, as all servers of a cluster must name them; empty for the embedded store.
     pub(crate) fn endpoints(&self) -> String {
-        let url = |endpoint: &Endpoint| format!("{}://{}:{}", if endpoint.tls { "https" } else { "http" }, endpoint.host, endpoint.port);
-        let mut urls: Vec<String> = self.datastore_endpoint.iter().map(url).collect();
+        let mut urls: Vec<String> = self.datastore_endpoint.iter().map(Endpoint::to_string).collect();
         urls.sort();
         urls.join(",")
     }
@@ -134,21 +141,60 @@ impl StoreFlags {
             return Ok(Datastore { storage: store.clone(), embedded: Some(store) });
         }
         let tls = self.client_tls()?;
-        let external = External::open(self.datastore_endpoint.clone(), tls, group).await.map_err(DatastoreError::External)?;
+        let external = External::open(self.datastore_endpoint.clone(), tls, group).await;
+        let external = external.map_err(|source| DatastoreError::External { flags: self.tls_flags(), source })?;
         info!(n = self.datastore_endpoint.len(), "external etcd is used as the store");
         Ok(Datastore { storage: external, embedded: None })
     }
 
+    /// The flags of TLS that are given, for an error: whichever side refused, one of them may be the reason.
+    fn tls_flags(&self) -> String {
+        let files = self.tls_files().into_iter().filter_map(|(flag, path)| Some(format!("--{flag} {}", path?.display())));
+        let files: Vec<String> = files.collect();
+        if files.is_empty() { String::new() } else { format!(" with {}", files.join(" ")) }
+    }
+
+    fn tls_files(&self) -> [(&'static str, Option<&PathBuf>); 3] {
+        let Self { datastore_cafile, datastore_certfile, datastore_keyfile, .. } = self;
+        [
+            ("datastore-cafile", datastore_cafile.as_ref()),
+            ("datastore-certfile", datastore_certfile.as_ref()),
+            ("datastore-keyfile", datastore_keyfile.as_ref()),
+        ]
+    }
+
     fn client_tls(&self) -> Result<Option<Arc<rustls::ClientConfig>>, DatastoreError> {
-        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(FileError::at("cannot read", path));
-        let Some(ca) = self.datastore_cafile.as_ref().map(read).transpose()? else { return Ok(None) };
-        let pair = match (&self.datastore_certfile, &self.datastore_keyfile) {
-            (Some(cert), Some(key)) => Some(CertStore::new(Pair::from_pem(&read(cert)?, &read(key)?)?)),
-            (None, None) => None,
-            (Some(_), None) => return Err(DatastoreError::HalfPair("datastore-certfile")),
-            (None, Some(_)) => return Err(DatastoreError::HalfPair("datastore-keyfile")),
+        let Some(endpoint) = self.datastore_endpoint.iter().find(|endpoint| endpoint.tls) else {
+            let unused = self.tls_files().into_iter().find(|(_, path)| path.is_some());
+            return unused.map_or(Ok(None), |(flag, _)| Err(DatastoreError::NoTls(flag)));
         };
-        let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&Bundle::from_pem(&ca)?, pair)?);
+        let read = |(flag, path): (&'static str, &Path)| {
+            std::fs::read_to_string(path)
+                .map_err(FileError::at("cannot read", path))
+                .map_err(|source| DatastoreError::Unreadable { flag, source })
+        };
+        let unusable = |flag, path: &Path| {
+            let path = path.to_owned();
+            move |source| DatastoreError::Unusable { flag, path, source }
+        };
+        let (ca, cert, key) = match self.tls_files() {
+            [(_, None), _, _] => return Err(DatastoreError::NoAuthority(endpoint.to_string())),
+            [_, (flag, Some(_)), (_, None)] | [_, (_, None), (flag, Some(_))] => return Err(DatastoreError::HalfPair(flag)),
+            [(ca_flag, Some(ca)), (cert_flag, cert), (key_flag, key)] => {
+                ((ca_flag, ca.as_path()), cert.map(|path| (cert_flag, path.as_path())), key.map(|path| (key_flag, path.as_path())))
+            }
+        };
+        let authorities = Bundle::from_pem(&read(ca)?).map_err(unusable(ca.0, ca.1))?;
+        let pair = match cert.zip(key) {
+            Some((cert, key)) => {
+                let (cert_pem, key_pem) = (read(cert)?, read(key)?);
+                // Which of the two is wrong shows when the first is read alone.
+                let of = if Bundle::from_pem(&cert_pem).is_ok() { key } else { cert };
+                Some(CertStore::new(Pair::from_pem(&cert_pem, &key_pem).map_err(unusable(of.0, of.1))?))
+            }
+            None => None,
+        };
+        let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&authorities, pair).map_err(DatastoreError::Tls)?);
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Some(Arc::new(config)))
     }

@@ -125,6 +125,16 @@ pub enum Error {
         /// Where.
         address: String,
     },
+    /// An external etcd did not answer.
+    #[error("etcd at {servers} gave no answer, tried for {secs} s: {why}")]
+    EtcdUnreachable {
+        /// Its servers.
+        servers: String,
+        /// How long it was tried.
+        secs: u64,
+        /// What each of them, or the network, said last.
+        why: String,
+    },
     /// The cluster let this member go.
     #[error("this member was removed from the cluster")]
     Removed,

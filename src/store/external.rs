@@ -9,6 +9,7 @@ use base::limits;
 use base::task::Group;
 use proto::etcd as pb;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
@@ -34,12 +35,19 @@ pub struct External {
 impl External {
     /// Connects and reads where the store stands.
     ///
-    /// `tls` is for endpoints with https. Errors: `Io` with what etcd or the network said.
+    /// `tls` is for endpoints with https. Errors: `EtcdUnreachable` with what each endpoint or the network said.
     pub async fn open(endpoints: Vec<Endpoint>, tls: Option<Arc<rustls::ClientConfig>>, group: &Group) -> Result<Arc<External>, Error> {
+        let (began, servers) = (Instant::now(), endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(","));
         let client = Client::new(endpoints, tls, group);
         let external = External { client, group: group.child("external-etcd"), revision: AtomicU64::new(0), watches: Mutex::default() };
-        external.read_index().await?;
-        Ok(Arc::new(external))
+        match external.read_index().await {
+            Ok(_) => Ok(Arc::new(external)),
+            Err(Error::Io { why, .. }) => Err(Error::EtcdUnreachable { servers, secs: began.elapsed().as_secs(), why }),
+            Err(Error::TimedOut) => {
+                Err(Error::EtcdUnreachable { servers, secs: began.elapsed().as_secs(), why: "the call timed out".to_owned() })
+            }
+            Err(other) => Err(other),
+        }
     }
 
     async fn call<Q: prost::Message + Default + 'static, A: prost::Message + Default + 'static>(

@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tracing::debug;
 
@@ -41,6 +42,14 @@ pub enum DialError {
         /// hyper's reason.
         #[source]
         source: hyper::Error,
+    },
+    /// The connection ended before the answer.
+    #[error("connection to {to} ended: {why}")]
+    Ended {
+        /// host:port or the socket's path.
+        to: String,
+        /// What ended it, as far as it is known.
+        why: Arc<str>,
     },
 }
 
@@ -137,11 +146,16 @@ pub(crate) async fn start(stream: Box<dyn Stream>, to: &str, group: &Group) -> R
 /// Pings on an HTTP/2 connection that carries requests, so that a silent network ends it.
 const HTTP2_PING: Duration = Duration::from_secs(5);
 
+/// A connection that has let a request go ends by then; what it ended of is waited for so long.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// An HTTP/2 connection that carries many requests at once. Clones share it; it ends when they are gone or when it breaks.
 #[derive(Clone)]
 pub struct Http2 {
     to: Arc<str>,
     sender: hyper::client::conn::http2::SendRequest<Body>,
+    /// Why the connection ended, once it has.
+    ended: watch::Receiver<Option<Arc<str>>>,
 }
 
 impl Http2 {
@@ -154,12 +168,14 @@ impl Http2 {
         let (sender, conn) = connected.map_err(timed_out)?.map_err(|source| DialError::Request { to: to.to_owned(), source })?;
         let to: Arc<str> = to.into();
         let other_end = Arc::clone(&to);
+        let (tell, ended) = watch::channel(None);
         group.spawn_short("http2-connection", async move {
             if let Err(err) = conn.await {
                 debug!(to = %other_end, err = %Chain(&err), "http/2 connection ended");
+                let _nobody_waits = tell.send(Some(Chain(&err).to_string().into()));
             }
         });
-        Ok(Http2 { to, sender })
+        Ok(Http2 { to, sender, ended })
     }
 
     /// Whether it has ended.
@@ -171,10 +187,19 @@ impl Http2 {
     ///
     /// Cancel safety: a dropped request is reset.
     pub fn send(&self, req: http::Request<Body>) -> Pin<Box<dyn Future<Output = Result<http::Response<Body>, DialError>> + Send>> {
-        let (mut sender, to) = (self.sender.clone(), Arc::clone(&self.to));
+        let (mut sender, to, mut ended) = (self.sender.clone(), Arc::clone(&self.to), self.ended.clone());
         Box::pin(async move {
-            let failed = |source| DialError::Request { to: to.to_string(), source };
-            Ok(sender.send_request(req).await.map_err(failed)?.map(body::from_http))
+            match sender.send_request(req).await {
+                Ok(answer) => Ok(answer.map(body::from_http)),
+                Err(source) => {
+                    // A server that refuses our certificate says so after the handshake: hyper then calls the request
+                    // cancelled, and only the connection knows why.
+                    let why = tokio::time::timeout(END_TIMEOUT, ended.wait_for(Option::is_some));
+                    let told = if source.is_canceled() { why.await.ok().and_then(|why| why.ok()?.clone()) } else { None };
+                    let to = to.to_string();
+                    Err(told.map_or_else(|| DialError::Request { to: to.clone(), source }, |why| DialError::Ended { to: to.clone(), why }))
+                }
+            }
         })
     }
 }

@@ -1,9 +1,11 @@
 //! Calling a real etcd: one HTTP/2 connection, to the first of its addresses that answers.
 
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base::task::Group;
 use futures_util::Stream;
@@ -12,6 +14,9 @@ use tonic::client::Grpc;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use wire::dial::Http2;
+
+/// Reaching one of several servers: one that does not answer must leave time for the next.
+pub const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where one etcd server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,13 @@ impl Endpoint {
     }
 }
 
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        write!(f, "{}://{host}:{}", if self.tls { "https" } else { "http" }, self.port)
+    }
+}
+
 /// The connection, made when it is needed.
 #[derive(Clone)]
 pub struct Client {
@@ -57,11 +69,12 @@ pub struct Client {
 #[derive(Clone)]
 struct Way(Http2);
 
-type Sent = Pin<Box<dyn Future<Output = Result<http::Response<wire::Body>, wire::dial::DialError>> + Send>>;
+type Sent = Pin<Box<dyn Future<Output = Result<http::Response<wire::Body>, Status>> + Send>>;
 
 impl tower::Service<http::Request<tonic::body::Body>> for Way {
     type Response = http::Response<wire::Body>;
-    type Error = wire::dial::DialError;
+    /// With what ended the connection in its text: tonic takes such an error as it is.
+    type Error = Status;
     type Future = Sent;
 
     fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -69,7 +82,8 @@ impl tower::Service<http::Request<tonic::body::Body>> for Way {
     }
 
     fn call(&mut self, req: http::Request<tonic::body::Body>) -> Sent {
-        self.0.send(req.map(wire::body::from_http))
+        let sent = self.0.send(req.map(wire::body::from_http));
+        Box::pin(async move { sent.await.map_err(|err| Status::unavailable(base::chain::Chain(&err).to_string())) })
     }
 }
 
@@ -85,25 +99,31 @@ impl Client {
         let n = self.endpoints.len();
         let at = |idx: usize| &self.endpoints[idx % n.max(1)];
         if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
-            return Ok((link.clone(), origin(at(first))));
+            return Ok((link.clone(), at(first).to_string()));
         }
-        let mut last = None;
+        let mut failed = Vec::new();
         for idx in first..first + n {
             match self.dial(at(idx)).await {
                 Ok(link) => {
                     *self.first.lock().unwrap_or_else(PoisonError::into_inner) = idx % n;
-                    return Ok((slot.insert(link).clone(), origin(at(idx))));
+                    return Ok((slot.insert(link).clone(), at(idx).to_string()));
                 }
-                Err(err) => last = Some(err),
+                Err(err) => failed.push(format!("{}: {}", at(idx), base::chain::Chain(&err))),
             }
         }
-        Err(Status::unavailable(last.map_or_else(|| "no endpoint".to_owned(), |err| base::chain::Chain(&err).to_string())))
+        // Whoever waits in vain for the first begins with another one the next time.
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = (first + 1) % n.max(1);
+        Err(Status::unavailable(if failed.is_empty() { "no endpoint".to_owned() } else { failed.join("; ") }))
     }
 
     async fn dial(&self, to: &Endpoint) -> io::Result<Http2> {
-        let tls = if to.tls { self.tls.clone() } else { None };
-        let stream = wire::dial::tcp(&to.host, to.port, &to.host, tls).await.map_err(io::Error::other)?;
-        Http2::begin(stream, &to.host, &self.group).await.map_err(io::Error::other)
+        let tls = if to.tls { Some(self.tls.clone().ok_or_else(|| io::Error::other("no authority for https is set"))?) } else { None };
+        let dialled = async {
+            let stream = wire::dial::tcp(&to.host, to.port, &to.host, tls).await.map_err(io::Error::other)?;
+            Http2::begin(stream, &to.host, &self.group).await.map_err(io::Error::other)
+        };
+        let timed_out = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", ENDPOINT_TIMEOUT.as_secs()));
+        tokio::time::timeout(ENDPOINT_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
     async fn grpc(&self) -> Result<Grpc<Way>, Status> {
@@ -148,11 +168,6 @@ impl Client {
     }
 }
 
-fn origin(to: &Endpoint) -> String {
-    let host = if to.host.contains(':') { format!("[{}]", to.host) } else { to.host.clone() };
-    format!("{}://{host}:{}", if to.tls { "https" } else { "http" }, to.port)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,6 +180,9 @@ mod tests {
         assert_eq!(Endpoint::parse("https://[fd00::1]:1234/"), endpoint("fd00::1", 1234, true));
         for other in ["mysql://root@tcp(db)/k3s", "postgres://db", "etcd-1:2379", "https://", "https://a:b"] {
             assert_eq!(Endpoint::parse(other), None, "{other}");
+        }
+        for url in ["https://etcd-1:2379", "http://[fd00::1]:1234"] {
+            assert_eq!(Endpoint::parse(url).unwrap().to_string(), url);
         }
     }
 }
