@@ -8,6 +8,7 @@ pub mod transport;
 pub mod pod;
 
 pub mod informer;
+mod outage;
 pub mod reflector;
 
 pub mod queue;

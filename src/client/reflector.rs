@@ -15,7 +15,9 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{debug, info, warn};
+
+use crate::outage::Outage;
 
 /// A watch is asked to end after this and up to as much again: a connection that died in silence is noticed then, at last.
 const WATCH_SECONDS: u64 = 240;
@@ -29,6 +31,9 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const FRAME_MAX: usize = 16 << 20;
 /// Of an answer that is an error.
 const ERROR_BODY_MAX: usize = 64 << 10;
+
+/// Of this process's watches.
+static OUTAGE: Outage = Outage::none();
 
 /// Who keeps what the watch brings.
 pub trait Sink: Send + Sync {
@@ -90,6 +95,13 @@ pub(crate) async fn follow(client: kube::Client, source: Source, sink: std::sync
             }
             // Its list is asked for anew; that is no failure but when it happens again and again.
             Err(WatchError::Expired) => since = None,
+            Err(err @ (WatchError::Unreachable(_) | WatchError::Broken(_))) => {
+                if OUTAGE.broke() {
+                    warn!(kind = source.kind, err = %Chain(&err), "watches of the API server broke off, trying again");
+                } else {
+                    debug!(kind = source.kind, err = %Chain(&err), "watch failed, trying again");
+                }
+            }
             Err(err) => warn!(kind = source.kind, err = %Chain(&err), "watch failed, trying again"),
         }
         if began.elapsed() > RETRY_MAX {
@@ -116,6 +128,9 @@ async fn connection(
     if !response.status().is_success() {
         let code = response.status();
         return Err(WatchError::Refused { code, message: error_message(response.into_body()).await });
+    }
+    if OUTAGE.over() {
+        info!("watches of the API server go on");
     }
     if since.is_none() {
         sink.begin();

@@ -2,9 +2,9 @@
 //!
 //! The list of servers is kept in a file, so that a node starts while the server it once joined through is gone for good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+
+use crate::tunnel::split;
 
 /// A server that does not take a connection by then is passed over.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,6 +44,8 @@ struct State {
     servers: Vec<String>,
     known: BTreeMap<String, Server>,
     active: Option<String>,
+    /// Servers that are not believed, of which a person was told.
+    doubted: BTreeSet<String>,
 }
 
 /// What the file holds.
@@ -78,6 +82,7 @@ impl Balancer {
         // A file that cannot be understood is one that is not there: the given server is enough.
         let saved: Saved = files::read_if_exists(&file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let mut servers = saved.servers;
+        servers.retain(|server| on_this_machine(given) || !on_this_machine(server));
         if !servers.iter().any(|server| server == given) {
             servers.push(given.to_owned());
         }
@@ -94,8 +99,19 @@ impl Balancer {
         self.with(|state| state.candidates())
     }
 
-    /// The servers are these now. An empty list is not believed. Errors: the list cannot be saved; it is used all the same.
+    /// The servers are these now. An empty list is not believed, nor is a server that says it is on this machine while the one
+    /// that was named is not. Errors: the list cannot be saved; it is used all the same.
     pub fn set_servers(&self, mut servers: Vec<String>) -> Result<(), FileError> {
+        if !on_this_machine(&self.given) {
+            servers.retain(|server| {
+                let believed = !on_this_machine(server);
+                if !believed && self.with(|state| state.doubted.insert(server.clone())) {
+                    let remedy = "give that server another --advertise-address or --node-ip";
+                    warn!(peer = server, "a server advertises an address that leads back to this machine, which is not used: {remedy}");
+                }
+                believed
+            });
+        }
         if servers.is_empty() {
             return Ok(());
         }
@@ -207,6 +223,12 @@ impl Balancer {
     }
 }
 
+/// Whether `host:port` never leaves the machine on which it is dialled.
+fn on_this_machine(server: &str) -> bool {
+    let host = split(server).map_or(server, |(host, _)| host);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +253,19 @@ mod tests {
             }
         });
         (addr, stop)
+    }
+
+    #[test]
+    fn a_server_that_calls_itself_loopback_is_not_looked_for_on_this_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let balancer = Balancer::open(dir.path().join("a.json"), "10.0.0.1:6443").unwrap();
+        balancer.set_servers(vec!["127.0.0.1:6443".to_owned()]).unwrap();
+        assert_eq!(balancer.candidates(), ["10.0.0.1:6443"]);
+        balancer.set_servers(vec!["[::1]:6443".to_owned(), "10.0.0.2:6443".to_owned()]).unwrap();
+        assert_eq!(balancer.candidates(), ["10.0.0.2:6443", "10.0.0.1:6443"]);
+        let beside = Balancer::open(dir.path().join("b.json"), "127.0.0.1:6443").unwrap();
+        beside.set_servers(vec!["127.0.0.1:6443".to_owned(), "127.0.0.1:7443".to_owned()]).unwrap();
+        assert_eq!(beside.candidates().len(), 2, "an agent beside its server");
     }
 
     async fn greeting(socket: &mut TcpStream) -> Option<u8> {
