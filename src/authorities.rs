@@ -23,6 +23,7 @@ use pki::replace::{Authorities, Replacement};
 use tracing::{error, info, warn};
 
 use crate::admin::Admin;
+use crate::cli::AdminArgs;
 use crate::membership::CONTROL_PLANE;
 
 const NAMESPACE: &str = "kube-system";
@@ -46,9 +47,8 @@ pub(crate) struct RotateArgs {
     /// End the trust in authorities that were replaced, once every server was restarted and every agent has met one.
     #[arg(long, conflicts_with = "path")]
     drop_old: bool,
-    /// Kubeconfig of an administrator.
-    #[arg(long, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
-    kubeconfig: PathBuf,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 /// Takes the set that came while the server ran last time. To be called before certificates are read.
@@ -135,7 +135,7 @@ async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, String> {
     let key = service_key(server_dir)?;
     let now = Authorities::load(&server_dir.join("tls")).map_err(|err| Chain(&err).to_string())?;
     let using = now.fingerprint().map_err(|err| Chain(&err).to_string())?;
-    let admin = Admin::open(&args.kubeconfig).map_err(|err| Chain(&err).to_string())?;
+    let admin = Admin::open(&args.admin.kubeconfig).map_err(|err| Chain(&err).to_string())?;
     let refused = |err: kube::Error| format!("the server refused: {}", Chain(&err));
     let nodes: Api<Node> = Api::all(admin.client.clone());
     let servers = nodes.list(&ListParams::default().labels(CONTROL_PLANE)).await.map_err(refused)?.items;

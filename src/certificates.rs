@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::authorities;
+use crate::cli::StateArgs;
 
 /// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
 const LOOK: Duration = Duration::from_secs(12 * 3600);
@@ -160,9 +161,8 @@ pub(crate) fn metrics(pki: &Pki, clock: &Clock) -> String {
 pub(crate) struct CertificateArgs {
     #[command(subcommand)]
     what: What,
-    /// Folder that holds state.
-    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -225,7 +225,7 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
     match &args.what {
         What::Check { output } => {
             let now = Clock::system().now();
-            let found = look(&args.data_dir)?;
+            let found = look(&args.state.data_dir)?;
             match output {
                 Form::Table => print!("{}", table(&found, now)),
                 Form::Json => println!("{}", Value::Array(found.iter().map(|seen| seen.to_json(now)).collect())),
@@ -233,8 +233,8 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
             let ended = found.iter().filter(|seen| seen.ends <= now).count();
             if ended > 0 { Err(format!("{ended} certificate(s) have ended")) } else { Ok(()) }
         }
-        What::Rotate { service } => rotate(&args.data_dir, service),
-        What::RotateCa(rotate) => authorities::rotate(&args.data_dir, rotate),
+        What::Rotate { service } => rotate(&args.state.data_dir, service),
+        What::RotateCa(rotate) => authorities::rotate(&args.state.data_dir, rotate),
     }
 }
 

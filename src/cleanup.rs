@@ -56,7 +56,7 @@ pub(crate) enum CleanupError {
 
 /// Stops and removes, printing each step first; with `--dry-run` only prints.
 pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
-    let mut cleaner = Cleaner::new(&args.data_dir, args.dry_run)?;
+    let mut cleaner = Cleaner::new(&args.state.data_dir, args.dry_run)?;
     cleaner.stop_all()?;
     cleaner.outcome()
 }
@@ -64,12 +64,12 @@ pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
 /// Removes kedge from this machine: prints the plan, then does it; with `--dry-run` only prints.
 pub(crate) fn uninstall(args: &UninstallArgs) -> Result<(), CleanupError> {
     println!("# the plan; pods stop, and these are removed");
-    uninstall::run(args, Cleaner::new(&args.data_dir, true)?)?;
+    uninstall::run(args, Cleaner::new(&args.state.data_dir, true)?)?;
     if args.dry_run {
         return Ok(());
     }
     println!("# doing it");
-    uninstall::run(args, Cleaner::new(&args.data_dir, false)?)
+    uninstall::run(args, Cleaner::new(&args.state.data_dir, false)?)
 }
 
 struct Cleaner {

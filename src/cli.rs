@@ -82,12 +82,27 @@ pub(crate) struct ToolArgs {
     args: Vec<OsString>,
 }
 
+/// Where the state of this machine is: of every command that looks at it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StateArgs {
+    /// Folder that holds state.
+    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+}
+
+/// Who asks the API: of every command that does.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AdminArgs {
+    /// Kubeconfig of an administrator.
+    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
+    pub(crate) kubeconfig: PathBuf,
+}
+
 /// Flags of `kedge killall`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct KillallArgs {
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
     /// Print what would be done, and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -96,9 +111,8 @@ pub(crate) struct KillallArgs {
 /// Flags of `kedge uninstall`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UninstallArgs {
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
     /// Remove volumes of the local-path StorageClass, too.
     #[arg(long)]
     pub(crate) delete_volumes: bool,
@@ -113,18 +127,8 @@ pub(crate) struct UninstallArgs {
 /// Flags of `kedge server`, spelled as k3s spells them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
-    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
-    pub(crate) config: PathBuf,
-    /// Log more.
-    #[arg(long)]
-    pub(crate) debug: bool,
-    /// Log to this file instead of standard error.
-    #[arg(short = 'l', long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
     /// Join the cluster of this server as one more server: https://HOST:6443. Needs the token of its file server/token.
     #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
     pub(crate) server: Option<String>,
@@ -220,6 +224,22 @@ pub(crate) struct ServerArgs {
     pub(crate) store: StoreFlags,
 }
 
+/// What a server and an agent have in common but the node.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CommonArgs {
+    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
+    pub(crate) config: PathBuf,
+    /// Log more.
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Log to this file instead of standard error.
+    #[arg(short = 'l', long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+}
+
 /// What a server's node and an agent's have in common.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
@@ -270,18 +290,8 @@ pub(crate) struct NodeArgs {
 /// Flags of `kedge agent`, spelled as k3s spells them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AgentArgs {
-    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
-    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
-    pub(crate) config: PathBuf,
-    /// Log more.
-    #[arg(long)]
-    pub(crate) debug: bool,
-    /// Log to this file instead of standard error.
-    #[arg(short = 'l', long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
     /// Server to join: https://HOST:6443.
     #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
     pub(crate) server: String,

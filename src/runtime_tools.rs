@@ -12,14 +12,14 @@ use kubelet::runtime::cri::Cri;
 use serde_json::{Value, json};
 
 use crate::agent::run_dir;
+use crate::cli::StateArgs;
 use crate::status::columns;
 
 /// Where the runtime is.
 #[derive(Clone, Debug, Args)]
 struct Place {
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
     /// CRI socket (default: that of kedge's containerd).
     #[arg(long, value_name = "SOCKET")]
     container_runtime_endpoint: Option<String>,
@@ -29,7 +29,7 @@ impl Place {
     fn socket(&self) -> PathBuf {
         match &self.container_runtime_endpoint {
             Some(endpoint) => endpoint.strip_prefix("unix://").unwrap_or(endpoint).into(),
-            None => run_dir(&self.data_dir).join("containerd/containerd.sock"),
+            None => run_dir(&self.state.data_dir).join("containerd/containerd.sock"),
         }
     }
 }

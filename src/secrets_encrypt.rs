@@ -1,6 +1,6 @@
 //! `kedge secrets-encrypt`: asks the running server about the encryption of Secrets at rest, and to change it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use base::chain::Chain;
@@ -13,6 +13,8 @@ use pki::leaf::{Ca, Leaf};
 use pki::tls::ClientSetup;
 use serde_json::Value;
 
+use crate::cli::StateArgs;
+
 /// Bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
@@ -21,9 +23,8 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) struct SecretsEncryptArgs {
     #[command(subcommand)]
     what: What,
-    /// Folder that holds the server's state.
-    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
     /// The server to ask.
     #[arg(short = 's', long, global = true, default_value = "https://127.0.0.1:6443", value_name = "URL")]
     server: String,
@@ -86,7 +87,7 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
 }
 
 async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, String> {
-    let tls = args.data_dir.join("server/tls");
+    let tls = args.state.data_dir.join("server/tls");
     let read = |path: &Path| {
         std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()))
     };

@@ -82,9 +82,9 @@ pub(crate) enum ServerError {
 
 /// Runs the server until SIGTERM or SIGINT. Pods keep running.
 pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
-    logging::start(args.debug, args.log.as_deref())?;
+    logging::start(args.common.debug, args.common.log.as_deref())?;
     if args.store.cluster_reset {
-        println!("{}", args.store.reset(&args.data_dir, &args.config)?);
+        println!("{}", args.store.reset(&args.common.state.data_dir, &args.common.config)?);
         return Ok(());
     }
     let plan = Plan::of(args)?;
@@ -124,7 +124,7 @@ impl Plan {
         if !args.disable_agent && !nix::unistd::geteuid().is_root() {
             return Err(ServerError::NotRoot);
         }
-        let node_name = host::full_node_name(&args.node, &args.data_dir, &Rng::from_os())?;
+        let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &Rng::from_os())?;
         let node_ips = if args.node.node_ip.is_empty() { vec![host::node_ip()?] } else { args.node.node_ip.clone() };
         let service_cidr = parse_cidr("service-cidr", &args.service_cidr)?;
         let cluster_cidr = parse_cidr("cluster-cidr", &args.cluster_cidr)?;
@@ -186,7 +186,7 @@ impl Plan {
         joining::Plan {
             url: self.args.server.as_deref(),
             token: front::Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false },
-            data_dir: &self.args.data_dir,
+            data_dir: &self.args.common.state.data_dir,
             node_name: &self.node_name,
             node_ips: &self.node_ips,
             address: self.address(),
@@ -238,7 +238,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let clients = identity::clients(&server);
     let supervisor = clients.for_user(identity::SUPERVISOR);
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
-    let server_dir = plan.args.data_dir.join("server");
+    let server_dir = plan.args.common.state.data_dir.join("server");
     let using = authorities::in_use(&server_dir)?;
     let parts = front::Parts {
         pki,
@@ -266,11 +266,11 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
-        membership::end_when_removed(Arc::clone(store), plan.args.data_dir.join("server/db"), workers);
+        membership::end_when_removed(Arc::clone(store), plan.args.common.state.data_dir.join("server/db"), workers);
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
-        front::own_identity(&plan.node_name, &plan.args.data_dir, &supervisor).await?;
+        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &supervisor).await?;
         let reach =
             NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
@@ -280,7 +280,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         agent::build(node_half, serving, node, &informers, workers).await?;
     }
     let keeper = Keeper {
-        dir: plan.args.data_dir.join("server/tls"),
+        dir: plan.args.common.state.data_dir.join("server/tls"),
         kubeconfig: kubeconfig(plan),
         node_name: plan.node_name.clone(),
         client: clients.for_user(identity::SUPERVISOR),
@@ -305,7 +305,7 @@ struct Base {
 
 impl Base {
     async fn build(plan: &Plan, groups: &Groups, clock: &Clock, rng: &Rng) -> Result<Base, ServerError> {
-        let server_dir = plan.args.data_dir.join("server");
+        let server_dir = plan.args.common.state.data_dir.join("server");
         let db = server_dir.join("db");
         files::create_private_dir(&server_dir)?;
         files::create_private_dir(&db)?;
@@ -371,7 +371,7 @@ fn peer_tls(pki: &Pki, leaf: Leaf) -> Result<Arc<rustls::ClientConfig>, ServerEr
 
 /// Has controllers, scheduler and add-ons run here while this server leads.
 fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, informers: &Informers, workers: &Group) {
-    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.data_dir.join("storage"));
+    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.common.state.data_dir.join("storage"));
     let local_path = images.filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
         local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
@@ -413,7 +413,7 @@ fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), Serve
     let bad = |reason| ServerError::Flag { flag: "etcd-snapshot-schedule-cron", reason };
     let plan = snapshots::Plan {
         schedule: base::cron::Schedule::parse(&flags.etcd_snapshot_schedule_cron).map_err(bad)?,
-        places: flags.places(&plan.args.data_dir, &plan.args.config),
+        places: flags.places(&plan.args.common.state.data_dir, &plan.args.common.config),
         prefix: flags.etcd_snapshot_name.clone(),
         node: plan.node_name.clone(),
         keep: flags.etcd_snapshot_retention,
@@ -439,7 +439,7 @@ async fn api_server(
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
-    let (encryption, store) = encryption::sealed(&plan.args.data_dir, &plan.apiserver, store, rng, group).await?;
+    let (encryption, store) = encryption::sealed(&plan.args.common.state.data_dir, &plan.apiserver, store, rng, group).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
@@ -532,7 +532,7 @@ fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> clus
     };
     let disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
     cluster::addons::Config {
-        dir: plan.args.data_dir.join("server/manifests"),
+        dir: plan.args.common.state.data_dir.join("server/manifests"),
         server: plan.node_name.clone(),
         packaged: variables.packaged(&disabled),
         disabled,
@@ -550,7 +550,7 @@ fn agent_config(
         Err(_) => None,
     };
     Ok(AgentConfig {
-        data_dir: plan.args.data_dir.clone(),
+        data_dir: plan.args.common.state.data_dir.clone(),
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),

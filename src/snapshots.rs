@@ -13,7 +13,7 @@ use cluster::snapshot::{self, Listed, Places, SnapshotError};
 use jiff::tz::TimeZone;
 use tracing::{error, info};
 
-use crate::cli::{CONFIG_FILE, VERSION};
+use crate::cli::{CONFIG_FILE, StateArgs, VERSION};
 use crate::host::{self, HostError};
 
 /// The longest sleep before a look at the clock, which may have been set.
@@ -24,9 +24,8 @@ const LOOK: Duration = Duration::from_secs(1800);
 pub(crate) struct SnapshotArgs {
     #[command(subcommand)]
     action: Action,
-    /// Folder that holds state.
-    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
     /// Configuration file to put into the snapshot, or to restore to.
     #[arg(short, long, global = true, value_name = "FILE", default_value = CONFIG_FILE)]
     config: PathBuf,
@@ -103,12 +102,12 @@ pub(crate) fn main(args: SnapshotArgs) -> Result<(), SnapshotsError> {
         return Err(SnapshotsError::NotRoot);
     }
     // Before the first snapshot its folder is not there; one that a person names is.
-    let named = args.dir.clone().unwrap_or_else(|| args.data_dir.clone());
+    let named = args.dir.clone().unwrap_or_else(|| args.state.data_dir.clone());
     if !matches!(args.action, Action::Save { .. } | Action::Restore { .. }) && !named.is_dir() {
         return Err(SnapshotsError::NoFolder(named));
     }
-    let dir = args.dir.unwrap_or_else(|| args.data_dir.join("server/db/snapshots"));
-    let places = Places { data_dir: args.data_dir, config: args.config, dir };
+    let dir = args.dir.unwrap_or_else(|| args.state.data_dir.join("server/db/snapshots"));
+    let places = Places { data_dir: args.state.data_dir, config: args.config, dir };
     let node = args.node_name.map_or_else(host::node_name, Ok)?;
     let clock = Clock::system();
     match args.action {

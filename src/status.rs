@@ -2,20 +2,18 @@
 
 mod look;
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use serde_json::Value;
+
+use crate::cli::{AdminArgs, StateArgs};
 
 /// Flags of `kedge status`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Folder that holds state.
-    #[arg(short = 'd', long, default_value = "/var/lib/kedge", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// Kubeconfig of an administrator.
-    #[arg(long, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
-    kubeconfig: PathBuf,
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    admin: AdminArgs,
     /// How to print.
     #[arg(short, long, default_value = "text")]
     output: Form,
@@ -43,7 +41,7 @@ impl Problem {
 /// Looks, prints; fails if something is wrong, so that scripts can ask.
 pub(crate) fn main(args: &StatusArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
-    let report = runtime.block_on(look::report(&args.data_dir, &args.kubeconfig));
+    let report = runtime.block_on(look::report(&args.state.data_dir, &args.admin.kubeconfig));
     match args.output {
         Form::Json => println!("{}", report.to_json()),
         Form::Text => print!("{}", report.to_text()),

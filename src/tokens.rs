@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 
 use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
@@ -18,6 +17,7 @@ use pki::token::{BootstrapToken, Credential as JoinCredential, JoinToken};
 use serde_json::json;
 
 use crate::admin::{Admin, AdminError};
+use crate::cli::AdminArgs;
 use crate::rotation::{self, Rotated};
 
 type HiddenText = base::secret::Secret<String>;
@@ -28,9 +28,8 @@ const TYPE: &str = "bootstrap.kubernetes.io/token";
 /// Flags of `kedge token`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TokenArgs {
-    /// Kubeconfig of an administrator.
-    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
-    kubeconfig: PathBuf,
+    #[command(flatten)]
+    admin: AdminArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -151,7 +150,7 @@ pub(crate) fn main(args: &TokenArgs) -> Result<(), TokenError> {
 }
 
 async fn run(args: &TokenArgs) -> Result<(), TokenError> {
-    let admin = Admin::open(&args.kubeconfig)?;
+    let admin = Admin::open(&args.admin.kubeconfig)?;
     let api: Api<Secret> = Api::namespaced(admin.client.clone(), NAMESPACE);
     let now = Clock::system().now();
     match &args.verb {

@@ -84,7 +84,7 @@ pub(crate) fn main(args: AgentArgs) -> Result<(), RoleError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(RoleError::NotRoot);
     }
-    logging::start(args.debug, args.log.as_deref())?;
+    logging::start(args.common.debug, args.common.log.as_deref())?;
     life::block_on(run(args))
 }
 
@@ -107,7 +107,7 @@ impl Plan {
     fn of(args: AgentArgs) -> Result<Plan, RoleError> {
         let rng = Rng::from_os();
         let given = join::address_of(&args.server).map_err(RoleError::Server)?;
-        let node_name = host::full_node_name(&args.node, &args.data_dir, &rng)?;
+        let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &rng)?;
         // The address that leads to the server is the one that others see: not that of some default route.
         let towards = || split(&given).and_then(|to| to.to_socket_addrs().ok()?.next()).and_then(host::ip_towards);
         let node_ips = match args.node.node_ip.as_slice() {
@@ -119,7 +119,7 @@ impl Plan {
         let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
         let kubelet = kubelet.map_err(RoleError::KubeletArg)?;
         Ok(Plan {
-            agent_dir: args.data_dir.join("agent"),
+            agent_dir: args.common.state.data_dir.join("agent"),
             labels,
             taints,
             kubelet,
@@ -147,7 +147,7 @@ impl Plan {
         let given = Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false };
         let token = given.read()?.map(|text| JoinToken::parse(&text)).transpose().map_err(RoleError::Token)?;
         let machine_id = host::machine_id();
-        let key = NodeKey::load_or_create(&host::identity_dir(&self.args.data_dir).join("key"), &machine_id)?;
+        let key = NodeKey::load_or_create(&host::identity_dir(&self.args.common.state.data_dir).join("key"), &machine_id)?;
         Ok(Joiner {
             role: Role::Agent,
             token,
@@ -317,7 +317,7 @@ async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<V
         parsed.ok_or_else(|| RoleError::Settings(format!("no {what}")))
     };
     Ok(AgentConfig {
-        data_dir: plan.args.data_dir.clone(),
+        data_dir: plan.args.common.state.data_dir.clone(),
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),

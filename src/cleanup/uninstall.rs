@@ -39,7 +39,7 @@ fn parse(text: &str) -> Vec<Installed> {
 /// Does everything in order, the program itself last: until then this can be run again.
 pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), CleanupError> {
     cleaner.stop_all()?;
-    let pods = pod_uids(&args.data_dir);
+    let pods = pod_uids(&args.state.data_dir);
     remove_logs(&mut cleaner, &pods);
     remove_cgroups(&mut cleaner, &pods);
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };

@@ -244,7 +244,10 @@ fn ends(report: &mut Report, data_dir: &Path) {
     let line = format!("{} certificates, the first ends in {days} days ({})", found.len(), first.file);
     report.add("certificates", vec![line], json!({ "n": found.len(), "firstEnds": first.ends.to_string(), "firstFile": first.file }));
     for seen in found.iter().filter(|seen| seen.status(now) != "OK") {
-        let remedy = "a running kedge renews certificates by itself: start it, and see its log if that does not help";
+        let remedy = match seen.file.ends_with("-ca.crt") {
+            true => "replace the authorities: 'kedge certificate rotate-ca'",
+            false => "a running kedge renews certificates by itself: start it, and see its log if that does not help",
+        };
         report.problems.push(Problem::new(format!("certificate {} is {}: it ends at {}", seen.file, seen.status(now), seen.ends), remedy));
     }
 }
