@@ -3,6 +3,7 @@
 //!
 //! Usage: `bench KEDGE DIR`.
 
+mod agent;
 mod api;
 mod fanout;
 mod idle;
@@ -33,11 +34,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// No part may hold up the others for longer.
 const PART_LIMIT: Duration = Duration::from_secs(180);
 /// Budgets of the design that are not measured here, and why.
-const ELSEWHERE: [(&str, &str); 3] = [
-    ("agent alone ≤ 20 MB", "wants a second machine; not part of this run"),
-    ("90 pods at once", "takes minutes; not part of this run"),
-    ("5,000 simulated nodes", "wants a machine of its own"),
-];
+const ELSEWHERE: [(&str, &str); 2] =
+    [("90 pods at once", "takes minutes; not part of this run"), ("5,000 simulated nodes", "wants a machine of its own")];
 
 /// What all parts share.
 pub(crate) struct Bench {
@@ -64,6 +62,8 @@ impl Bench {
     async fn on_node(&mut self, node: &mut Node) {
         let outcome = tokio::time::timeout(PART_LIMIT, idle::measure(self, node)).await;
         self.part("the idle node", outcome);
+        let outcome = tokio::time::timeout(PART_LIMIT * 2, agent::measure(self, node)).await;
+        self.part("the agent", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, pods::measure(self, node)).await;
         self.part("pod create → Running", outcome);
         let outcome = tokio::time::timeout(PART_LIMIT, objects::create_one(self, node)).await;

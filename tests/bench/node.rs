@@ -19,7 +19,7 @@ use crate::report::{Row, p50};
 const STARTS: usize = 3;
 /// The node's name.
 pub(crate) const NAME: &str = "bench";
-const API_PORT: u16 = 16443;
+pub(crate) const API_PORT: u16 = 16443;
 const KUBELET_PORT: u16 = 16250;
 /// The tenth address of the service range.
 const DNS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 43, 0, 10)), 53);
@@ -55,6 +55,11 @@ impl Node {
         self.data_dir.join("server/db")
     }
 
+    /// The folder of its state.
+    pub(crate) fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
     /// An error if the process has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.process.check().context("kedge server")
@@ -88,7 +93,7 @@ impl Node {
         let api =
             wait_for("the kubeconfig", START_LIMIT, Duration::from_millis(3), async || Api::admin(&kubeconfig, addr, &bench.group).ok())
                 .await?;
-        let node_ready = node_ready(&api, clock).await;
+        let node_ready = node_ready(&api, NAME, clock).await;
         let dns = match node_ready {
             Some(_) => wait_for("DNS", START_LIMIT, Duration::from_millis(5), async || dns_answers().then(|| clock.elapsed())).await.ok(),
             None => None,
@@ -133,9 +138,10 @@ async fn is_ready(addr: SocketAddr, group: &Group) -> Result<()> {
     Api::anonymous(addr, group)?.connect().await?.call(Method::GET, "/readyz", "".into()).await.map(drop)
 }
 
-async fn node_ready(api: &Api, clock: Stopwatch) -> Option<Duration> {
+/// How long since `clock` began until a node is Ready; `None` if that takes too long.
+pub(crate) async fn node_ready(api: &Api, name: &str, clock: Stopwatch) -> Option<Duration> {
     let mut connection = api.connect().await.ok()?;
-    let path = format!("/api/v1/nodes/{NAME}");
+    let path = format!("/api/v1/nodes/{name}");
     wait_for("the node to be Ready", START_LIMIT, Duration::from_millis(5), async || {
         let node = connection.get(&path).await.ok()?;
         let conditions = node["status"]["conditions"].as_array()?;

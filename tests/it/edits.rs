@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::harness::{Place, SETTLE_LIMIT, Said, Server, wait_for};
+use crate::harness::{Place, SETTLE_LIMIT, Said, Server, run_with, wait_for};
 
 fn kedge(place: &Place, args: &[&str]) -> Said {
     let data = format!("--data-dir={}", place.data_dir().display());
@@ -55,6 +55,31 @@ fn certificates_are_rotated_under_a_running_server() {
 }
 
 #[test]
+fn certificates_that_cannot_be_renewed_are_told_of_in_an_event() {
+    let mut server = Server::start();
+    server.announce("cannot renew certificates");
+    let tls = server.place.data_dir().join("server/tls");
+    let (cert, key) = (tls.join("client-scheduler.crt"), tls.join("client-scheduler.key"));
+    wait_for("a folder in the place of a key", SETTLE_LIMIT * 4, || {
+        // The server may be quicker, and have made the key anew.
+        let _gone_already = fs::remove_file(&key);
+        fs::create_dir(&key).map_err(|err| err.to_string())
+    });
+    let events =
+        ["get", "events", "--all-namespaces", "--field-selector=reason=CertificateRenewalFailed", "-o", "jsonpath={.items[*].message}"];
+    wait_for("an event", SETTLE_LIMIT * 4, || {
+        // A renewal that was under way may write it once more.
+        let _gone_already = fs::remove_file(&cert);
+        let said = server.said(&events).out;
+        if said.contains("client-scheduler.key: Is a directory") { Ok(()) } else { Err(said) }
+    });
+    fs::remove_dir(&key).unwrap();
+    wait_for("the certificate", SETTLE_LIMIT * 4, || if cert.exists() && key.is_file() { Ok(()) } else { Err("none".to_owned()) });
+    server.ok(&["get", "--raw", "/readyz"]);
+    server.stop();
+}
+
+#[test]
 fn authorities_are_replaced_and_the_old_ones_trusted_until_they_are_dropped() {
     let mut server = Server::start();
     server.announce("new authorities are here");
@@ -85,6 +110,62 @@ fn authorities_are_replaced_and_the_old_ones_trusted_until_they_are_dropped() {
     }
     let said = rotate(&server, &["--drop-old"]);
     assert!(said.code != 0 && said.err.contains("nothing would change"), "{said:?}");
+    server.stop();
+}
+
+/// Authorities as a person brings them, in the folder $1; $2 is server/tls. Servers' is below a root of their own; clients' is made
+/// as k3s's users do it: signed by itself, the same signed by the one in use, and that one; requestheader's ends in a month.
+const OWN_AUTHORITIES: &str = r#"
+set -e
+mkdir "$1"; cd "$1"
+printf 'basicConstraints=critical,CA:TRUE\nkeyUsage=critical,digitalSignature,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n' >ext
+ask() { openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$1.key" -out "$1.csr" -subj "/CN=own-$1"; }
+own() { openssl x509 -req -in "$1.csr" -signkey "$1.key" -days "$2" -extfile ext -out "$3"; }
+by() { openssl x509 -req -in "$1.csr" -CA "$2" -CAkey "$3" -CAcreateserial -days 3000 -extfile ext -out "$4"; }
+ask root; own root 3650 root.pem
+ask server-ca; by server-ca root.pem root.key server.pem
+cat server.pem root.pem >server-ca.crt
+openssl x509 -in "$2/client-ca.crt" -out old.pem
+ask client-ca; own client-ca 3000 client.pem; by client-ca old.pem "$2/client-ca.key" cross.pem
+cat client.pem cross.pem old.pem >client-ca.crt
+ask request-header-ca; own request-header-ca 30 request-header-ca.crt
+"#;
+
+#[test]
+fn authorities_of_ones_own_are_taken_from_a_folder() {
+    let mut server = Server::start();
+    server.announce("new authorities are here");
+    // One that ends in a month is told of at every start.
+    server.announce("a certificate nears its end");
+    let (tls, own, old) = (server.place.data_dir().join("server/tls"), server.place.path("own"), server.place.path("old-kubeconfig"));
+    let made = Command::new("sh").args(["-c", OWN_AUTHORITIES, "sh"]).args([&own, &tls]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::copy(server.place.kubeconfig(), &old).unwrap();
+    let rotate = |server: &Server, more: &[&str]| {
+        let flags =
+            [("--kubeconfig", server.place.kubeconfig()), ("--path", own.clone())].map(|(flag, path)| format!("{flag}={}", path.display()));
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        kedge(&server.place, &[&["certificate", "rotate-ca"], &flags[..], more].concat())
+    };
+    let short = rotate(&server, &[]);
+    assert!(
+        short.code != 0 && short.err.contains("request-header-ca: ") && short.err.contains("--force takes it nevertheless"),
+        "{short:?}"
+    );
+    let said = rotate(&server, &["--force"]);
+    assert!(said.code == 0 && said.out.contains("Restart kedge"), "{said:?}");
+    let next = server.place.data_dir().join("server/cred/authorities-next.json");
+    wait_for("the new set beside the one in use", SETTLE_LIMIT, || if next.exists() { Ok(()) } else { Err("none".to_owned()) });
+    server = Server::start_in(server.stop());
+    server.announce("new authorities are here");
+    server.announce("a certificate nears its end");
+    server.ok(&["get", "namespaces"]);
+    server.ok(&["get", "namespaces", &format!("--kubeconfig={}", old.display())]);
+    let leaf = fs::read_to_string(tls.join("serving-kube-apiserver.crt")).unwrap();
+    let signer = run_with(Command::new("openssl").args(["x509", "-noout", "-issuer"]), &leaf);
+    assert!(signer.out.contains("own-server-ca"), "{signer:?}");
+    let again = rotate(&server, &["--force"]);
+    assert!(again.code != 0 && again.err.contains("holds no authority that is not in use already"), "{again:?}");
     server.stop();
 }
 
