@@ -81,7 +81,12 @@ while [ "$cut" -lt "$cuts" ]; do
         kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"; die "the guest did not come back after power cut $((cut - 1))"; }
         sleep 1
     done
-    sleep $((3 + $(od -An -N1 -tu1 /dev/urandom) % 20))
+    # In the midst of the writes: some are through, others on their way.
+    enough=$((1 + $(od -An -N1 -tu1 /dev/urandom) % 100))
+    until [ "$(grep -ac '^ACK' "$work/write.out")" -ge "$enough" ]; do
+        kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"; die "the guest ended by itself after power cut $((cut - 1))"; }
+        sleep 0.2
+    done
     kill -9 "$pid"
     wait "$pid" 2>/dev/null || true
     pid=

@@ -17,11 +17,12 @@ use client::informer::Informers;
 use cni::{Conflist, conflist};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kubelet::config::{Config as KubeletConfig, RuntimeChoice};
+use kubelet::config::{Config as KubeletConfig, NodeDns, RuntimeChoice};
 use kubelet::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
+use crate::flags::NodeArgs;
 use crate::images::{ImageError, SystemImages};
 
 /// What the node's half is told.
@@ -36,7 +37,9 @@ pub(crate) struct AgentConfig {
     pub(crate) cluster_dns: IpAddr,
     pub(crate) cluster_domain: String,
     pub(crate) resolv_conf: Option<PathBuf>,
-    pub(crate) runtime_endpoint: Option<String>,
+    /// DNS names inside and outside of the cluster's network.
+    pub(crate) node_dns: NodeDns,
+    pub(crate) runtime: RuntimeFlags,
     pub(crate) pause_image: Option<String>,
     pub(crate) labels: std::collections::BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
@@ -56,6 +59,26 @@ pub(crate) struct NetworkChoice {
     pub(crate) external_ip: bool,
     pub(crate) ipv6_masquerade: bool,
     pub(crate) policies: bool,
+    pub(crate) services: bool,
+}
+
+/// What was chosen about the container runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeFlags {
+    /// One that runs already.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) snapshotter: Option<String>,
+    pub(crate) default_runtime: String,
+}
+
+impl RuntimeFlags {
+    pub(crate) fn of(args: &NodeArgs) -> RuntimeFlags {
+        RuntimeFlags {
+            endpoint: args.container_runtime_endpoint.clone(),
+            snapshotter: args.snapshotter.clone(),
+            default_runtime: args.default_runtime.clone(),
+        }
+    }
 }
 
 /// What was chosen about registries.
@@ -67,7 +90,7 @@ pub(crate) struct RegistryChoice {
 }
 
 impl RegistryChoice {
-    pub(crate) fn of(args: &crate::cli::NodeArgs) -> RegistryChoice {
+    pub(crate) fn of(args: &NodeArgs) -> RegistryChoice {
         RegistryChoice { file: args.private_registry.clone(), default_endpoint: !args.disable_default_registry_endpoint }
     }
 }
@@ -87,6 +110,7 @@ impl NetworkChoice {
             external_ip: is_on("flannel-external-ip"),
             ipv6_masquerade: is_on("flannel-ipv6-masq"),
             policies: !is_on("disable-network-policy"),
+            services: !is_on("disable-kube-proxy"),
         }
     }
 }
@@ -158,9 +182,14 @@ async fn start_runtime(kubelet: &KubeletConfig, images: Option<SystemImages>, gr
 
 fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
     let agent_dir = config.data_dir.join("agent");
-    let runtime = match &config.runtime_endpoint {
+    let runtime = match &config.runtime.endpoint {
         Some(endpoint) => RuntimeChoice::Endpoint(endpoint.clone()),
-        None => RuntimeChoice::Managed { root: agent_dir.join("containerd"), state: run_dir(&config.data_dir).join("containerd") },
+        None => RuntimeChoice::Managed {
+            root: agent_dir.join("containerd"),
+            state: run_dir(&config.data_dir).join("containerd"),
+            snapshotter: config.runtime.snapshotter.clone(),
+            default_runtime: config.runtime.default_runtime.clone(),
+        },
     };
     let managed = matches!(runtime, RuntimeChoice::Managed { .. });
     let pause_image = match (&config.pause_image, &config.images) {
@@ -175,6 +204,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         hostname: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
         node_external_ips: config.node_external_ips.clone(),
+        node_dns: config.node_dns.clone(),
         port: config.kubelet_port,
         root_dir: agent_dir.join("kubelet"),
         log_dir: log_dir(&config.data_dir),
@@ -221,6 +251,7 @@ pub(crate) async fn build(
         interface: config.network.interface,
         external_ip: config.network.external_ip,
         gate: config.network.policies.then_some(gate),
+        services: config.network.services,
     };
     network::run(net.clone(), client.clone(), informers, group).await?;
     let conf = kubelet.cni_conf_dir.join("10-kedge.conflist");

@@ -4,18 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
 use clap::builder::ArgAction;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config_file::{ConfigError, FlagKind, Settings};
-use crate::datastore::StoreFlags;
+use crate::flags::{AgentArgs, ServerArgs};
 use crate::tokens::TokenArgs;
-use crate::{agent, certificates, cleanup, config_check, runtime_tools, secrets_encrypt, server, snapshots, status, tokens, tools};
+use crate::{
+    agent, certificates, cleanup, config_check, refused, runtime_tools, secrets_encrypt, server, snapshots, status, tokens, tools,
+};
 
 /// Where the configuration is looked for when nobody names a file.
 pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
@@ -124,218 +125,14 @@ pub(crate) struct UninstallArgs {
     pub(crate) dry_run: bool,
 }
 
-/// Flags of `kedge server`, spelled as k3s spells them.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ServerArgs {
-    #[command(flatten)]
-    pub(crate) common: CommonArgs,
-    /// Join the cluster of this server as one more server: https://HOST:6443. Needs the token of its file server/token.
-    #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
-    pub(crate) server: Option<String>,
-    /// Shared secret with which nodes join. Made at the first start if none is given.
-    #[arg(short = 't', long, value_name = "TOKEN", hide_env_values = true)]
-    pub(crate) token: Option<String>,
-    /// File that holds the token.
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    pub(crate) token_file: Option<PathBuf>,
-    /// Shared secret with which agents join, but not servers (default: the token).
-    #[arg(long, value_name = "TOKEN", hide_env_values = true)]
-    pub(crate) agent_token: Option<String>,
-    /// File that holds the agents' token.
-    #[arg(long, value_name = "FILE", conflicts_with = "agent_token")]
-    pub(crate) agent_token_file: Option<PathBuf>,
-
-    /// Address to listen on.
-    #[arg(long, default_value = "0.0.0.0", value_name = "IP", help_heading = "Listening")]
-    pub(crate) bind_address: IpAddr,
-    /// Port of the API.
-    #[arg(long, default_value_t = 6443, value_name = "PORT", help_heading = "Listening")]
-    pub(crate) https_listen_port: u16,
-    /// Address that members of the cluster use to reach this server (default: the node's address).
-    #[arg(long, value_name = "IP", help_heading = "Listening")]
-    pub(crate) advertise_address: Option<IpAddr>,
-    /// Further host names or addresses in the serving certificate. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listening")]
-    pub(crate) tls_san: Vec<String>,
-
-    /// Write the admin kubeconfig to this file.
-    #[arg(short = 'o', long, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml", help_heading = "Client")]
-    pub(crate) write_kubeconfig: PathBuf,
-    /// Permission bits of that file, octal.
-    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = parse_mode, help_heading = "Client")]
-    pub(crate) write_kubeconfig_mode: u32,
-
-    /// Address range of pods.
-    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR", help_heading = "Networking")]
-    pub(crate) cluster_cidr: String,
-    /// Address range of services.
-    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR", help_heading = "Networking")]
-    pub(crate) service_cidr: String,
-    /// Ports for services of type NodePort.
-    #[arg(long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range, help_heading = "Networking")]
-    pub(crate) service_node_port_range: (u16, u16),
-    /// Address of the cluster's DNS service (default: the tenth of the service range).
-    #[arg(long, value_name = "IP", help_heading = "Networking")]
-    pub(crate) cluster_dns: Option<IpAddr>,
-    /// DNS domain of the cluster.
-    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN", help_heading = "Networking")]
-    pub(crate) cluster_domain: String,
-
-    /// How pods of other nodes are reached: a vxlan tunnel, plain routes between nodes of one segment, or not at all.
-    #[arg(long, default_value = "vxlan", value_name = "KIND", value_parser = ["vxlan", "host-gw", "none"], help_heading = "Networking")]
-    pub(crate) flannel_backend: String,
-    /// Let other nodes reach this one's pods under its external address.
-    #[arg(long, help_heading = "Networking")]
-    pub(crate) flannel_external_ip: bool,
-    /// Give IPv6 pods that leave the cluster the node's address.
-    #[arg(long, help_heading = "Networking")]
-    pub(crate) flannel_ipv6_masq: bool,
-    /// Do not enforce network policies.
-    #[arg(long, help_heading = "Networking")]
-    pub(crate) disable_network_policy: bool,
-
-    /// Run no pods on this machine.
-    #[arg(long, help_heading = "Node")]
-    pub(crate) disable_agent: bool,
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-
-    /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
-    #[arg(long, value_name = "DIR", help_heading = "Components")]
-    pub(crate) default_local_storage_path: Option<PathBuf>,
-    /// Seconds that certificates last, for tests of their renewal (default: a year).
-    #[arg(long, value_name = "SECONDS", hide = true)]
-    pub(crate) certificate_life: Option<u64>,
-    /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
-    pub(crate) kube_apiserver_arg: Vec<String>,
-    /// Flag of kube-controller-manager, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
-    pub(crate) kube_controller_manager_arg: Vec<String>,
-    /// Flag of kube-scheduler, NAME=VALUE: those that ask for what is are taken, others are refused by name. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
-    pub(crate) kube_scheduler_arg: Vec<String>,
-    /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file of the folder
-    /// server/manifests without its ending. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component, help_heading = "Components")]
-    pub(crate) disable: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) store: StoreFlags,
-}
-
-/// What a server and an agent have in common but the node.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct CommonArgs {
-    /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
-    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
-    pub(crate) config: PathBuf,
-    /// Log more.
-    #[arg(long)]
-    pub(crate) debug: bool,
-    /// Log to this file instead of standard error.
-    #[arg(short = 'l', long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) state: StateArgs,
-}
-
-/// What a server's node and an agent's have in common.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct NodeArgs {
-    /// Name of this node (default: the host's name).
-    #[arg(long, value_name = "NAME", help_heading = "Node")]
-    pub(crate) node_name: Option<String>,
-    /// Append an id of this machine's own to the node's name.
-    #[arg(long, help_heading = "Node")]
-    pub(crate) with_node_id: bool,
-    /// Address of this node (default: the one from which it reaches the server, or its default route).
-    #[arg(short = 'i', long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
-    pub(crate) node_ip: Vec<IpAddr>,
-    /// Address under which others reach this node from outside. May be repeated.
-    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
-    pub(crate) node_external_ip: Vec<IpAddr>,
-    /// Port of the node's kubelet.
-    #[arg(long, default_value_t = 10250, value_name = "PORT", help_heading = "Node")]
-    pub(crate) kubelet_port: u16,
-    /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
-    pub(crate) kubelet_arg: Vec<String>,
-    /// Label to register the node with. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
-    pub(crate) node_label: Vec<String>,
-    /// Taint to register the node with. May be repeated.
-    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
-    pub(crate) node_taint: Vec<String>,
-    /// Use this CRI socket instead of a containerd of our own.
-    #[arg(long, value_name = "SOCKET", help_heading = "Node")]
-    pub(crate) container_runtime_endpoint: Option<String>,
-    /// Image of the pods' first process (default: made from this binary).
-    #[arg(long, value_name = "IMAGE", help_heading = "Node")]
-    pub(crate) pause_image: Option<String>,
-    /// Mirrors, credentials and authorities of registries.
-    #[arg(long, value_name = "FILE", default_value = "/etc/kedge/registries.yaml", help_heading = "Node")]
-    pub(crate) private_registry: PathBuf,
-    /// Do not ask a registry itself where its mirrors have failed.
-    #[arg(long, help_heading = "Node")]
-    pub(crate) disable_default_registry_endpoint: bool,
-    /// Interface for the overlay (default: the one with the node's address).
-    #[arg(long, value_name = "NAME", help_heading = "Node")]
-    pub(crate) flannel_iface: Option<String>,
-    /// Resolver configuration for pods (default: the host's real resolvers).
-    #[arg(long, value_name = "FILE", help_heading = "Node")]
-    pub(crate) resolv_conf: Option<PathBuf>,
-}
-
-/// Flags of `kedge agent`, spelled as k3s spells them.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct AgentArgs {
-    #[command(flatten)]
-    pub(crate) common: CommonArgs,
-    /// Server to join: https://HOST:6443.
-    #[arg(short = 's', long, value_name = "URL", help_heading = "Cluster")]
-    pub(crate) server: String,
-    /// Token to join with: from the server's file server/node-token, or of 'kedge token create'.
-    #[arg(short = 't', long, value_name = "TOKEN", hide_env_values = true, help_heading = "Cluster")]
-    pub(crate) token: Option<String>,
-    /// File that holds the token.
-    #[arg(long, value_name = "FILE", conflicts_with = "token", help_heading = "Cluster")]
-    pub(crate) token_file: Option<PathBuf>,
-    /// Port on loopback that leads to some server.
-    #[arg(long, default_value_t = 6444, value_name = "PORT", help_heading = "Cluster")]
-    pub(crate) lb_server_port: u16,
-    /// Ask the server whether this machine may join, print the answer, and do nothing.
-    #[arg(long, help_heading = "Cluster")]
-    pub(crate) check: bool,
-
-    #[command(flatten)]
-    pub(crate) node: NodeArgs,
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "want octal permission bits such as 0600".to_owned())
-}
-
-fn parse_component(text: &str) -> Result<String, String> {
-    let name = text.trim();
-    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if plain {
-        Ok(name.to_owned())
-    } else {
-        Err("want a component's name such as coredns, or that of a file in server/manifests".to_owned())
-    }
-}
-
-fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
-    let ports = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-    ports.filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| "want two ports such as 30000-32767".to_owned())
-}
-
 /// Parses the command line and runs the role. Returns the process's exit code.
 pub(crate) fn main(args: Vec<OsString>) -> i32 {
     let role = match parse(args, &environment) {
         Ok(cli) => cli.role,
         Err(Refusal::Clap(err)) => {
+            if let Some((flag, why)) = refused_flag(&err) {
+                return refuse(&format!("{flag} is refused: {why}"));
+            }
             // Broken standard output leaves nobody to tell.
             let _printed = err.print();
             return i32::from(!matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion));
@@ -384,6 +181,14 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
             clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());
             0
         }
+    }
+}
+
+/// The flag of k3s that has no place here, if that is what clap stumbled upon.
+fn refused_flag(err: &clap::Error) -> Option<(&str, &'static str)> {
+    match err.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if err.kind() == ErrorKind::UnknownArgument => Some((flag, refused::why(flag)?)),
+        _ => None,
     }
 }
 
@@ -502,6 +307,7 @@ fn env_names(flag: &str) -> [String; 2] {
     let in_k3s = match flag {
         "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
         "write-kubeconfig-mode" => "KUBECONFIG_MODE".to_owned(),
+        "write-kubeconfig-group" => "KUBECONFIG_GROUP".to_owned(),
         _ => upper.clone(),
     };
     [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")]
@@ -568,6 +374,8 @@ mod tests {
         assert!(server(&["--https-listen-port=70000"], &[]).unwrap_err().contains("--https-listen-port"));
         assert!(server(&["--write-kubeconfig-mode=9"], &[]).unwrap_err().contains("octal"));
         assert!(server(&["--disable=../x"], &[]).unwrap_err().contains("coredns"));
+        assert!(server(&["--egress-selector-mode=pod"], &[]).unwrap_err().contains("agent"));
+        assert!(server(&["--snapshotter=native", "--container-runtime-endpoint=/run/x.sock"], &[]).unwrap_err().contains("--snapshotter"));
         assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
         assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
     }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::refused;
+
 /// What a setting looks like on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagKind {
@@ -32,6 +34,8 @@ pub(crate) enum ConfigError {
     NotAMap { path: PathBuf },
     #[error("configuration file {path}: unknown key '{key}'; see 'kedge {role} --help' for the flags, which are the keys", path = path.display())]
     UnknownKey { path: PathBuf, key: String, role: String },
+    #[error("configuration file {path}: '{key}' is refused: {why}", path = path.display())]
+    Refused { path: PathBuf, key: String, why: &'static str },
     #[error("configuration file {path}: the value of '{key}' must be {wanted}", path = path.display())]
     Value { path: PathBuf, key: String, wanted: &'static str },
 }
@@ -69,6 +73,9 @@ impl Settings {
                 None => (key.as_str(), false),
             };
             let Some(kind) = flags.get(name) else {
+                if let Some(why) = refused::why(name) {
+                    return Err(ConfigError::Refused { path: path.to_owned(), key, why });
+                }
                 return Err(ConfigError::UnknownKey { path: path.to_owned(), key, role: role.to_owned() });
             };
             let values =
@@ -179,6 +186,7 @@ mod tests {
                 .unwrap_err()
                 .ends_with("config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys")
         );
+        assert!(read(&[("config.yaml", "docker: true")]).unwrap_err().contains("'docker' is refused: kedge drives containerd"));
         assert!(read(&[("config.yaml", "debug: 3")]).unwrap_err().ends_with("the value of 'debug' must be true or false"));
         assert!(read(&[("config.yaml", "- a")]).unwrap_err().contains("must hold keys and values"));
     }

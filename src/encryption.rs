@@ -12,6 +12,7 @@ use apiserver::crypt::shared::{KEY, START, Share, State};
 use base::files;
 use base::rng::Rng;
 use base::task::Group;
+use pki::seal::Cipher;
 use store::{RangeRequest, Revision, Storage};
 
 use crate::server::ServerError;
@@ -23,12 +24,19 @@ const SERVICE_KEY: &str = "server/tls/service.key";
 /// Where Secrets live in the store.
 const SECRETS: &str = "/registry/core/secrets/";
 
+/// What the flags say of encryption.
+pub(crate) struct Wanted<'a> {
+    pub(crate) arguments: &'a Arguments,
+    /// How a first key seals.
+    pub(crate) cipher: Cipher,
+}
+
 /// The store with its values sealed, and what rotates the keys. Secrets are sealed from the first start on.
 ///
 /// Errors: the configuration cannot be read or made, or a plugin that it names is not ready.
 pub(crate) async fn sealed(
     data_dir: &Path,
-    arguments: &Arguments,
+    wanted: &Wanted<'_>,
     store: Arc<dyn Storage>,
     rng: &Rng,
     group: &Group,
@@ -38,7 +46,7 @@ pub(crate) async fn sealed(
     };
     let own = data_dir.join(FILE);
     let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
-    if let Some(path) = &arguments.encryption_config {
+    if let Some(path) = &wanted.arguments.encryption_config {
         let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
         let config = parse(path, &text)?;
         let mut plugins = Vec::new();
@@ -66,7 +74,7 @@ pub(crate) async fn sealed(
         (None, Some(bytes)) => alone(parse(&own, &String::from_utf8_lossy(&bytes))?),
         (None, None) => {
             refuse_a_second_key(store.as_ref(), &own).await?;
-            let config = Config::generated(rng);
+            let config = Config::generated(wanted.cipher, rng);
             if let Some(dir) = own.parent() {
                 files::create_private_dir(dir)?;
             }

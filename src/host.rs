@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use base::files::{self, FileError};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
+use kubelet::config::NodeDns;
 use tracing::info;
 
-use crate::cli::NodeArgs;
+use crate::flags::NodeArgs;
 
 /// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
 const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
@@ -106,6 +107,36 @@ pub(crate) fn ip_of_default_route() -> Option<IpAddr> {
     ip_towards(([192, 0, 2, 1], 9).into())
 }
 
+/// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
+///
+/// Errors: a setting that the kubelet does not have, or a value that does not fit, as a sentence.
+pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, String> {
+    let mut settings = kubelet::settings::Settings::parse(args.kubelet_arg.iter().map(String::as_str))?;
+    settings.protect_kernel_defaults |= args.protect_kernel_defaults;
+    Ok(settings)
+}
+
+/// Names of `--node-internal-dns` and `--node-external-dns`.
+pub(crate) fn node_dns(args: &NodeArgs) -> Result<NodeDns, HostError> {
+    let judged = |flag: &'static str, names: &[String]| match names.iter().find(|name| !is_dns_name(name)) {
+        Some(bad) => Err(HostError::Flag { flag, reason: format!("'{bad}' is not a DNS name") }),
+        None => Ok(names.to_vec()),
+    };
+    Ok(NodeDns {
+        internal: judged("node-internal-dns", &args.node_internal_dns)?,
+        external: judged("node-external-dns", &args.node_external_dns)?,
+    })
+}
+
+/// The number of a group that is named, or is a number.
+pub(crate) fn group_id(group: &str) -> io::Result<u32> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let found = nix::unistd::Group::from_name(group)?;
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no group '{group}'")))
+}
+
 /// Labels of `--node-label`.
 pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
     let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
@@ -130,11 +161,16 @@ fn taint(text: &str) -> Result<Taint, HostError> {
 
 /// Refuses what the API would refuse as a Node's name (RFC 1123 subdomain).
 pub(crate) fn check_node_name(name: &str) -> Result<(), HostError> {
+    if is_dns_name(name) { Ok(()) } else { Err(HostError::BadName { name: name.to_owned() }) }
+}
+
+/// RFC 1123, in lower case.
+fn is_dns_name(name: &str) -> bool {
     let label = |label: &str| {
         let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
     };
-    if name.len() <= 253 && name.split('.').all(label) { Ok(()) } else { Err(HostError::BadName { name: name.to_owned() }) }
+    name.len() <= 253 && name.split('.').all(label)
 }
 
 /// The address from which this host reaches others: that of its default route, else the first one that is not loopback.

@@ -12,6 +12,7 @@ mod config_file;
 mod connector;
 mod datastore;
 mod encryption;
+mod flags;
 mod front;
 mod host;
 mod identity;
@@ -23,6 +24,7 @@ mod local_path;
 mod logging;
 mod membership;
 mod pause;
+mod refused;
 mod rotation;
 mod runtime_tools;
 mod secrets_encrypt;
@@ -56,9 +58,6 @@ fn main() -> ExitCode {
 
 /// The DNS server logs to standard error, as everything in a pod does.
 fn dns_main(args: &[String]) -> i32 {
-    if let Err(err) = logging::start(false, None) {
-        eprintln!("coredns: {err}");
-        return 1;
-    }
+    logging::to_stderr();
     dns::main(args)
 }

@@ -24,6 +24,7 @@ use controllers::registry::LocalPath;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
+use pki::seal::Cipher;
 use pki::server::Pki;
 use store::member::{MutualTls, Network};
 use store::store::Store;
@@ -33,11 +34,11 @@ use wire::serve::Protocol;
 
 use crate::addons::{self, Variables};
 use crate::agent::role::NodeReach;
-use crate::agent::{self, AgentConfig, AgentError, NetworkChoice};
+use crate::agent::{self, AgentConfig, AgentError, NetworkChoice, RuntimeFlags};
 use crate::certificates::{Keeper, Kubeconfig};
-use crate::cli::ServerArgs;
 use crate::connector::Direct;
 use crate::datastore::{self, DatastoreError};
+use crate::flags::ServerArgs;
 use crate::front::{self, Front, FrontError};
 use crate::host::{self, HostError};
 use crate::images::{ImageError, Names, SystemImages};
@@ -82,7 +83,7 @@ pub(crate) enum ServerError {
 
 /// Runs the server until SIGTERM or SIGINT. Pods keep running.
 pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
-    logging::start(args.common.debug, args.common.log.as_deref())?;
+    logging::start(&args.common)?;
     if args.store.cluster_reset {
         println!("{}", args.store.reset(&args.common.state.data_dir, &args.common.config)?);
         return Ok(());
@@ -136,9 +137,8 @@ impl Plan {
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
         let taints = host::taints(&args.node)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
-        let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
         Ok(Plan {
-            kubelet: kubelet.map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
+            kubelet: host::kubelet_settings(&args.node).map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
             node_name,
             advertise: args
                 .advertise_address
@@ -179,7 +179,11 @@ impl Plan {
 
     /// `host:port` where other servers and nodes reach this one.
     fn address(&self) -> String {
-        SocketAddr::new(self.advertise, self.args.https_listen_port).to_string()
+        SocketAddr::new(self.advertise, self.advertise_port()).to_string()
+    }
+
+    fn advertise_port(&self) -> u16 {
+        self.args.advertise_port.unwrap_or(self.args.https_listen_port)
     }
 
     fn joining(&self) -> joining::Plan<'_> {
@@ -260,7 +264,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), using.clone())]);
     authorities::follow(server_dir.clone(), using, &informers, workers);
     rotation::follow(credentials, server_dir, ca, &informers, workers);
-    let port = plan.args.https_listen_port;
+    let port = plan.advertise_port();
     let own = advertised.clone();
     membership::follow_servers(tell_servers, move || SocketAddr::new(*own.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
@@ -383,6 +387,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
+    let schedules = !plan.args.disable_scheduler;
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
     let kept = cluster::addons::keep(
         addon_config(plan, &storage_dir, images),
@@ -395,7 +400,9 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     }
     leader::while_leading(leadership, workers, move |leading| {
         controllers::registry::run(&config, clients.clone(), informers.clone(), leading);
-        scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
+        if schedules {
+            scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
+        }
         let supervisor = clients.for_user(identity::SUPERVISOR);
         front::tie_identities(supervisor.clone(), &informers, leading);
         addons::keep_node_hosts(supervisor, &informers, leading);
@@ -438,8 +445,13 @@ async fn api_server(
     rng: &Rng,
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
-    let url = format!("https://{}", SocketAddr::new(plan.advertise, plan.args.https_listen_port));
-    let (encryption, store) = encryption::sealed(&plan.args.common.state.data_dir, &plan.apiserver, store, rng, group).await?;
+    let url = format!("https://{}", plan.address());
+    let cipher = match plan.args.secrets_encryption_provider.as_deref() {
+        Some("aescbc") => Cipher::AesCbc,
+        _ => Cipher::Secretbox,
+    };
+    let wanted = encryption::Wanted { arguments: &plan.apiserver, cipher };
+    let (encryption, store) = encryption::sealed(&plan.args.common.state.data_dir, &wanted, store, rng, group).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
@@ -450,7 +462,7 @@ async fn api_server(
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
         advertise_address: ways.advertised,
-        advertise_port: plan.args.https_listen_port,
+        advertise_port: plan.advertise_port(),
         service_cidrs: vec![plan.service_cidr],
         node_ports: first..=last,
         serve_usage: plan.deploys("metrics-server"),
@@ -486,6 +498,7 @@ fn settings(plan: &Plan) -> Settings {
             ("flannel-external-ip", plan.args.flannel_external_ip.to_string()),
             ("flannel-ipv6-masq", plan.args.flannel_ipv6_masq.to_string()),
             ("disable-network-policy", plan.args.disable_network_policy.to_string()),
+            ("disable-kube-proxy", plan.args.disable_kube_proxy.to_string()),
         ]
         .map(|(flag, value)| (flag.to_owned(), value))
         .into(),
@@ -509,6 +522,7 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
             ("service-node-port-range", format!("{first}-{last}")),
             ("https-listen-port", args.https_listen_port.to_string()),
             ("disable", disabled.join(",")),
+            ("disable-scheduler", args.disable_scheduler.to_string()),
             ("datastore-endpoint", args.store.endpoints()),
         ]
         .map(|(flag, value)| (flag.to_owned(), value)),
@@ -519,7 +533,12 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
 fn kubeconfig(plan: &Plan) -> Kubeconfig {
     let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
     let url = format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port));
-    Kubeconfig { path: plan.args.write_kubeconfig.clone(), mode: plan.args.write_kubeconfig_mode, url }
+    Kubeconfig {
+        path: plan.args.write_kubeconfig.clone(),
+        mode: plan.args.write_kubeconfig_mode,
+        group: plan.args.write_kubeconfig_group.clone(),
+        url,
+    }
 }
 
 /// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.
@@ -554,13 +573,14 @@ fn agent_config(
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),
+        node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
         cluster_cidr: plan.cluster_cidr,
         service_cidr: plan.service_cidr,
         cluster_dns: plan.cluster_dns,
         cluster_domain: plan.args.cluster_domain.clone(),
         resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
-        runtime_endpoint: plan.args.node.container_runtime_endpoint.clone(),
+        runtime: RuntimeFlags::of(&plan.args.node),
         pause_image: plan.args.node.pause_image.clone(),
         labels: host::labels(&plan.args.node)?,
         taints: plan.taints.clone(),

@@ -32,8 +32,9 @@ use pki::token::JoinToken;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{AgentConfig, AgentError, NetworkChoice, addresses};
-use crate::cli::{self, AgentArgs};
+use super::{AgentConfig, AgentError, NetworkChoice, RuntimeFlags, addresses};
+use crate::cli;
+use crate::flags::AgentArgs;
 use crate::front::Given;
 use crate::host::{self, HostError};
 use crate::images::SystemImages;
@@ -84,7 +85,7 @@ pub(crate) fn main(args: AgentArgs) -> Result<(), RoleError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(RoleError::NotRoot);
     }
-    logging::start(args.common.debug, args.common.log.as_deref())?;
+    logging::start(&args.common)?;
     life::block_on(run(args))
 }
 
@@ -116,8 +117,7 @@ impl Plan {
         };
         // Judged before anything is asked or written.
         let (labels, taints) = (host::labels(&args.node)?, host::taints(&args.node)?);
-        let kubelet = kubelet::settings::Settings::parse(args.node.kubelet_arg.iter().map(String::as_str));
-        let kubelet = kubelet.map_err(RoleError::KubeletArg)?;
+        let kubelet = host::kubelet_settings(&args.node).map_err(RoleError::KubeletArg)?;
         Ok(Plan {
             agent_dir: args.common.state.data_dir.join("agent"),
             labels,
@@ -321,13 +321,14 @@ async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<V
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),
+        node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
         cluster_cidr: cidr("range of pods", cluster_cidrs)?,
         service_cidr: cidr("range of services", service_cidrs)?,
         cluster_dns: cluster_dns.first().copied().ok_or_else(|| RoleError::Settings("no address of DNS".to_owned()))?,
         cluster_domain: cluster_domain.clone(),
         resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
-        runtime_endpoint: plan.args.node.container_runtime_endpoint.clone(),
+        runtime: RuntimeFlags::of(&plan.args.node),
         pause_image: plan.args.node.pause_image.clone(),
         labels: plan.labels.clone(),
         taints: plan.taints.clone(),

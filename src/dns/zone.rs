@@ -159,7 +159,9 @@ impl Index {
             for endpoint in &entry.endpoints {
                 let names = by_ip.entry(endpoint.ip).or_default();
                 let full = format!("{}.{name}.{ns}.svc", endpoint.host);
-                if !names.contains(&full) {
+                // Endpoints are sorted, so one that is there again for its other ports stands behind the first: thousands of
+                // services may share an address.
+                if names.last() != Some(&full) {
                     names.push(full);
                 }
             }
@@ -386,5 +388,23 @@ mod tests {
     fn addresses_have_names() {
         assert_eq!(index().reverse("10.43.0.80".parse().unwrap()), ["web.default.svc"]);
         assert_eq!(index().reverse("10.42.0.6".parse().unwrap()), ["db-0.db.default.svc"]);
+    }
+
+    #[test]
+    fn an_address_of_several_services_has_each_ones_name_once() {
+        let endpoints: &[(&str, Option<&str>, bool)] = &[("10.42.0.9", None, true)];
+        let other_ports = {
+            let mut slice = EndpointSlice::clone(&slice("b", endpoints));
+            slice.ports.as_mut().unwrap()[0].port = Some(9090);
+            Arc::new(slice)
+        };
+        let index = Index::build(&Objects {
+            services: &[service("a", "10.43.0.1"), service("b", "10.43.0.2")],
+            slices: &[slice("a", endpoints), slice("b", endpoints), other_ports],
+            namespaces: &[namespace("default")],
+            pods: &[],
+            pod_names_for_endpoints: false,
+        });
+        assert_eq!(index.reverse("10.42.0.9".parse().unwrap()), ["10-42-0-9.a.default.svc", "10-42-0-9.b.default.svc"]);
     }
 }

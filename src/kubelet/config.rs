@@ -23,9 +23,22 @@ pub enum RuntimeChoice {
         root: PathBuf,
         /// Socket and running state, e.g. `/run/kedge/<id>/containerd`; must be on a tmpfs.
         state: PathBuf,
+        /// How images' files are kept; `None` is overlayfs where that works, else native.
+        snapshotter: Option<String>,
+        /// Handler of pods without a RuntimeClass.
+        default_runtime: String,
     },
     /// A CRI socket that somebody else serves, `unix:///…` or a path.
     Endpoint(String),
+}
+
+/// DNS names of a node, told in its status as addresses of the types `InternalDNS` and `ExternalDNS`.
+#[derive(Clone, Debug, Default)]
+pub struct NodeDns {
+    /// Inside of the cluster's network.
+    pub internal: Vec<String>,
+    /// Outside of it.
+    pub external: Vec<String>,
 }
 
 /// Everything the kubelet needs to know.
@@ -39,6 +52,8 @@ pub struct Config {
     pub node_ips: watch::Receiver<Vec<IpAddr>>,
     /// External addresses.
     pub node_external_ips: Vec<IpAddr>,
+    /// Names to tell as addresses.
+    pub node_dns: NodeDns,
     /// Port of the kubelet's HTTPS server, told in the Node's status.
     pub port: u16,
     /// Pods' volumes and plugins, as `/var/lib/kubelet` upstream.

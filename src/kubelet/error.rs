@@ -38,6 +38,29 @@ pub enum Error {
         /// Its log file.
         log: PathBuf,
     },
+    /// The folder of images is on a disk that overlayfs cannot use.
+    #[error(
+        "--snapshotter=overlayfs: the file system of {root} cannot be a layer of overlayfs; take another data folder or --snapshotter=native",
+        root = root.display()
+    )]
+    NoOverlay {
+        /// The folder.
+        root: PathBuf,
+    },
+    /// The default runtime is not installed.
+    #[error("--default-runtime: this machine has no runtime {name}; found on PATH: runc {found}", found = found.join(" "))]
+    NoRuntime {
+        /// The one asked for.
+        name: String,
+        /// Those beside runc.
+        found: Vec<String>,
+    },
+    /// The kernel is not set up as upstream's kubelet wants it.
+    #[error("--protect-kernel-defaults: {flags}; set them in /etc/sysctl.d and run sysctl --system")]
+    KernelFlags {
+        /// Each in upstream's words.
+        flags: String,
+    },
     /// The kernel does not offer a controller that pods need.
     #[error(
         "cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: cgroup_memory=1 cgroup_enable=memory)"

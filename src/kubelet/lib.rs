@@ -40,6 +40,8 @@ mod probes;
 mod cgroups;
 
 mod hosts;
+// The kernel's settings that --protect-kernel-defaults insists on.
+mod kernel;
 
 mod resolv;
 
@@ -61,6 +63,7 @@ pub mod server;
 
 mod node;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use base::task::Group;
@@ -76,6 +79,9 @@ use crate::node::Node;
 /// Containers are left running when `group` stops, and adopted at the next start.
 /// Errors: no containerd or runc on the machine, a folder that cannot be made.
 pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Runtime, Error> {
+    if config.settings.protect_kernel_defaults {
+        kernel::check(Path::new("/proc/sys"))?;
+    }
     config.prepare_dirs()?;
     if let Some(places) = &config.registries {
         registries::prepare(places)?;

@@ -234,7 +234,9 @@ fn addresses(config: &Config) -> Vec<NodeAddress> {
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
     let internal = config.internal_ips().into_iter().map(|ip| address("InternalIP", ip));
     let external = config.node_external_ips.iter().map(|ip| address("ExternalIP", ip.to_string()));
-    internal.chain(external).chain([address("Hostname", config.hostname.clone())]).collect()
+    let dns = |kind: &'static str, names: &[String]| names.iter().map(|name| address(kind, name.clone())).collect::<Vec<_>>();
+    let names = dns("InternalDNS", &config.node_dns.internal).into_iter().chain(dns("ExternalDNS", &config.node_dns.external));
+    internal.chain(external).chain([address("Hostname", config.hostname.clone())]).chain(names).collect()
 }
 
 fn system_info(node: &Node) -> NodeSystemInfo {

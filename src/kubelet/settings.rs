@@ -30,6 +30,8 @@ pub struct Settings {
     pub log_files_max: usize,
     /// `allowed-unsafe-sysctls`: names, or prefixes that end in `*`.
     pub unsafe_sysctls: Vec<String>,
+    /// `protect-kernel-defaults`: refuse to run where the kernel's settings are not upstream's.
+    pub protect_kernel_defaults: bool,
     /// `kube-reserved` and `system-reserved` together: resource → amount.
     pub reserved: BTreeMap<String, Quantity>,
 }
@@ -84,6 +86,7 @@ impl Default for Settings {
             log_bytes_max: 10 << 20,
             log_files_max: 5,
             unsafe_sysctls: Vec::new(),
+            protect_kernel_defaults: false,
             reserved: BTreeMap::new(),
         }
     }
@@ -123,6 +126,7 @@ impl Settings {
                 }
             }
             "allowed-unsafe-sysctls" => self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned)),
+            "protect-kernel-defaults" => self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?,
             "kube-reserved" | "system-reserved" => {
                 for part in value.split(',').filter(|p| !p.is_empty()) {
                     let (resource, amount) = part.split_once('=').ok_or_else(|| format!("{part:?}: expected resource=amount"))?;

@@ -44,6 +44,8 @@ pub struct Config {
     pub external_ip: bool,
     /// Where new sandboxes are announced; `None` switches network policies off.
     pub gate: Option<policy::Gate>,
+    /// Whether services are served; else something else does it (k3s: `disable-kube-proxy`).
+    pub services: bool,
 }
 
 impl Config {
@@ -60,14 +62,19 @@ impl Config {
 pub async fn run(config: Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
     nft::check().await?;
     host::prepare(&config.families())?;
-    host::route_services(&config.service_cidrs, config.node_ips.clone(), group).await?;
+    if config.services {
+        host::route_services(&config.service_cidrs, config.node_ips.clone(), group).await?;
+    }
     match &config.gate {
         Some(gate) => policy::run(&config, gate, informers, group).await?,
         None => nft::apply(&policy::removal()).await?,
     }
     overlay::run(&config, node_client, informers, group)?;
-    service::run(config, informers, group).await;
-    Ok(())
+    if config.services {
+        service::run(config, informers, group).await;
+        return Ok(());
+    }
+    service::only_masquerade(config).await
 }
 
 /// Removes the tables of this room and of the CNI plugins, and nothing else. Tables that are not there are no error.

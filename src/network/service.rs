@@ -36,6 +36,12 @@ pub(crate) async fn run(config: Config, informers: &Informers, group: &Group) {
     group.spawn("service-proxy", follow(Proxy::new(config), health, services, slices, nodes));
 }
 
+/// The table without a Service: pods that leave the cluster still get the node's address.
+pub(crate) async fn only_masquerade(config: Config) -> Result<(), NetworkError> {
+    let place = Place { node: config.node_name.clone(), zone: None };
+    Proxy::new(config).sync(&[], &[], &place).await.map(drop)
+}
+
 async fn follow(mut proxy: Proxy, health: Health, services: Informer<Service>, slices: Informer<EndpointSlice>, nodes: Informer<Node>) {
     let (mut service_changes, mut slice_changes, mut node_changes) = (services.changes(), slices.changes(), nodes.changes());
     // Half of the objects would be rules that refuse what works.

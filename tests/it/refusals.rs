@@ -21,6 +21,13 @@ fn an_unknown_flag_is_named() {
 }
 
 #[test]
+fn a_flag_of_k3s_that_has_no_place_here_is_refused_with_the_reason() {
+    refused(&Place::new(&["--rootless"]), &["--rootless is refused", "as root"]);
+    refused(&Place::new(&["--etcd-s3-bucket=b"]), &["--etcd-s3-bucket", "snapshots are files"]);
+    refused(&Place::new(&["--write-kubeconfig-group=no-such-group"]), &["--write-kubeconfig-group", "no-such-group"]);
+}
+
+#[test]
 fn a_bad_value_names_its_flag() {
     for (flag, words) in [
         ("--https-listen-port=70000", &["--https-listen-port", "70000"][..]),

@@ -1,6 +1,7 @@
 //! What operators set: upstream's flags, audit, encryption at rest.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 
 use serde_json::Value;
@@ -27,6 +28,41 @@ fn a_flag_that_means_nothing_here_is_refused_by_its_name() {
     assert!(said.err.contains("--kube-apiserver-arg=no-such-flag: unknown flag"), "{said:?}");
     let said = place_with(&[("token-auth-file", "/no/such/file")], &[]).refused();
     assert!(said.err.contains("token-auth-file") && said.err.contains("/no/such/file"), "{said:?}");
+}
+
+#[test]
+fn a_servers_own_flags_do_what_they_do_in_k3s() {
+    let log = "kedge.log";
+    let mut place = Place::new(&[
+        "--disable=coredns",
+        "--disable-scheduler",
+        "--disable-cloud-controller",
+        "--disable-helm-controller",
+        "--secrets-encryption",
+        "--secrets-encryption-provider=aescbc",
+        "--write-kubeconfig-mode=0640",
+        "--write-kubeconfig-group=1",
+        "--advertise-port=7443",
+        "--alsologtostderr",
+        "-v=2",
+    ]);
+    place.flags.push(format!("--log={}", place.path(log).display()));
+    let server = Server::start_in(place);
+    let kubeconfig = fs::metadata(server.place.kubeconfig()).unwrap();
+    assert_eq!((kubeconfig.gid(), kubeconfig.mode() & 0o777), (1, 0o640));
+    assert!(fs::read_to_string(server.place.path(log)).unwrap().contains("API server is up"));
+
+    let port = |out: &str| out == "7443";
+    server.until(&["get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[0].ports[0].port}"], SETTLE_LIMIT, port);
+    server.ok(&["create", "secret", "generic", "sealed", "--from-literal=a=b"]);
+    assert!(on_disk(&server.place, "k8s:enc:aescbc:v1:"));
+
+    // The controllers run, the scheduler does not: with one, a pod that fits nowhere would be told so.
+    server.ok(&["create", "deployment", "waits", "--image=x"]);
+    server.until(&["get", "pods", "-o", "jsonpath={.items[*].status.phase}"], SETTLE_LIMIT, |out| out == "Pending");
+    server.ok(&["create", "configmap", "later"]);
+    assert_eq!(server.ok(&["get", "pods", "-o", "jsonpath={.items[*].status.conditions}"]), "");
+    server.stop();
 }
 
 #[test]

@@ -40,8 +40,10 @@ const FORBIDDEN: [&str; 2] = ["apiservices.apiregistration.k8s.io", "customresou
 
 impl Config {
     /// Secrets sealed with a new key, as `kedge` starts with.
-    pub fn generated(rng: &Rng) -> Config {
-        let providers = vec![Provider::Sealed(Cipher::Secretbox, vec![new_key(rng, "secretboxkey")]), Provider::Identity];
+    pub fn generated(cipher: Cipher, rng: &Rng) -> Config {
+        // k3s's names.
+        let name = if cipher == Cipher::Secretbox { "secretboxkey" } else { "aescbckey" };
+        let providers = vec![Provider::Sealed(cipher, vec![new_key(rng, name)]), Provider::Identity];
         Config { rules: vec![Rule { resources: vec!["secrets".to_owned()], providers }] }
     }
 
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_generated_configuration_survives_its_file() {
-        let config = Config::generated(&Rng::from_seed(1));
+        let config = Config::generated(Cipher::Secretbox, &Rng::from_seed(1));
         let again = Config::parse(&config.to_json()).ok().unwrap();
         assert!(again.is_enabled());
         assert_eq!(again.providers("", "secrets").len(), 2);

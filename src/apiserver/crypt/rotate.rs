@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_key_is_known_to_all_before_it_writes_and_the_old_one_reads_until_everything_is_written_anew() {
-        let now = Config::generated(&Rng::from_seed(1));
+        let now = Config::generated(pki::seal::Cipher::Secretbox, &Rng::from_seed(1));
         let steps = shares(&now, Change::RotateKeys);
         let fresh = names(&steps[2].0)[0].clone();
         assert_eq!(names(&steps[0].0), ["secretboxkey", &fresh, "identity"]);

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     fn state(seed: u64) -> State {
-        State { config: Config::generated(&Rng::from_seed(seed)), stage: START.to_owned(), at: Revision(0) }
+        State { config: Config::generated(pki::seal::Cipher::Secretbox, &Rng::from_seed(seed)), stage: START.to_owned(), at: Revision(0) }
     }
 
     #[test]

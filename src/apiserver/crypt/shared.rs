@@ -94,12 +94,12 @@ mod tests {
     fn servers_of_one_cluster_share_and_others_cannot_read() {
         let (rng, dir) = (Rng::from_seed(1), tempfile::tempdir().unwrap());
         let share = |secret: &str| Share::new(secret, dir.path().join("cred/file"));
-        let config = Config::generated(&rng);
+        let config = Config::generated(pki::seal::Cipher::Secretbox, &rng);
         let sealed = share("a").seal(&config, "prepare", &rng).unwrap();
         let state = share("a\n").open(&sealed, Revision(7)).ok().unwrap();
         assert!(state.stage == "prepare" && state.config.to_json() == config.to_json() && state.at == Revision(7));
         assert!(share("b").open(&sealed, Revision(7)).is_err());
-        let other = State { config: Config::generated(&rng), ..state.clone() };
+        let other = State { config: Config::generated(pki::seal::Cipher::Secretbox, &rng), ..state.clone() };
         assert!(state.hash().starts_with("prepare-") && state.hash() != other.hash());
         share("a").keep(&state);
         assert_eq!(std::fs::read_to_string(dir.path().join("cred/file")).unwrap(), config.to_json());

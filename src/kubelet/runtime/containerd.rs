@@ -29,6 +29,15 @@ const START_POLL: Duration = Duration::from_millis(20);
 /// A containerd told to end must be gone by then, or is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// What the operator chose.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Managed<'a> {
+    pub(super) root: &'a Path,
+    pub(super) state: &'a Path,
+    pub(super) snapshotter: Option<&'a str>,
+    pub(super) default_runtime: &'a str,
+}
+
 /// What differs between machines and versions, and ends up in config.toml.
 #[derive(Debug)]
 struct Settings<'a> {
@@ -39,7 +48,8 @@ struct Settings<'a> {
     systemd_cgroup: bool,
     restrict_oom_score_adj: bool,
     disable_apparmor: bool,
-    snapshotter: &'static str,
+    snapshotter: &'a str,
+    default_runtime: &'a str,
     /// Runtimes beside runc that this machine has.
     extra: Vec<Extra>,
 }
@@ -82,6 +92,20 @@ fn extras(search_path: &OsStr) -> Vec<Extra> {
     EXTRAS.into_iter().filter_map(found).collect()
 }
 
+/// Whether containerd will know the handler.
+fn has_handler(extra: &[Extra], name: &str) -> bool {
+    name == "runc" || extra.iter().any(|extra| extra.handler == name)
+}
+
+/// The snapshotter that was asked for, or the better one that works on this disk.
+fn snapshotter<'a>(asked: Option<&'a str>, overlay_works: bool, root: &Path) -> Result<&'a str, Error> {
+    match asked {
+        None => Ok(if overlay_works { "overlayfs" } else { "native" }),
+        Some("overlayfs") if !overlay_works => Err(Error::NoOverlay { root: root.to_owned() }),
+        Some(asked) => Ok(asked),
+    }
+}
+
 fn render_extras(settings: &Settings<'_>, plugin: &str) -> String {
     let one = |extra: &Extra| {
         let table = format!("[plugins.{plugin}.containerd.runtimes.{}", quoted(extra.handler));
@@ -108,7 +132,8 @@ struct Daemon {
 }
 
 /// Makes sure that containerd runs with our configuration and answers; returns its socket.
-pub(super) async fn start(config: &Config, root: &Path, state: &Path, group: &Group) -> Result<PathBuf, Error> {
+pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group) -> Result<PathBuf, Error> {
+    let (root, state) = (managed.root, managed.state);
     let program = find("containerd", "containerd", &config.search_path)?;
     find("runc", "runc", &config.search_path)?;
     create_private_dir(root)?;
@@ -130,9 +155,14 @@ pub(super) async fn start(config: &Config, root: &Path, state: &Path, group: &Gr
         systemd_cgroup: cgroup_driver() == CgroupDriver::Systemd,
         restrict_oom_score_adj: !may_lower_oom_score(),
         disable_apparmor: !has_apparmor(),
-        snapshotter: if overlay_works(root) { "overlayfs" } else { "native" },
+        snapshotter: snapshotter(managed.snapshotter, overlay_works(root), root)?,
+        default_runtime: managed.default_runtime,
         extra: extras(&config.search_path),
     };
+    if !has_handler(&settings.extra, managed.default_runtime) {
+        let found = settings.extra.iter().map(|extra| extra.handler.to_owned()).collect();
+        return Err(Error::NoRuntime { name: managed.default_runtime.to_owned(), found });
+    }
     let wanted = render(&settings);
     let changed = read_if_exists(&daemon.config_file)?.as_deref() != Some(wanted.as_bytes());
     write_atomic(&daemon.config_file, wanted.as_bytes(), 0o600)?;
@@ -365,7 +395,7 @@ fn render_v2(settings: &Settings<'_>) -> String {
          [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n  \
          enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
-         [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = \"runc\"\n  disable_snapshot_annotations = true\n\n\
+         [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = {default_runtime}\n  disable_snapshot_annotations = true\n\n\
          [plugins.{cri}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
          [plugins.{cri}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
          [plugins.{cri}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n",
@@ -374,6 +404,7 @@ fn render_v2(settings: &Settings<'_>) -> String {
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
         snapshotter = quoted(settings.snapshotter),
+        default_runtime = quoted(settings.default_runtime),
         systemd = settings.systemd_cgroup,
         bin = quoted(&settings.config.cni_bin_dir),
         conf = quoted(&settings.config.cni_conf_dir),
@@ -390,7 +421,7 @@ fn render_v3(settings: &Settings<'_>) -> String {
          [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n\n\
          [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
-         [plugins.{runtime}.containerd]\n  default_runtime_name = \"runc\"\n\n\
+         [plugins.{runtime}.containerd]\n  default_runtime_name = {default_runtime}\n\n\
          [plugins.{runtime}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
          [plugins.{runtime}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
          [plugins.{runtime}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n\
@@ -401,6 +432,7 @@ fn render_v3(settings: &Settings<'_>) -> String {
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
         snapshotter = quoted(settings.snapshotter),
+        default_runtime = quoted(settings.default_runtime),
         systemd = settings.systemd_cgroup,
         bin = quoted(&settings.config.cni_bin_dir),
         conf = quoted(&settings.config.cni_conf_dir),
@@ -430,6 +462,22 @@ mod tests {
         let found = extras(dir.path().as_os_str());
         let of = |handler: &str| found.iter().find(|e| e.handler == handler).map(|e| (e.kind.as_str(), e.program.is_some()));
         assert_eq!((of("spin"), of("nvidia")), (Some(("io.containerd.spin.v2", false)), Some(("io.containerd.runc.v2", true))));
+    }
+
+    #[test]
+    fn a_snapshotter_is_as_asked_for_but_never_one_that_cannot_work() {
+        let root = Path::new("/data");
+        assert_eq!(snapshotter(None, true, root).unwrap(), "overlayfs");
+        assert_eq!(snapshotter(None, false, root).unwrap(), "native");
+        assert_eq!(snapshotter(Some("btrfs"), true, root).unwrap(), "btrfs");
+        assert!(snapshotter(Some("overlayfs"), false, root).unwrap_err().to_string().contains("--snapshotter=native"));
+    }
+
+    #[test]
+    fn a_default_runtime_must_be_on_this_machine() {
+        let kata = Extra { handler: "kata", kind: "io.containerd.kata.v2".to_owned(), program: None };
+        assert!(has_handler(&[], "runc") && has_handler(std::slice::from_ref(&kata), "kata"));
+        assert!(!has_handler(&[kata], "crun"));
     }
 
     #[test]

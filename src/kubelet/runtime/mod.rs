@@ -83,7 +83,10 @@ impl Runtime {
 /// Starts or joins the runtime and waits until it answers.
 pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
     let socket = match &config.runtime {
-        RuntimeChoice::Managed { root, state } => containerd::start(config, root, state, group).await?,
+        RuntimeChoice::Managed { root, state, snapshotter, default_runtime } => {
+            let places = containerd::Managed { root, state, snapshotter: snapshotter.as_deref(), default_runtime };
+            containerd::start(config, &places, group).await?
+        }
         RuntimeChoice::Endpoint(endpoint) => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),
     };
     let cri = Cri::connect(&socket);
