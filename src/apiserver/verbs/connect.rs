@@ -61,7 +61,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 /// A kubelet that gives no logs says why in plain text; clients are told in a Status, as upstream's `GenericHttpResponseChecker` does.
 async fn refusal_of_logs(answer: Response<Body>) -> Result<Response<Body>, Status> {
     let code = answer.status().as_u16();
-    if (200..=206).contains(&code) {
+    // 101: lines that go on over a WebSocket.
+    if code == 101 || (200..=206).contains(&code) {
         return Ok(answer);
     }
     let text = wire::body::collect(answer.into_body(), REFUSAL_MAX).await.unwrap_or_default();
@@ -320,5 +321,20 @@ mod tests {
     #[test]
     fn queries_survive_escaping() {
         assert_eq!(crate::query::decode(&escape("a b&c=ü%"), true), "a b&c=ü%");
+    }
+
+    #[tokio::test]
+    async fn only_a_refusal_of_logs_becomes_a_status() {
+        let answer = |code: u16, text: &'static str| {
+            let mut answer = Response::new(wire::body::full(text));
+            *answer.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            refusal_of_logs(answer)
+        };
+        for through in [200, 206, 101] {
+            assert_eq!(answer(through, "line").await.unwrap().status(), through);
+        }
+        let refused = answer(400, "container \"a\" in pod \"b\" is waiting to start: ContainerCreating").await.unwrap_err();
+        assert_eq!((refused.code, refused.reason), (400, "BadRequest"));
+        assert!(refused.message.contains("is waiting to start"));
     }
 }
