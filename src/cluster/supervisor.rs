@@ -252,11 +252,17 @@ impl Supervisor {
     /// Where servers answer: the endpoints of the service `kubernetes`.
     async fn servers(&self) -> Result<Vec<String>, Refusal> {
         let api: Api<EndpointSlice> = Api::namespaced(self.config.client.clone(), "default");
-        let slice = api
-            .get("kubernetes")
-            .await
-            .map_err(|err| Refusal::NotReady { why: format!("it does not know its servers: {}", Chain(&err)) })?;
-        Ok(addresses_of(&slice))
+        let why = match api.get("kubernetes").await {
+            Ok(slice) => return Ok(addresses_of(&slice)),
+            // So it is for a moment at the first start, and for ever where servers call themselves 127.0.0.1.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                "none of its servers has an address that other machines reach; if that stays so, start it with another \
+                 --advertise-address or --node-ip"
+                    .to_owned()
+            }
+            Err(err) => format!("it does not know its servers: {}", Chain(&err)),
+        };
+        Err(Refusal::NotReady { why })
     }
 
     /// The three signing requests, if they ask for nothing but what this node may have.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use base::time::Stopwatch;
 use http::Method;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::Bench;
 use crate::api::Api;
@@ -98,8 +100,9 @@ impl Machine {
         let init = child(first.pid).context("the machine has no first process")?;
         link(init)?;
         let clock = Stopwatch::start();
-        // Blocks until the machine reads, which it does already.
-        fs::OpenOptions::new().write(true).open(&go)?.write_all(b"go\n")?;
+        // Opened both ways it never waits for the reader.
+        let mut go = fs::OpenOptions::new().read(true).write(true).open(&go)?;
+        go.write_all(b"go\n")?;
         let Some(time) = node_ready(&node.api, NAME, clock).await else {
             bail!("its node is not Ready within {} s; see agent.log", JOIN_LIMIT.as_secs());
         };
@@ -109,8 +112,13 @@ impl Machine {
     }
 
     /// Ends everything on the machine and takes its node away.
-    async fn remove(self, api: &Api) -> Result<()> {
-        self.first.stop().await?;
+    async fn remove(mut self, api: &Api) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.agent)?), Signal::SIGKILL)?;
+        // The first process ends with the agent, and all others with the first.
+        wait_for("the end of the agent's machine", JOIN_LIMIT, Duration::from_millis(20), async || {
+            self.first.check().is_err().then_some(())
+        })
+        .await?;
         fs::remove_dir_all(&self.place).with_context(|| format!("remove {}", self.place.display()))?;
         let mut connection = api.connect().await?;
         connection.call(Method::DELETE, &format!("/api/v1/nodes/{NAME}"), "".into()).await?;
@@ -126,6 +134,8 @@ impl Machine {
 fn link(init: u32) -> Result<()> {
     let (init, inside) = (init.to_string(), format!("{}/30", LINK[1]));
     let ip = |args: &[&str]| output("ip", args).map(drop);
+    // That of the machine before ends with its namespace, some time after the last process.
+    let _mostly_gone = ip(&["link", "delete", "to-agent"]);
     ip(&["link", "add", "to-agent", "type", "veth", "peer", "name", "eth0", "netns", &init])?;
     ip(&["address", "add", &format!("{}/30", LINK[0]), "dev", "to-agent"])?;
     ip(&["link", "set", "to-agent", "up"])?;
