@@ -1,3 +1,5 @@
+//! What is written is read back as bbolt reads it, every page used once; genuine etcd reads it in `etcd_tests`.
+
 use std::collections::BTreeSet;
 use std::io::Cursor;
 
