@@ -29,7 +29,7 @@ use crate::{authorities, host};
 /// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
 const LOOK: Duration = Duration::from_secs(12 * 3600);
 /// After a failure.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY: Duration = Duration::from_secs(20);
 const DAY_SECS: i64 = 86_400;
 /// With less left a leaf is worth a warning: renewal has failed for months.
 const LEAF_WARNING_DAYS: i64 = 30;
@@ -87,7 +87,11 @@ impl Keeper {
                 warn!(err = %err, "cannot hear of changes of the clock: certificates are looked at twice a day");
             }
             loop {
-                let wait = self.round(&recorder);
+                let Some(wait) = self.round(&recorder) else {
+                    // What the failed try wrote is a change of the folder, too: it must not be the reason for the next one.
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                };
                 let changed = FolderWatch::changed_if(&watch);
                 // Cancel safe: everything is looked at anew.
                 tokio::select! {
@@ -101,8 +105,8 @@ impl Keeper {
         });
     }
 
-    /// Renews what is due; returns how long nothing is.
-    fn round(&self, recorder: &Recorder) -> Duration {
+    /// Renews what is due; returns how long nothing is, or nothing if that failed.
+    fn round(&self, recorder: &Recorder) -> Option<Duration> {
         let renewed = self.pki.renew().map_err(|err| Chain(&err).to_string()).and_then(|renewed| {
             if renewed.contains(&Leaf::ClientAdmin) {
                 self.kubeconfig.write(&self.pki).map_err(|err| Chain(&err).to_string())?;
@@ -117,12 +121,12 @@ impl Keeper {
                     info!(n = renewed.len(), "certificates renewed");
                 }
                 let left = self.pki.next_renewal().as_second() - now.as_second();
-                Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK)
+                Some(Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK))
             }
             Err(why) => {
                 warn!(why, "cannot renew certificates, trying again");
                 self.tell(recorder, "CertificateRenewalFailed", format!("Cannot renew certificates: {why}"));
-                RETRY
+                None
             }
         }
     }
