@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use base::time::Stopwatch;
-use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -19,7 +18,6 @@ use crate::node::{API_PORT, Node, node_ready};
 use crate::process::{Running, cpu, output, pss, rss, wait_for};
 use crate::report::{Row, mib, p50};
 
-const NAME: &str = "bench-agent";
 /// Joins measured; the median is told.
 const JOINS: usize = 3;
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
@@ -57,13 +55,14 @@ read -r _ <"$place/go"
 /// The machine with its agent.
 struct Machine {
     first: Running,
+    name: String,
     place: PathBuf,
     agent: u32,
 }
 
 impl Machine {
     /// Makes the machine, starts the agent, and waits until its node is Ready: the time from the one to the other.
-    async fn join(bench: &Bench, node: &Node) -> Result<(Machine, Duration)> {
+    async fn join(bench: &Bench, node: &Node, name: String) -> Result<(Machine, Duration)> {
         let place = bench.dir.join("agent");
         fs::create_dir_all(&place)?;
         let go = place.join("go");
@@ -76,7 +75,7 @@ impl Machine {
             ("data-dir", place.join("data").display().to_string()),
             ("server", format!("https://{}:{API_PORT}", LINK[0])),
             ("token-file", token_file.display().to_string()),
-            ("node-name", NAME.to_owned()),
+            ("node-name", name.clone()),
         ];
         let unshare = [
             "--mount",
@@ -103,12 +102,12 @@ impl Machine {
         // Opened both ways it never waits for the reader.
         let mut go = fs::OpenOptions::new().read(true).write(true).open(&go)?;
         go.write_all(b"go\n")?;
-        let Some(time) = node_ready(&node.api, NAME, clock).await else {
+        let Some(time) = node_ready(&node.api, &name, clock).await else {
             bail!("its node is not Ready within {} s; see agent.log", JOIN_LIMIT.as_secs());
         };
         first.check().context("the agent's machine")?;
         let agent = child(init).context("the agent has ended; see agent.log")?;
-        Ok((Machine { first, place, agent }, time))
+        Ok((Machine { first, name, place, agent }, time))
     }
 
     /// Ends everything on the machine and takes its node away.
@@ -120,13 +119,7 @@ impl Machine {
         })
         .await?;
         fs::remove_dir_all(&self.place).with_context(|| format!("remove {}", self.place.display()))?;
-        let mut connection = api.connect().await?;
-        connection.call(Method::DELETE, &format!("/api/v1/nodes/{NAME}"), "".into()).await?;
-        // Its pods are nobody's from now on; the next agent of this name must not find them.
-        wait_for("the node's end", JOIN_LIMIT, Duration::from_millis(50), async || {
-            connection.get(&format!("/api/v1/nodes/{NAME}")).await.is_err().then_some(())
-        })
-        .await
+        api.connect().await?.delete(&format!("/api/v1/nodes/{}", self.name)).await.map(drop)
     }
 }
 
@@ -156,7 +149,8 @@ fn child(pid: u32) -> Option<u32> {
 pub(crate) async fn measure(bench: &mut Bench, node: &Node) -> Result<()> {
     let mut times = Vec::new();
     let machine = loop {
-        let (machine, time) = Machine::join(bench, node).await?;
+        // A machine with an empty disk cannot prove that it was the one before: it is another node.
+        let (machine, time) = Machine::join(bench, node, format!("bench-agent-{}", times.len())).await?;
         times.push(time);
         if times.len() == JOINS {
             break machine;
