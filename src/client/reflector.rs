@@ -96,7 +96,7 @@ pub(crate) async fn follow(client: kube::Client, source: Source, sink: std::sync
             // Its list is asked for anew; that is no failure but when it happens again and again.
             Err(WatchError::Expired) => since = None,
             Err(err @ (WatchError::Unreachable(_) | WatchError::Broken(_))) => {
-                if OUTAGE.broke() {
+                if OUTAGE.broke(Instant::now()) {
                     warn!(kind = source.kind, err = %Chain(&err), "watches of the API server broke off, trying again");
                 } else {
                     debug!(kind = source.kind, err = %Chain(&err), "watch failed, trying again");
