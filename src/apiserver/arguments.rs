@@ -81,6 +81,10 @@ pub struct Accounts {
     pub as_short_as_asked: bool,
     /// `service-account-max-token-expiration`, seconds.
     pub life_secs_max: Option<i64>,
+    /// `service-account-signing-key-file`
+    pub signing_key: Option<PathBuf>,
+    /// `service-account-key-file`, each of them.
+    pub keys: Vec<PathBuf>,
 }
 
 /// `oidc-*`
@@ -184,7 +188,7 @@ impl Arguments {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let file = || if value.is_empty() { Err("wants a file".to_owned()) } else { Ok(Some(PathBuf::from(value))) };
+        let file = || path(value).map(Some);
         match name {
             "token-auth-file" => self.token_auth_file = file()?,
             "anonymous-auth" => self.anonymous_auth = Some(switch(value)?),
@@ -306,6 +310,8 @@ impl Accounts {
                 return Err(format!("service-account-issuer {value:?} contained a ':' but was not a valid URL"));
             }
             "service-account-issuer" => self.issuers.push(value.to_owned()),
+            "service-account-signing-key-file" => self.signing_key = Some(path(value)?),
+            "service-account-key-file" => self.keys.push(path(value)?),
             "service-account-jwks-uri" if !value.starts_with("https://") => {
                 return Err(format!("service-account-jwks-uri requires https scheme, parsed as: {value}"));
             }
@@ -322,6 +328,10 @@ impl Accounts {
         }
         Ok(true)
     }
+}
+
+fn path(value: &str) -> Result<PathBuf, String> {
+    if value.is_empty() { Err("wants a file".to_owned()) } else { Ok(PathBuf::from(value)) }
 }
 
 fn is_url(text: &str) -> bool {
@@ -478,7 +488,9 @@ mod tests {
         assert_eq!((accounts.issuers.len(), accounts.as_short_as_asked, accounts.life_secs_max), (2, true, Some(86_400)));
         assert!(parse(&["service-account-issuer=a:b c"]).unwrap_err().contains("not a valid URL"));
         assert!(parse(&["service-account-max-token-expiration=10m"]).unwrap_err().contains("between 1 hour and 2^32"));
-        assert!(parse(&["service-account-signing-key-file=x"]).unwrap_err().contains("kedge has no such setting"));
+        let keys = parse(&["service-account-signing-key-file=x", "service-account-key-file=a", "service-account-key-file=b"]).unwrap();
+        assert_eq!((keys.accounts.signing_key.is_some(), keys.accounts.keys.len()), (true, 2));
+        assert!(parse(&["service-account-signing-endpoint=x"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["feature-gates=Odd=true"]).unwrap_err().contains("unrecognized feature gate: Odd"));
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rcgen::SubjectPublicKeyInfo;
+use rcgen::{KeyUsagePurpose, SubjectPublicKeyInfo};
 use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject as _;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -109,6 +109,19 @@ impl Authority {
     ///
     /// Only the key, the subject and the names are taken from the request; uses and life are ours.
     pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, start: Start) -> Result<String, PkiError> {
+        self.sign_csr_for(der, profile, &["digital signature", "key encipherment"], life, start)
+    }
+
+    /// The same for a key that is used for `usages` only, as a CertificateSigningRequest names them; those of the whole certificate
+    /// (`client auth`, `server auth`) are the profile's.
+    pub fn sign_csr_for(
+        &self,
+        der: &[u8],
+        profile: Profile,
+        usages: &[&str],
+        life: Option<Duration>,
+        start: Start,
+    ) -> Result<String, PkiError> {
         let request = parse(der)?;
         check(&request, profile)?;
         let refused = |source| PkiError::Issue { subject: request.common_name.clone(), source };
@@ -117,6 +130,10 @@ impl Authority {
         let mut params = params_for(&request.common_name, &[], start, life);
         params.subject_alt_names = san_types(&request.sans).map_err(refused)?;
         self.finish(&mut params, if profile == Profile::KubeletServing { Usage::Server } else { Usage::Client });
+        let wanted = |names: &[&str]| usages.iter().any(|usage| names.contains(usage));
+        params.key_usages.clear();
+        params.key_usages.extend(wanted(&["digital signature", "signing"]).then_some(KeyUsagePurpose::DigitalSignature));
+        params.key_usages.extend(wanted(&["key encipherment"]).then_some(KeyUsagePurpose::KeyEncipherment));
         let cert = params.signed_by(&key, self.issuer()).map_err(refused)?;
         let cert = resign::with_subject(cert.der(), &request.subject, self.issuer().key())
             .ok_or_else(|| PkiError::malformed("certificate", "it cannot be given its subject"))?;
@@ -157,6 +174,23 @@ mod tests {
         Bundle::from_pem(ca.bundle()).unwrap().verify_client(pair.chain(), now).unwrap();
         let who = identity::parse(&pair.chain()[0]).unwrap();
         assert_eq!((who.common_name.as_str(), who.organizations), ("system:node:n1", vec!["system:nodes".to_owned()]));
+    }
+
+    #[test]
+    fn a_key_is_good_for_what_was_asked_for_and_no_more() {
+        use x509_parser::prelude::X509Certificate;
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let (_, der) = create(&spec("bob", "devs")).unwrap();
+        let encipher = |usages: &[&str]| {
+            let cert = ca.sign_csr_for(&der, Profile::Client, usages, None, Start::Epoch(now)).unwrap();
+            let der = crate::pem::certificates(cert.as_bytes()).unwrap().remove(0);
+            let (_, cert) = X509Certificate::from_der(&der).unwrap();
+            let usage = cert.key_usage().unwrap().unwrap().value;
+            (usage.digital_signature(), usage.key_encipherment())
+        };
+        assert_eq!(encipher(&["client auth", "digital signature"]), (true, false));
+        assert_eq!(encipher(&["client auth", "signing", "key encipherment"]), (true, true));
     }
 
     #[test]

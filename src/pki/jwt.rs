@@ -1,22 +1,14 @@
-//! Signed tokens of service accounts: ES256 JSON Web Tokens and the documents with which others verify them.
+//! Signed tokens of service accounts: JSON Web Tokens, ES256 with kedge's own keys, and the documents with which others verify them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use rustls_pki_types::pem::SectionKind;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::error::PkiError;
-use crate::pem;
-
-/// DER in front of an uncompressed P-256 point: together a SubjectPublicKeyInfo.
-const SPKI_PREFIX: [u8; 26] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01,
-    0x07, 0x03, 0x42, 0x00,
-];
-const POINT_BYTES: usize = 65;
+use crate::service_key::{self, Private};
+use crate::{jwk, pem};
 
 /// Bytes of a token that is looked at at all; upstream's are around 1 KB.
 pub const TOKEN_BYTES_MAX: usize = 64 * 1024;
@@ -27,7 +19,7 @@ pub enum JwtError {
     /// Not three base64url parts with JSON in them.
     #[error("token is not a signed JSON Web Token")]
     Malformed,
-    /// Signed with another algorithm than ES256.
+    /// Signed with an algorithm of none of our keys.
     #[error("unexpected signature algorithm {0:?}")]
     Algorithm(String),
     /// Signed by nobody we know.
@@ -37,16 +29,19 @@ pub enum JwtError {
 
 /// Signs tokens with the first key of a file.
 pub struct Signer {
-    key: EcdsaKeyPair,
+    key: Private,
     kid: String,
     random: SystemRandom,
 }
 
 impl Signer {
-    /// `text` holds a P-256 key in PKCS #8 form; of several the first signs.
+    /// `text` holds a private key: RSA, P-256 or P-384; of several the first signs.
     pub fn from_pem(text: &str) -> Result<Signer, PkiError> {
-        let key = key_pair(pem::pkcs8_key(text.as_bytes())?.secret_pkcs8_der())?;
-        let kid = key_id(key.public_key().as_ref());
+        let is_key = |kind: SectionKind| matches!(kind, SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey);
+        let first = pem::sections(text.as_bytes())?.into_iter().find(|(kind, _)| is_key(*kind));
+        let (kind, der) = first.ok_or_else(|| PkiError::malformed("private key", "no private key in it"))?;
+        let key = Private::read(kind, &der)?;
+        let kid = service_key::id(&key.spki());
         Ok(Signer { key, kid, random: SystemRandom::new() })
     }
 
@@ -57,9 +52,9 @@ impl Signer {
 
     /// The token with these claims.
     pub fn sign(&self, claims: &Value) -> Result<String, PkiError> {
-        let header = json!({"alg": "ES256", "kid": self.kid}).to_string();
+        let header = json!({"alg": self.key.algorithm(), "kid": self.kid}).to_string();
         let body = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims.to_string()));
-        let signature = self.key.sign(&self.random, body.as_bytes()).map_err(|_| PkiError::Sign)?;
+        let signature = self.key.sign(&self.random, body.as_bytes())?;
         Ok(format!("{body}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
@@ -67,66 +62,50 @@ impl Signer {
 /// Verifies tokens with every key of a file.
 #[derive(Clone, Debug)]
 pub struct Verifier {
-    keys: Vec<PublicKey>,
-}
-
-#[derive(Clone, Debug)]
-struct PublicKey {
-    kid: String,
-    point: Vec<u8>,
+    /// A JSON Web Key Set.
+    keys: Value,
+    algorithms: Vec<String>,
 }
 
 impl Verifier {
-    /// `text` holds private or public P-256 keys; all of them verify, so that keys can be rotated.
+    /// `text` holds private keys, public keys or certificates; all of them verify, so that keys can be rotated.
     pub fn from_pem(text: &str) -> Result<Verifier, PkiError> {
-        let mut keys = Vec::new();
+        let (mut keys, mut algorithms): (Vec<Value>, Vec<String>) = Default::default();
         for (kind, der) in pem::sections(text.as_bytes())? {
-            let point = match kind {
-                SectionKind::PrivateKey => key_pair(&der)?.public_key().as_ref().to_vec(),
-                SectionKind::PublicKey => match der.strip_prefix(&SPKI_PREFIX) {
-                    Some(point) if point.len() == POINT_BYTES => point.to_vec(),
-                    _ => return Err(PkiError::malformed("public key", "it is not a P-256 key")),
-                },
-                _ => continue,
-            };
-            keys.push(PublicKey { kid: key_id(&point), point });
+            let Some(spki) = service_key::public(kind, &der)? else { continue };
+            let key = service_key::jwk(&spki)?;
+            if keys.contains(&key) {
+                continue;
+            }
+            algorithms.extend(key["alg"].as_str().map(str::to_owned).filter(|alg| !algorithms.contains(alg)));
+            keys.push(key);
         }
-        if keys.is_empty() { Err(PkiError::malformed("key", "no key in it")) } else { Ok(Verifier { keys }) }
+        if keys.is_empty() {
+            return Err(PkiError::malformed("key", "no key in it"));
+        }
+        Ok(Verifier { keys: json!({ "keys": keys }), algorithms })
     }
 
     /// The claims of a token whose signature is good. Times and audiences are the caller's to judge.
     pub fn verify(&self, token: &str) -> Result<Value, JwtError> {
-        let (header, claims) = decode(token)?;
-        match header["alg"].as_str() {
-            Some("ES256") => {}
-            other => return Err(JwtError::Algorithm(other.unwrap_or_default().to_owned())),
-        }
-        let (body, signature) = token.rsplit_once('.').ok_or(JwtError::Malformed)?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| JwtError::Malformed)?;
-        let kid = header["kid"].as_str().filter(|kid| !kid.is_empty());
-        let good = self
-            .keys
-            .iter()
-            .filter(|key| kid.is_none_or(|kid| kid == key.kid))
-            .any(|key| UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &key.point).verify(body.as_bytes(), &signature).is_ok());
-        if good { Ok(claims) } else { Err(JwtError::Signature) }
+        jwk::verify(token, &self.keys, &self.algorithms)
+    }
+
+    /// Whether it verifies what the key with this id signs.
+    pub fn knows(&self, kid: &str) -> bool {
+        self.keys["keys"].as_array().into_iter().flatten().any(|key| key["kid"] == kid)
     }
 
     /// The JSON Web Key Set that `/openid/v1/jwks` serves.
     pub fn jwks(&self) -> Value {
-        let keys = self.keys.iter().map(|key| {
-            let (x, y) = key.point[1..].split_at(32);
-            json!({"use": "sig", "kty": "EC", "kid": key.kid, "crv": "P-256", "alg": "ES256",
-                   "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y)})
-        });
-        json!({ "keys": keys.collect::<Vec<_>>() })
+        self.keys.clone()
     }
-}
 
-/// The document that `/.well-known/openid-configuration` serves.
-pub fn openid_configuration(issuer: &str, jwks_uri: &str) -> Value {
-    json!({"issuer": issuer, "jwks_uri": jwks_uri, "response_types_supported": ["id_token"],
-           "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": ["ES256"]})
+    /// The document that `/.well-known/openid-configuration` serves.
+    pub fn openid_configuration(&self, issuer: &str, jwks_uri: &str) -> Value {
+        json!({"issuer": issuer, "jwks_uri": jwks_uri, "response_types_supported": ["id_token"],
+               "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": self.algorithms})
+    }
 }
 
 /// Claims of a token without any check: good for choosing who should check it, never for trust.
@@ -147,16 +126,6 @@ pub(crate) fn decode(token: &str) -> Result<(Value, Value), JwtError> {
         serde_json::from_slice(&bytes).map_err(|_| JwtError::Malformed)
     };
     Ok((json(header)?, json(claims)?))
-}
-
-fn key_pair(pkcs8: &[u8]) -> Result<EcdsaKeyPair, PkiError> {
-    EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8, &SystemRandom::new())
-        .map_err(|err| PkiError::malformed("private key", format!("it is not a P-256 key ({err})")))
-}
-
-fn key_id(point: &[u8]) -> String {
-    let digest = Sha256::new().chain_update(SPKI_PREFIX).chain_update(point).finalize();
-    URL_SAFE_NO_PAD.encode(digest)
 }
 
 #[cfg(test)]
@@ -199,5 +168,21 @@ mod tests {
         assert_eq!(verifier.verify(&token), Ok(json!({})));
         assert_eq!(verifier.jwks()["keys"].as_array().unwrap().len(), 2);
         assert_eq!(Signer::from_pem(&both).unwrap().kid(), verifier.jwks()["keys"][0]["kid"]);
+    }
+
+    /// What `openssl genrsa`, `openssl ecparam -genkey` and `openssl genpkey` write, made once for this test.
+    const OTHERS: [&str; 3] = [include_str!("testdata/rsa.pem"), include_str!("testdata/sec1.pem"), include_str!("testdata/p384.pem")];
+
+    #[test]
+    fn keys_of_other_makers_sign_and_verify() {
+        for (text, algorithm) in OTHERS.into_iter().zip(["RS256", "ES256", "ES384"]) {
+            let (signer, verifier) = (Signer::from_pem(text).unwrap(), Verifier::from_pem(text).unwrap());
+            let token = signer.sign(&json!({"sub": "a"})).unwrap();
+            assert_eq!(verifier.verify(&token).unwrap()["sub"], "a", "{algorithm}");
+            assert!(verifier.knows(signer.kid()));
+            assert_eq!(verifier.openid_configuration("i", "j")["id_token_signing_alg_values_supported"], json!([algorithm]));
+        }
+        let mixed = Verifier::from_pem(&OTHERS.concat()).unwrap();
+        assert_eq!(mixed.jwks()["keys"].as_array().unwrap().len(), 3);
     }
 }

@@ -3,6 +3,7 @@
 //! In: a directory, a clock, names and addresses. Out: certificates that renew and swap while connections run,
 //! rustls configurations, signed and verified tokens. It never knows kinds, storage or HTTP.
 
+pub mod anchors;
 pub mod authority;
 pub mod bundle;
 pub mod certstore;
@@ -20,5 +21,6 @@ mod resign;
 pub mod seal;
 mod self_signed;
 pub mod server;
+mod service_key;
 pub mod tls;
 pub mod token;

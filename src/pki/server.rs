@@ -45,6 +45,8 @@ pub struct Pki {
     authorities: BTreeMap<Ca, Authority>,
     leaves: BTreeMap<Leaf, Arc<CertStore>>,
     service_key: String,
+    /// Another key that signs tokens, and keys that verify them, PEM.
+    foreign: (Option<String>, Option<String>),
     /// The node's addresses, if they have changed since the start.
     moved_to: Mutex<Option<Vec<IpAddr>>>,
 }
@@ -62,7 +64,15 @@ impl Pki {
             authorities.insert(ca, load_or_create_ca(dir, ca, now)?.with_leaf_life(options.leaf_life));
         }
         let service_key = load_or_create_service_key(dir)?;
-        let mut pki = Pki { dir: dir.to_owned(), options, authorities, leaves: BTreeMap::new(), service_key, moved_to: Mutex::default() };
+        let mut pki = Pki {
+            dir: dir.to_owned(),
+            options,
+            authorities,
+            leaves: BTreeMap::new(),
+            service_key,
+            foreign: (None, None),
+            moved_to: Mutex::default(),
+        };
         for leaf in Leaf::ALL {
             let pair = pki.load_leaf(leaf, now)?;
             pki.leaves.insert(leaf, CertStore::new(pair));
@@ -110,12 +120,31 @@ impl Pki {
 
     /// Signs service-account tokens.
     pub fn signer(&self) -> Result<Signer, PkiError> {
-        Signer::from_pem(&self.service_key)
+        Signer::from_pem(self.foreign.0.as_ref().unwrap_or(&self.service_key))
     }
 
     /// Verifies service-account tokens.
     pub fn verifier(&self) -> Result<Verifier, PkiError> {
-        Verifier::from_pem(&self.service_key)
+        Verifier::from_pem(self.foreign.1.as_ref().unwrap_or(&self.service_key))
+    }
+
+    /// Takes keys of others for service-account tokens: `signing` signs in place of this server's own, `verifying` verify. Where only one
+    /// of the two is given, the server's own key goes on verifying.
+    ///
+    /// Errors: a key that cannot be used, or one that signs what none verifies.
+    pub fn set_service_keys(&mut self, signing: Option<String>, verifying: Vec<String>) -> Result<(), PkiError> {
+        if signing.is_none() && verifying.is_empty() {
+            return Ok(());
+        }
+        let own = (signing.is_none() || verifying.is_empty()).then(|| self.service_key.clone());
+        let signs = if verifying.is_empty() { signing.clone() } else { None };
+        let all: Vec<String> = verifying.into_iter().chain(signs).chain(own).collect();
+        self.foreign = (signing, Some(all.join("\n")));
+        let (signer, verifier) = (self.signer()?, self.verifier()?);
+        match verifier.knows(signer.kid()) {
+            true => Ok(()),
+            false => Err(PkiError::malformed("set of keys", "none of them verifies what the signing key signs")),
+        }
     }
 
     /// A kubeconfig for the person who owns the machine.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use jiff::Timestamp;
-use pki::jwt::{Signer, Verifier, openid_configuration};
+use pki::jwt::{Signer, Verifier};
 use schema::meta;
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ impl TokenIssuer for Issuer {
     }
 
     fn openid_configuration(&self) -> Value {
-        openid_configuration(&self.issuer, &self.jwks_uri)
+        self.verifier.openid_configuration(&self.issuer, &self.jwks_uri)
     }
 
     fn jwks(&self) -> Value {

@@ -112,7 +112,10 @@ impl Controller {
         };
         let signed = match plan::bad_usages(csr) {
             Some(why) => Err(why),
-            None => self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, life),
+            None => {
+                let usages: Vec<&str> = csr.spec.usages.iter().flatten().map(String::as_str).collect();
+                self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, &usages, life)
+            }
         };
         let updated = match signed {
             Ok(pem) => {
