@@ -101,10 +101,14 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) {
         while let Some(report) = reports.recv().await {
-            if let Err(err) = self.write(report).await
-                && !is_namespace_ending(&err)
-            {
-                warn!(err = %Chain(&err), "cannot write an event");
+            match self.write(report).await {
+                Ok(()) => {}
+                Err(err) if is_namespace_ending(&err) => {}
+                // What admission's EventRateLimit is there for; upstream's recorder gives such events up, too.
+                Err(kube::Error::Api(status)) if status.code == 429 => {
+                    debug!(why = %status.message, "event dropped: the API takes no more")
+                }
+                Err(err) => warn!(err = %Chain(&err), "cannot write an event"),
             }
         }
         // All recorders are gone: the component has ended.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base::files::{self, FileError};
+use base::metrics::Metric;
 use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -15,6 +16,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service};
+
+/// Every client of this process speaks to the cluster's one API, by whatever way there is at the moment.
+const HOST: &str = "kubernetes.default.svc";
 
 /// A way to an API server; clones share connections.
 pub type Transport = BoxCloneSyncService<Request<kube::client::Body>, Response<wire::Body>, BoxError>;
@@ -33,7 +37,37 @@ impl Clients {
 
     /// A client that acts as `user`. Its default namespace is `default`. Must be called within a tokio runtime.
     pub fn for_user(&self, user: &str) -> kube::Client {
-        kube::Client::new((self.connect)(user), "default")
+        kube::Client::new(Counted { inner: (self.connect)(user) }, "default")
+    }
+}
+
+const REQUESTS: Metric =
+    Metric { name: "rest_client_requests_total", help: "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host." };
+
+/// Counts what it carries under client-go's name: dashboards tell by it which part of a cluster gets errors.
+#[derive(Clone)]
+struct Counted {
+    inner: Transport,
+}
+
+impl Service<Request<kube::client::Body>> for Counted {
+    type Response = Response<wire::Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, req: Request<kube::client::Body>) -> Self::Future {
+        let method = req.method().clone();
+        let answer = self.inner.call(req);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().map_or_else(|_| "<error>".to_owned(), |answer| answer.status().as_u16().to_string());
+            base::metrics::count(REQUESTS, &[("code", &code), ("host", HOST), ("method", method.as_str())], 1);
+            answer
+        })
     }
 }
 
