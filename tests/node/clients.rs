@@ -29,14 +29,15 @@ pub(crate) fn clients(server: &Server) {
     run(server, &home, Path::new("node"), &home.join("node_modules/@kubernetes/client-node"), &scripts.join("client.mjs"));
 }
 
-/// Every command of kubectl: of the one on PATH, and of the newest minor where `scripts/clients.sh` has put it.
+/// Every command of kubectl: of the one on PATH, and of the newest and an old minor where `scripts/clients.sh` has put them.
 pub(crate) fn kubectl(server: &Server) {
-    let newest = std::env::var_os("KEDGE_CLIENTS").map(|home| PathBuf::from(home).join("kubectl")).filter(|path| path.exists());
-    if newest.is_none() {
-        println!("skipped: the newest kubectl (KEDGE_CLIENTS names no folder with one; make test sets it)");
+    let home = std::env::var_os("KEDGE_CLIENTS").map(PathBuf::from);
+    let fetched = ["kubectl", "kubectl31"].map(|name| home.as_ref().map(|home| home.join(name)).filter(|path| path.exists()));
+    if fetched.contains(&None) {
+        println!("skipped: kubectl 1.36 or 1.31 (KEDGE_CLIENTS names no folder with both; make test sets it)");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/kubectl.sh");
-    for program in [Some(PathBuf::from("kubectl")), newest].into_iter().flatten() {
+    for program in [Some(PathBuf::from("kubectl"))].into_iter().chain(fetched).flatten() {
         let mut command = Command::new("sh");
         command.arg(script).arg(program).env("KUBECONFIG", server.place.kubeconfig()).env("IMAGE", IMAGE);
         let said = run_with(&mut command, "");
