@@ -30,8 +30,8 @@ pub struct Hooks {
     pub create_on_update: bool,
     /// Conditions written without times get them.
     pub stamps_conditions: bool,
-    /// What is wrong with a new object beyond what its table and rules say.
-    pub judge: Option<fn(&Value) -> Vec<FieldError>>,
+    /// What is wrong with an object, given what it was before, beyond what its table and rules say.
+    pub judge: Option<fn(&Value, Option<&Value>) -> Vec<FieldError>>,
     /// Nothing is stored: the objects are made when somebody asks.
     pub computed: Option<Make>,
 }
@@ -70,6 +70,7 @@ const ROWS: &[Hooks] = &[
         judge: Some(certificate_request),
         ..NONE
     },
+    Hooks { resource: ("certificates.k8s.io", "clustertrustbundles"), judge: Some(trust_bundle), ..NONE },
     Hooks { resource: ("", "events"), lives_secs: 3600, create_on_update: true, ..NONE },
     Hooks { resource: ("", "endpoints"), create_on_update: true, ..NONE },
     Hooks { resource: ("", "limitranges"), create_on_update: true, ..NONE },
@@ -86,13 +87,26 @@ pub fn of(group: &str, plural: &str) -> &'static Hooks {
 }
 
 /// A certificate signing request holds one in PEM form, signed by its own key.
-fn certificate_request(object: &Value) -> Vec<FieldError> {
+fn certificate_request(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    if old.is_some() {
+        return Vec::new();
+    }
     let text = object["spec"]["request"].as_str().unwrap_or_default();
     let read = STANDARD.decode(text).map_err(|err| err.to_string()).and_then(|pem| {
         let der = pki::csr::der_from_pem(&pem).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
         pki::csr::parse(&der).map_err(|err| err.to_string())
     });
     read.err().map(|why| FieldError::invalid("spec.request", text, why)).into_iter().collect()
+}
+
+/// A bundle holds certificates of authorities. One that was stored is not read again: another reader may be stricter.
+fn trust_bundle(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let text = &object["spec"]["trustBundle"];
+    if old.is_some_and(|old| old["spec"]["trustBundle"] == *text) {
+        return Vec::new();
+    }
+    let faults = pki::anchors::faults(text.as_str().unwrap_or_default());
+    faults.into_iter().map(|why| FieldError::invalid("spec.trustBundle", "<value omitted>", why)).collect()
 }
 
 #[cfg(test)]
@@ -102,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_request_for_a_certificate_is_one() {
-        let said = |pem: &str| certificate_request(&json!({"spec": {"request": STANDARD.encode(pem)}}));
+        let said = |pem: &str| certificate_request(&json!({"spec": {"request": STANDARD.encode(pem)}}), None);
         assert_eq!(said("x")[0].detail, "PEM block type must be CERTIFICATE REQUEST");
         assert_eq!(said("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")[0].field, "spec.request");
     }

@@ -178,6 +178,7 @@ fn listed(server: &ApiServer) -> Vec<String> {
 
 fn metrics(server: &ApiServer) -> String {
     let mut text = server.metrics.render(&server.cache.counts());
+    server.admission_times.render(&mut text);
     text.push_str(&server.flow.render());
     text.push_str(&merge::unavailable(server));
     text.push_str(&(server.config.more_metrics.0)());

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use store::Storage;
 use tokio::sync::watch;
 
+use crate::admission::timing::Times;
 use crate::admission::{Plugin, Virtual};
 use crate::aggregate::merge::Documents;
 use crate::aggregate::registry::Registry;
@@ -133,6 +134,8 @@ pub struct ApiServer {
     pub(crate) documents: Documents,
     /// What nodes and pods used, as kubelets said when they were asked last.
     pub(crate) usage: Histories,
+    /// How long plugins took.
+    pub(crate) admission_times: Times,
     /// Names of start steps that are not done: `/readyz` says no until the list is empty.
     pub(crate) pending: RwLock<Vec<&'static str>>,
     /// How often the checks of health were run.
@@ -167,8 +170,10 @@ impl ApiServer {
         cache.convert_by(Converter::new(Arc::clone(&guards.webhooks), config.rng.clone()));
         let seats = config.arguments.inflight.0 + config.arguments.inflight.1;
         let served = if config.serve_usage { vec![(usage::GROUP, usage::VERSION)] } else { Vec::new() };
+        let admission_times = Times::of(guards.plugins.iter().map(|plugin| plugin.name()));
         let server = Arc::new(ApiServer {
             config,
+            admission_times,
             catalogs,
             cache,
             guards,
@@ -183,6 +188,9 @@ impl ApiServer {
             allocating: tokio::sync::Mutex::default(),
             ledger: std::sync::Mutex::default(),
         });
+        for plugin in &server.guards.plugins {
+            plugin.serves(&server);
+        }
         crate::custom::keeper::serve(&server);
         crate::bootstrap::run(&server).await?;
         let endpoints = |status: crate::status::Status| BuildError::Bootstrap {

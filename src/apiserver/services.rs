@@ -63,11 +63,20 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
     let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
     let mut errors = Vec::new();
     if kind == "ExternalName" {
+        // What the type before needed goes; validation judges what somebody asks for.
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            drop_field(&mut service["spec"], field);
+            let inherited = old.is_some_and(|old| old["spec"]["type"] != "ExternalName" && old["spec"][field] == service["spec"][field]);
+            if inherited || service["spec"][field] == "" {
+                drop_field(&mut service["spec"], field);
+            }
         }
     } else {
         keep_old_ips(service, old);
+        list_of_one(service, old);
+        let wrong = schema::validate::service_addresses(service, old);
+        if !wrong.is_empty() {
+            return Err(kinds::invalid("", "Service", &name, wrong));
+        }
         give_ips(server, service, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
@@ -128,6 +137,17 @@ fn asked_is_bad(asked: u16, had: Option<u16>, in_range: bool, used: bool) -> boo
 fn drop_field(value: &mut Value, field: &str) {
     if let Value::Object(map) = value {
         map.remove(field);
+    }
+}
+
+/// Who knows one address only gives that one: the list says the same. Who takes it away gets it back.
+fn list_of_one(service: &mut Value, old: Option<&Value>) {
+    let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
+    let kept = old.is_some_and(|old| old["spec"]["clusterIPs"] == service["spec"]["clusterIPs"]);
+    match service["spec"]["clusterIPs"].as_array().and_then(|list| list.first()).cloned() {
+        None if !single.is_empty() => service["spec"]["clusterIPs"] = json!([single]),
+        Some(first) if single.is_empty() && kept => service["spec"]["clusterIP"] = first,
+        _ => {}
     }
 }
 

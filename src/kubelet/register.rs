@@ -180,6 +180,10 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
     }
 }
 
+/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole (init containers that end
+/// it does not).
+const DECLARED: [&str; 1] = ["InPlacePodLevelResourcesVerticalScaling"];
+
 async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let capacity = quantities(node.capacity());
     let mut allocatable = quantities(node.allocatable());
@@ -204,6 +208,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         node_info: Some(system_info(node)),
         features: Some(NodeFeatures { supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy) }),
         runtime_handlers: Some(handlers(node)).filter(|h| !h.is_empty()),
+        declared_features: Some(DECLARED.iter().map(|feature| (*feature).to_owned()).collect()),
         ..Default::default()
     }
 }

@@ -124,8 +124,9 @@ fn most(total: &mut Usage, other: Usage) {
     }
 }
 
-/// Containers and sidecars together, or the greatest moment of the init containers; what the pod itself asks for; plus overhead.
-fn pod_amounts(pod: &Value, field: &str) -> Usage {
+/// `requests` or `limits` of a pod: containers and sidecars together, or the greatest moment of the init containers; what the pod
+/// itself asks for; plus overhead.
+pub fn pod_amounts(pod: &Value, field: &str) -> Usage {
     let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
     let (mut total, mut sidecars, mut init) = (Usage::new(), Usage::new(), Usage::new());
     for container in list("initContainers") {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use schema::read;
+use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
@@ -18,6 +20,8 @@ const RESOURCE: &str = "certificatesigningrequests";
 pub struct Approval(pub Arc<dyn Authorizer>);
 /// Upstream's `CertificateSigning`: a signed certificate needs the verb `sign` on the signer.
 pub struct Signing(pub Arc<dyn Authorizer>);
+/// Upstream's `ClusterTrustBundleAttest`: vouching for a signer's certificates needs the verb `attest` on the signer.
+pub struct Attest(pub Arc<dyn Authorizer>);
 /// Upstream's `CertificateSubjectRestriction`: nobody asks for a masters' certificate.
 pub struct SubjectRestriction;
 
@@ -53,6 +57,43 @@ impl Plugin for Signing {
 }
 
 #[async_trait]
+impl Plugin for Attest {
+    fn name(&self) -> &'static str {
+        "ClusterTrustBundleAttest"
+    }
+
+    fn handles(&self, operation: Operation, a: &Attributes) -> bool {
+        matches!(operation, Operation::Create | Operation::Update) && a.is(GROUP, "clustertrustbundles")
+    }
+
+    async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
+        let signer = read::text(review.object, "spec.signerName");
+        // The garbage collector and storage migration change nothing that anybody vouches for.
+        if signer.is_empty() || review.old.is_some_and(|old| unchanged_but_for_owners(review.object, old)) {
+            return Ok(());
+        }
+        match permitted(self.0.as_ref(), review, "attest", signer).await {
+            true => Ok(()),
+            false => Err(review.forbidden(&format!("user not permitted to attest for signerName {signer:?}"))),
+        }
+    }
+}
+
+/// Whether only owners, finalizers and what the server itself notes differ.
+fn unchanged_but_for_owners(new: &Value, old: &Value) -> bool {
+    let bare = |object: &Value| {
+        let mut bare = object.clone();
+        if let Some(metadata) = bare["metadata"].as_object_mut() {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation", "selfLink"] {
+                metadata.remove(field);
+            }
+        }
+        bare
+    };
+    bare(new) == bare(old)
+}
+
+#[async_trait]
 impl Plugin for SubjectRestriction {
     fn name(&self) -> &'static str {
         "CertificateSubjectRestriction"
@@ -78,7 +119,14 @@ impl Plugin for SubjectRestriction {
 
 /// Asks for `verb` on the signer, then on all signers of its domain.
 async fn may(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str) -> Result<(), Status> {
-    let signer = review.old.unwrap_or(review.object)["spec"]["signerName"].as_str().unwrap_or_default();
+    let signer = read::text(review.old.unwrap_or(review.object), "spec.signerName");
+    match permitted(authorizer, review, verb, signer).await {
+        true => Ok(()),
+        false => Err(review.forbidden(&format!("user not permitted to {verb} requests with signerName {signer:?}"))),
+    }
+}
+
+async fn permitted(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split_once('/').map_or(String::new(), |(domain, _)| format!("{domain}/*"));
     for name in [signer.to_owned(), domain] {
         let asked = Attributes {
@@ -92,8 +140,8 @@ async fn may(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str) -> Re
             ..Attributes::default()
         };
         if matches!(authorizer.authorize(&asked).await, Decision::Allow { .. }) {
-            return Ok(());
+            return true;
         }
     }
-    Err(review.forbidden(&format!("user not permitted to {verb} requests with signerName {signer:?}")))
+    false
 }

@@ -9,6 +9,7 @@ use super::event_rate_limit::Limit;
 use super::image_policy::ImagePolicy;
 use super::pod_node_selector::Selectors;
 use super::pod_security::configuration::PodSecurityConfiguration;
+use super::pod_toleration_restriction::Tolerations;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
@@ -21,6 +22,8 @@ pub struct AdmissionConfiguration {
     pub event_limits: Vec<Limit>,
     /// `PodNodeSelector`
     pub node_selectors: Selectors,
+    /// `PodTolerationRestriction`
+    pub tolerations: Tolerations,
     /// `ImagePolicyWebhook`
     pub image_policy: Option<ImagePolicy>,
 }
@@ -59,6 +62,7 @@ impl AdmissionConfiguration {
                 "PodSecurity" => out.pod_security = PodSecurityConfiguration::of(&configuration, &inside)?,
                 "EventRateLimit" => out.event_limits = Limit::all_of(&configuration, &inside)?,
                 "PodNodeSelector" => out.node_selectors = Selectors::of(&configuration, &inside)?,
+                "PodTolerationRestriction" => out.tolerations = Tolerations::of(&configuration, &inside)?,
                 "ImagePolicyWebhook" => out.image_policy = Some(ImagePolicy::of(&configuration, &inside)?),
                 other => {
                     super::standard::named(other).map_err(|why| format!("{at}.name: {why}"))?;

@@ -19,10 +19,14 @@ pub mod image_policy;
 pub mod limit_ranger;
 pub mod matching;
 pub mod namespace_lifecycle;
+pub mod namespaces;
+pub mod node_declared_features;
 pub mod node_restriction;
 pub mod owner_references;
 pub mod pod_node_selector;
+pub mod pod_resize;
 pub mod pod_security;
+pub mod pod_toleration_restriction;
 pub mod pod_topology_labels;
 pub mod policies;
 pub mod priority;
@@ -32,8 +36,11 @@ pub mod service_account;
 pub mod standard;
 pub mod storage_in_use;
 pub mod taint_nodes;
+pub mod timing;
 pub mod volume_resize;
 pub mod webhooks;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use schema::catalog::Catalog;
@@ -41,6 +48,7 @@ use serde_json::Value;
 
 use crate::attributes::Attributes;
 use crate::lookup::Lookup;
+use crate::serve::ApiServer;
 use crate::status::Status;
 
 /// What happens to the object.
@@ -101,6 +109,8 @@ pub trait Plugin: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Whether it looks at such requests at all.
     fn handles(&self, operation: Operation, attributes: &Attributes) -> bool;
+    /// Told once, before the first request, whose plugin it is.
+    fn serves(&self, _server: &Arc<ApiServer>) {}
     /// First round: may change the object.
     async fn admit(&self, _review: &mut Review<'_>) -> Result<(), Status> {
         Ok(())

@@ -6,7 +6,7 @@ use super::Plugin;
 use super::always::{AlwaysAdmit, AlwaysDeny};
 use super::always_pull_images::AlwaysPullImages;
 use super::anti_affinity::LimitPodHardAntiAffinityTopology;
-use super::certificates::{Approval, Signing, SubjectRestriction};
+use super::certificates::{Approval, Attest, Signing, SubjectRestriction};
 use super::default_ingress_class::DefaultIngressClass;
 use super::default_storage_class::DefaultStorageClass;
 use super::default_toleration_seconds::DefaultTolerationSeconds;
@@ -17,10 +17,14 @@ use super::extended_resource_toleration::ExtendedResourceToleration;
 use super::image_policy::{ImagePolicy, ImagePolicyWebhook};
 use super::limit_ranger::LimitRanger;
 use super::namespace_lifecycle::NamespaceLifecycle;
+use super::namespaces::{NamespaceAutoProvision, NamespaceExists};
+use super::node_declared_features::NodeDeclaredFeatureValidator;
 use super::node_restriction::NodeRestriction;
 use super::owner_references::OwnerReferencesPermissionEnforcement;
 use super::pod_node_selector::PodNodeSelector;
+use super::pod_resize::PodResizeValidator;
 use super::pod_security::PodSecurity;
+use super::pod_toleration_restriction::PodTolerationRestriction;
 use super::pod_topology_labels::PodTopologyLabels;
 use super::policies::mutating::MutatingAdmissionPolicies;
 use super::policies::validating::ValidatingAdmissionPolicies;
@@ -52,9 +56,12 @@ const USUAL: &[&str] = &[
     "RuntimeClass",
     "CertificateApproval",
     "CertificateSigning",
+    "ClusterTrustBundleAttest",
     "CertificateSubjectRestriction",
     "DefaultIngressClass",
     "PodTopologyLabels",
+    "NodeDeclaredFeatureValidator",
+    "PodResizeValidator",
     "MutatingAdmissionPolicy",
     "MutatingAdmissionWebhook",
     "ValidatingAdmissionPolicy",
@@ -72,26 +79,26 @@ const OPTIONAL: &[&str] = &[
     "ExtendedResourceToleration",
     "ImagePolicyWebhook",
     "LimitPodHardAntiAffinityTopology",
+    "NamespaceAutoProvision",
+    "NamespaceExists",
     "OwnerReferencesPermissionEnforcement",
     "PodNodeSelector",
+    "PodTolerationRestriction",
 ];
 
-/// Upstream's that are not here.
-const MISSING: &[&str] =
-    &["ClusterTrustBundleAttest", "NamespaceAutoProvision", "NamespaceExists", "NodeDeclaredFeatureValidator", "PodTolerationRestriction"];
+/// Upstream's that judge what only exists behind feature gates that are off in v1.36 (GenericWorkload, WorkloadWithJob): they may be
+/// named, and have nothing to do there either.
+const IDLE: &[&str] = &["JobValidation", "PodGroupProtection", "PodGroupWorkloadExists"];
 
 /// Whether a flag may name this plugin.
 ///
 /// Errors: a text that says what there is.
 pub fn named(name: &str) -> Result<(), String> {
-    if USUAL.contains(&name) || OPTIONAL.contains(&name) {
-        return Ok(());
+    let all = [USUAL, OPTIONAL, IDLE].concat();
+    match all.contains(&name) {
+        true => Ok(()),
+        false => Err(format!("admission plugin {name:?} is unknown: kedge has {}", all.join(", "))),
     }
-    let all = [USUAL, OPTIONAL].concat().join(", ");
-    Err(match MISSING.contains(&name) {
-        true => format!("kube-apiserver has an admission plugin {name}, kedge does not: it has {all}"),
-        false => format!("admission plugin {name:?} is unknown: kedge has {all}"),
-    })
 }
 
 /// Whether a plugin runs, by the names that flags enable and disable. What is no plugin of upstream's always does.
@@ -119,7 +126,9 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
     let image_policy = image_policy.map(|(policy, remote)| ImagePolicyWebhook::new(policy, remote, Arc::clone(&outside.webhooks)));
     let mut all: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(AlwaysAdmit),
+        Arc::new(NamespaceAutoProvision::default()),
         Arc::new(NamespaceLifecycle),
+        Arc::new(NamespaceExists),
         Arc::new(LimitPodHardAntiAffinityTopology),
         Arc::new(LimitRanger),
         Arc::new(ServiceAccount { rng: outside.rng.clone() }),
@@ -133,6 +142,7 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
         Arc::new(PodNodeSelector(arguments.admission.node_selectors.clone())),
         Arc::new(Priority),
         Arc::new(DefaultTolerationSeconds { secs: arguments.tolerations_secs }),
+        Arc::new(PodTolerationRestriction(arguments.admission.tolerations.clone())),
         Arc::new(EventRateLimit::new(&arguments.admission.event_limits)),
         Arc::new(ExtendedResourceToleration),
         Arc::new(DefaultStorageClass),
@@ -142,10 +152,13 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
         Arc::new(RuntimeClass),
         Arc::new(Approval(authorizer.clone())),
         Arc::new(Signing(authorizer.clone())),
+        Arc::new(Attest(authorizer.clone())),
         Arc::new(SubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(DenyServiceExternalIPs),
         Arc::new(PodTopologyLabels),
+        Arc::new(NodeDeclaredFeatureValidator),
+        Arc::new(PodResizeValidator),
         Arc::new(RbacEscalation(escalation)),
         Arc::new(MutatingAdmissionPolicies::new(authorizer.clone())),
         Arc::new(Mutating::new(outside.clone())),

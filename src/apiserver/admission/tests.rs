@@ -296,3 +296,109 @@ async fn an_owner_is_named_by_who_may_delete_the_object_and_blocked_by_who_may_f
     assert!(text.contains("refers to a resource you can't set finalizers on"), "{text}");
     owned().run(&plugin(&[("delete", "pods"), ("update", "replicasets/finalizers")])).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_namespaces_tolerations_join_its_pods_and_a_list_bounds_them() {
+    let config = json!({"apiVersion": "podtolerationrestriction.admission.k8s.io/v1alpha1", "kind": "Configuration",
+        "default": [{"key": "cluster", "operator": "Exists"}], "whitelist": [{"key": "cluster", "operator": "Exists"}]});
+    let plugin = pod_toleration_restriction::PodTolerationRestriction(pod_toleration_restriction::Tolerations::of(&config, "").unwrap());
+    let pod = |annotations: Value, tolerations: Value| {
+        let mut namespace = namespace("Active");
+        namespace["metadata"]["annotations"] = annotations;
+        case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": tolerations}})).with("", "namespaces", namespace)
+    };
+    let made = pod(Value::Null, Value::Null).run(&plugin).await.unwrap();
+    assert_eq!(made["spec"]["tolerations"], config["default"]);
+    let own = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "[{\"key\":\"a\",\"operator\":\"Exists\"}]",
+                     "scheduler.alpha.kubernetes.io/tolerationsWhitelist": "[{\"key\":\"a\",\"operator\":\"Exists\"}]"});
+    let made = pod(own.clone(), Value::Null).run(&plugin).await.unwrap();
+    assert_eq!(made["spec"]["tolerations"], json!([{"key": "a", "operator": "Exists"}]));
+    let text = "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist";
+    assert_eq!(pod(own, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.unwrap_err(), text);
+    let empty = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "", "scheduler.alpha.kubernetes.io/tolerationsWhitelist": ""});
+    assert!(pod(empty, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.is_ok(), "an empty list bounds nothing");
+    let broken = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "{"});
+    assert!(pod(broken, Value::Null).run(&plugin).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_asked_of_a_namespace_that_is_not_there_is_refused_also_when_deleting() {
+    let plugin = namespaces::NamespaceExists;
+    let delete = || case(Operation::Delete, "pods", "p", Value::Null);
+    assert_eq!(delete().run(&plugin).await.unwrap_err(), "namespaces \"default\" not found");
+    delete().with("", "namespaces", namespace("Terminating")).run(&plugin).await.unwrap();
+    let itself = case(Operation::Create, "namespaces", "default", json!({}));
+    itself.run(&plugin).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_vouches_for_a_signer_may_attest() {
+    struct May(bool);
+    #[async_trait]
+    impl crate::authz::Authorizer for May {
+        async fn authorize(&self, a: &Attributes) -> crate::authz::Decision {
+            assert_eq!((a.verb.as_str(), a.resource.as_str()), ("attest", "signers"));
+            let reason = String::new();
+            if self.0 { crate::authz::Decision::Allow { reason } } else { crate::authz::Decision::NoOpinion { reason } }
+        }
+    }
+    let bundle = |signer: &str| {
+        let mut case = case(Operation::Create, "clustertrustbundles", "b", json!({"spec": {"signerName": signer}}));
+        case.attributes.group = "certificates.k8s.io".into();
+        case
+    };
+    let plugin = |may: bool| certificates::Attest(std::sync::Arc::new(May(may)));
+    let text = bundle("a.b/c").run(&plugin(false)).await.unwrap_err();
+    assert_eq!(text, "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \"a.b/c\"");
+    bundle("a.b/c").run(&plugin(true)).await.unwrap();
+    bundle("").run(&plugin(false)).await.unwrap();
+    let mut touched = bundle("a.b/c").over(json!({"spec": {"signerName": "a.b/c"}}));
+    touched.operation = Operation::Update;
+    touched.object["metadata"] = json!({"finalizers": ["x"]});
+    touched.old.as_mut().unwrap()["metadata"] = json!({});
+    touched.run(&plugin(false)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_is_not_resized_beyond_what_its_node_can() {
+    let pod = |cpu: &str, whole: Value| json!({"spec": {"nodeName": "n", "resources": whole, "containers": [{"resources": {"requests": {"cpu": cpu}}}]}});
+    let node = |features: Value| {
+        let status = json!({"allocatable": {"cpu": "2", "memory": "1Gi"}, "declaredFeatures": features});
+        json!({"metadata": {"name": "n", "namespace": ""}, "status": status})
+    };
+    let resize = |new: Value, features: Value| {
+        let mut case = case(Operation::Update, "pods", "p", new).over(pod("1", Value::Null)).with("", "nodes", node(features));
+        case.attributes.subresource = "resize".into();
+        case
+    };
+    let capacity = pod_resize::PodResizeValidator;
+    resize(pod("2", Value::Null), json!([])).run(&capacity).await.unwrap();
+    let text = resize(pod("3", Value::Null), json!([])).run(&capacity).await.unwrap_err();
+    let wanted = "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, requested: 3000, allocatable: 2000";
+    assert_eq!(text, wanted);
+    let features = node_declared_features::NodeDeclaredFeatureValidator;
+    let whole = json!({"limits": {"cpu": "2"}});
+    resize(pod("2", Value::Null), json!([])).run(&features).await.unwrap();
+    let text = resize(pod("1", whole.clone()), json!(["Other"])).run(&features).await.unwrap_err();
+    let wanted = "pods \"p\" is forbidden: pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node \"n\"";
+    assert_eq!(text, wanted);
+    resize(pod("1", whole), json!(["InPlacePodLevelResourcesVerticalScaling"])).run(&features).await.unwrap();
+}
+
+#[tokio::test]
+async fn hard_anti_affinity_reaches_no_further_than_a_node() {
+    let plugin = anti_affinity::LimitPodHardAntiAffinityTopology;
+    let pod = |topology: &str| {
+        let terms = json!([{"topologyKey": topology}]);
+        let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+        case(Operation::Create, "pods", "p", json!({"spec": {"affinity": affinity}}))
+    };
+    pod("kubernetes.io/hostname").run(&plugin).await.unwrap();
+    let text = pod("zone").run(&plugin).await.unwrap_err();
+    assert!(
+        text.contains(
+            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key kubernetes.io/hostname is allowed"
+        ),
+        "{text}"
+    );
+}

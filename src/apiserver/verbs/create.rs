@@ -160,7 +160,8 @@ async fn attempt(
         None
     };
     let mut errors = schema::validate::create(&call.stored, review.object);
-    errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object)));
+    errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object, None)));
+    schema::validate::asked(&call.resource, review.object, None, &mut errors);
     kinds::verdict(&call.resource, name, errors)?;
     write::admission(server, &mut review, false).await?;
     if said_version {

@@ -18,6 +18,10 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let sent = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
     let mut sent = call.to_stored(sent).await?;
     let name = call.x.attributes.name.clone();
+    if meta::name(&sent).is_empty() {
+        let message = format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+        return Err(Status::bad_request(message));
+    }
     check_address(call, &mut sent, &name)?;
     let manager = write::manager(call)?;
     let create = part == Part::Main

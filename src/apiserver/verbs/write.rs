@@ -1,5 +1,6 @@
 //! Changing one object in the store: read, change, judge, compare and put; again if somebody was faster.
 
+use base::time::Stopwatch;
 use bytes::Bytes;
 use schema::meta;
 use schema::table::Resource;
@@ -7,11 +8,12 @@ use serde_json::Value;
 use store::{Compare, CompareOp, Op, Revision, Txn};
 
 use super::{Call, get};
+use crate::admission::timing::Round;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::custom::conversion;
 use crate::serve::ApiServer;
-use crate::status::Status;
+use crate::status::{Cause, Status};
 use crate::turn::Turn;
 use crate::{hooks, keys, kinds, services};
 
@@ -79,15 +81,25 @@ impl Maker<'_> {
 
 /// Runs admission: `admit` of every plugin, or `validate` of every plugin.
 pub async fn admission(server: &ApiServer, review: &mut Review<'_>, mutate: bool) -> Result<(), Status> {
-    if !mutate {
-        for plugin in handling(server, review) {
-            plugin.validate(review).await?;
-        }
-        return Ok(());
-    }
+    let (round, whole) = (if mutate { Round::Admit } else { Round::Validate }, Stopwatch::start());
+    let outcome = run_plugins(server, review, round).await;
+    server.admission_times.step(round, review.operation, outcome.is_err(), whole.elapsed());
+    outcome
+}
+
+async fn run_plugins(server: &ApiServer, review: &mut Review<'_>, round: Round) -> Result<(), Status> {
     loop {
         for plugin in handling(server, review) {
-            plugin.admit(review).await?;
+            let own = Stopwatch::start();
+            let outcome = match round {
+                Round::Admit => plugin.admit(review).await,
+                Round::Validate => plugin.validate(review).await,
+            };
+            server.admission_times.plugin(plugin.name(), round, review.operation, outcome.is_err(), own.elapsed());
+            outcome?;
+        }
+        if round == Round::Validate {
+            return Ok(());
         }
         if !review.again.wanted() {
             return Ok(());
@@ -165,6 +177,9 @@ pub async fn update(
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
         let turn = if gives { Some(call.x.server.turn().await?) } else { None };
+        if call.x.attributes.verb == "update" && meta::resource_version(&new).is_empty() && needs_version(&call.resource) {
+            return Err(unversioned(&call.resource, name));
+        }
         unmoved(&call.resource, name, &new, &old)?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
@@ -186,6 +201,26 @@ pub async fn update(
 }
 
 /// Checks version and uid that the client may have sent.
+/// Kinds that nobody may overwrite without having read them, as upstream has it: `AllowUnconditionalUpdate` of its strategies.
+fn needs_version(resource: &Resource) -> bool {
+    let group: &str = resource.group.as_ref();
+    resource.custom
+        || matches!(group, "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "coordination.k8s.io" | "node.k8s.io")
+        || (group == "policy" && resource.kind == "PodDisruptionBudget")
+        || (group == "storage.k8s.io"
+            && ["CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment"].contains(&resource.kind.as_ref()))
+}
+
+/// Upstream names the resource here, not the kind.
+fn unversioned(resource: &Resource, name: &str) -> Status {
+    let cause = Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: "Invalid value: 0: must be specified for an update".to_owned(),
+        field: "metadata.resourceVersion".to_owned(),
+    };
+    Status::invalid(&resource.group, &resource.plural, name, vec![cause])
+}
+
 fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<(), Status> {
     let (sent, have) = (meta::uid(new), meta::uid(old));
     if !sent.is_empty() && sent != have {
@@ -226,16 +261,21 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
     if part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses {
         services::on_update(call.x.server, review.object, old)?;
     }
-    let errors = match part {
+    let mut errors = match part {
         // What a running pod may not change otherwise, these may.
         Part::Special if attributes.subresource == "ephemeralcontainers" => {
-            schema::validate::update_ephemeral_containers(review.object, old)
+            schema::validate::update_ephemeral_containers(&call.stored, review.object, old)
         }
         Part::Special if attributes.subresource == "approval" => schema::validate::update_approval(&call.stored, review.object, old),
-        Part::Special if attributes.subresource == "resize" => schema::validate::update_resize(review.object, old),
+        Part::Special if attributes.subresource == "resize" => schema::validate::update_resize(&call.stored, review.object, old),
         Part::Status => schema::validate::update_status(&call.stored, review.object, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
     };
+    if part == Part::Main {
+        let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
+        errors.extend(judge.into_iter().flat_map(|judge| judge(review.object, Some(old))));
+        schema::validate::asked(&call.resource, review.object, Some(old), &mut errors);
+    }
     kinds::verdict(&call.resource, &name, errors)?;
     admission(call.x.server, &mut review, false).await?;
     call.x.warnings.extend(warnings);
@@ -370,7 +410,7 @@ pub async fn remove(server: &ApiServer, stored: &Resource, namespace: &str, name
 async fn run(server: &ApiServer, txn: Txn) -> Result<Option<u64>, Status> {
     let operation =
         if txn.compare.iter().any(|c| matches!(c, Compare::ModRevision { revision: Revision(0), .. })) { "create" } else { "update" };
-    let watch = base::time::Stopwatch::start();
+    let watch = Stopwatch::start();
     let reply = server.cache.storage().txn(txn).await;
     crate::metrics::stored(operation, watch.elapsed());
     let reply = reply?;

@@ -64,9 +64,15 @@ pub(super) fn stateful_set(object: &mut Object) {
     put(spec, "revisionHistoryLimit", 10);
     put_zero(spec, "podManagementPolicy", "OrderedReady");
     let strategy = make(spec, "updateStrategy");
-    put_zero(strategy, "type", "RollingUpdate");
-    if text(strategy, "type") == "RollingUpdate" {
-        put(make(strategy, "rollingUpdate"), "partition", 0);
+    // Who names the strategy also says how it rolls, or leaves it at that.
+    if text(strategy, "type").is_empty() {
+        put_zero(strategy, "type", "RollingUpdate");
+        make(strategy, "rollingUpdate");
+    }
+    if text(strategy, "type") == "RollingUpdate"
+        && let Some(rolling) = at(strategy, "rollingUpdate")
+    {
+        put(rolling, "partition", 0);
     }
     let retention = make(spec, "persistentVolumeClaimRetentionPolicy");
     put_zero(retention, "whenDeleted", "Retain");
@@ -92,11 +98,7 @@ pub(super) fn job(object: &mut Object) {
     put(spec, "suspend", false);
     let replace = if has(spec, "podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
     put(spec, "podReplacementPolicy", replace);
-    if let Some(policy) = at(spec, "podFailurePolicy") {
-        for rule in each(policy, "rules") {
-            each(rule, "onPodConditions").for_each(|c| put_zero(c, "status", "True"));
-        }
-    }
+    failure_policy(spec);
     pod::template(spec);
     let metadata = make(object, "metadata");
     if let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty()) && is_empty(metadata, "labels")) {
@@ -110,7 +112,18 @@ pub(super) fn cron_job(object: &mut Object) {
     put(spec, "suspend", false);
     put(spec, "successfulJobsHistoryLimit", 3);
     put(spec, "failedJobsHistoryLimit", 1);
-    pod::template(make(make(spec, "jobTemplate"), "spec"));
+    let job = make(make(spec, "jobTemplate"), "spec");
+    failure_policy(job);
+    pod::template(job);
+}
+
+/// A condition of a pod is meant to be true.
+fn failure_policy(job: &mut Object) {
+    if let Some(policy) = at(job, "podFailurePolicy") {
+        for rule in each(policy, "rules") {
+            each(rule, "onPodConditions").for_each(|c| put_zero(c, "status", "True"));
+        }
+    }
 }
 
 pub(super) fn autoscaler(object: &mut Object) {

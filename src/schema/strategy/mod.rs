@@ -9,7 +9,7 @@ use crate::table::{Empty, Resource};
 mod conditions;
 mod kinds;
 mod pod;
-pub(crate) mod qos;
+pub mod qos;
 #[cfg(test)]
 mod tests;
 

@@ -34,6 +34,11 @@ pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than or equal to `minReplicas`"));
     }
     reference(spec, "scaleTargetRef", "spec", errors);
+    let from_outside = |one: &Value| matches!(read::text(one, "type"), "Object" | "External");
+    if min == Some(0) && !read::list(spec, "metrics").iter().any(from_outside) {
+        let why = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.push(FieldError::forbidden("spec.metrics", why));
+    }
     for (idx, one) in read::list(spec, "metrics").iter().enumerate() {
         metric(one, &format!("spec.metrics[{idx}]"), errors);
     }
@@ -41,6 +46,14 @@ pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
         if let Some(rules) = read::at(spec, &format!("behavior.{direction}")) {
             pace(rules, &format!("spec.behavior.{direction}"), errors);
         }
+    }
+}
+
+/// What is scaled is named with its group; autoscalers from before that was asked stay.
+pub(super) fn new_autoscaler(object: &Value, errors: &mut Errors) {
+    let version = read::text(object, "spec.scaleTargetRef.apiVersion");
+    if !version.contains('/') {
+        errors.push(FieldError::invalid("spec.scaleTargetRef.apiVersion", version, "apiVersion must specify API group"));
     }
 }
 
@@ -96,6 +109,9 @@ fn source(kind: &str, given: &Value, path: &str, errors: &mut Errors) {
         "resource" | "containerResource" => {
             if read::text(given, "name").is_empty() {
                 errors.push(FieldError::required(format!("{path}.name"), "must specify a resource name"));
+            } else if kind == "containerResource" {
+                let name = read::text(given, "name");
+                invalid_each(&format!("{path}.name"), name, names::qualified_name_errors(name), errors);
             }
             let container = read::text(given, "container");
             if kind == "containerResource" && container.is_empty() {
@@ -165,7 +181,7 @@ fn pace(rules: &Value, path: &str, errors: &mut Errors) {
     if let Some(q) = rules.get("tolerance").and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() < 0) {
         errors.push(FieldError::invalid(format!("{path}.tolerance"), q.to_string(), NOT_NEGATIVE));
     }
-    if let Some(select) = read::some_text(rules, "selectPolicy").filter(|s| !["Disabled", "Max", "Min"].contains(s)) {
+    if let Some(select) = read::at(rules, "selectPolicy").and_then(Value::as_str).filter(|s| !["Disabled", "Max", "Min"].contains(s)) {
         errors.push(FieldError::not_supported(format!("{path}.selectPolicy"), select, &["Disabled", "Max", "Min"]));
     }
     let policies = read::list(rules, "policies");

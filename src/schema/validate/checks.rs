@@ -1,5 +1,8 @@
 //! Small checks that many kinds share. Each takes the path of the parent and the name of the field.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::labels::Selector;
@@ -98,7 +101,7 @@ pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Errors) 
 pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
     let Some(selector) = read::at(spec, "selector") else {
         errors.push(FieldError::required("spec.selector", ""));
-        return;
+        return mismatch(spec, errors);
     };
     label_selector(selector, "spec.selector", errors);
     if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty) && read::list(selector, "matchExpressions").is_empty() {
@@ -106,16 +109,34 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec.selector", selector.clone(), message));
         return;
     }
+    if Selector::from_label_selector(Some(selector)).is_err() || !well_formed(selector) {
+        match kind {
+            "daemonset" => {}
+            "statefulset" => errors.push(FieldError::invalid("spec.selector", selector.clone(), "")),
+            _ => errors.push(FieldError::invalid("spec.selector", selector.clone(), "invalid label selector")),
+        }
+        return;
+    }
     selector_matches_template(spec, selector, errors);
+}
+
+/// Whether keys and values of a selector are such that labels could have them.
+fn well_formed(selector: &Value) -> bool {
+    let mut errors = Vec::new();
+    label_selector(selector, "", &mut errors);
+    errors.is_empty()
+}
+
+fn mismatch(spec: &Value, errors: &mut Errors) {
+    let labels = read::map(spec, "template.metadata.labels").map_or(Value::Null, |labels| Value::Object(labels.clone()));
+    errors.push(FieldError::invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`"));
 }
 
 /// `selector` must match the labels of `template`.
 pub(super) fn selector_matches_template(spec: &Value, selector: &Value, errors: &mut Errors) {
     let labels = read::map(spec, "template.metadata.labels");
     if Selector::from_label_selector(Some(selector)).is_ok_and(|s| !s.matches(labels)) {
-        let labels = labels.cloned().unwrap_or_default();
-        let message = "`selector` does not match template `labels`";
-        errors.push(FieldError::invalid("spec.template.metadata.labels", labels, message));
+        mismatch(spec, errors);
     }
 }
 
@@ -132,18 +153,40 @@ pub(super) fn resource_list(value: &Value, path: &str, field: &str, errors: &mut
     }
 }
 
-/// An IP address.
+/// `010.1.2.03/08` as `10.1.2.3/8`, if there are such zeros at all: some read them as octal, so nobody may write them.
+fn without_leading_zeros(text: &str) -> Option<String> {
+    let plain = |part: &str| {
+        let plain = part.trim_start_matches('0');
+        if plain.is_empty() && !part.is_empty() { "0".to_owned() } else { plain.to_owned() }
+    };
+    let numbers = |text: &str| text.split('.').map(plain).collect::<Vec<_>>().join(".");
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let address = if address.contains(':') { address.to_owned() } else { numbers(address) };
+    let out = length.map_or_else(|| address.clone(), |length| format!("{address}/{}", plain(length)));
+    (out != text).then_some(out)
+}
+
+/// An IP address, as strictly as upstream reads it.
 pub(super) fn ip(text: &str, path: &str, errors: &mut Errors) {
-    if text.parse::<std::net::IpAddr>().is_err() {
-        let message = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-        errors.push(FieldError::invalid(path, text, message));
-    }
+    let why = match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
+        Ok(_) => return,
+        Err(_) if without_leading_zeros(text).is_some_and(|plain| plain.parse::<IpAddr>().is_ok()) => "must not have leading 0s",
+        Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+    };
+    errors.push(FieldError::invalid(path, text, why));
 }
 
 /// A CIDR block.
 pub(super) fn cidr(text: &str, path: &str, errors: &mut Errors) {
-    if text.parse::<ipnet::IpNet>().is_err() {
-        let message = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        errors.push(FieldError::invalid(path, text, message));
-    }
+    let why = match text.parse::<IpNet>() {
+        Ok(IpNet::V6(net)) if net.addr().to_ipv4_mapped().is_some() => "must not have an IPv4-mapped IPv6 address",
+        Ok(net) if net.addr() != net.network() => "must not have bits set beyond the prefix length",
+        Ok(_) => return,
+        Err(_) if without_leading_zeros(text).is_some_and(|plain| plain.parse::<IpNet>().is_ok()) => {
+            "must not have leading 0s in IP or prefix length"
+        }
+        Err(_) => "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+    };
+    errors.push(FieldError::invalid(path, text, why));
 }

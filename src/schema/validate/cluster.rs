@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::meta;
 use crate::quantity::Quantity;
 use crate::read;
-use crate::validate::checks::{Errors, cidr, immutable, invalid_each, positive, resource_list};
+use crate::validate::checks::{Errors, cidr, immutable, invalid_each, resource_list};
 use crate::validate::error::FieldError;
 use crate::validate::names;
 
@@ -52,35 +52,6 @@ pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let provider = |object| read::text(object, "spec.providerID");
     if !provider(old).is_empty() && provider(new) != provider(old) {
         errors.push(FieldError::forbidden("spec.providerID", "node updates may not change providerID except from \"\" to valid"));
-    }
-}
-
-pub(super) fn event(object: &Value, errors: &mut Errors) {
-    let (ns, own) = (read::text(object, "involvedObject.namespace"), meta::namespace(object));
-    let newer = read::at(object, "eventTime").is_some();
-    let fits = match ns {
-        "" => own == "default" || (newer && own == "kube-system"),
-        ns => newer || ns == own,
-    };
-    if !fits {
-        errors.push(FieldError::invalid("involvedObject.namespace", ns, "does not match event.namespace"));
-    }
-    if !newer {
-        return;
-    }
-    let controller = read::text(object, "reportingComponent");
-    if controller.is_empty() {
-        errors.push(FieldError::required("reportingComponent", ""));
-    }
-    invalid_each("reportingComponent", controller, names::qualified_name_errors(controller), errors);
-    for (field, max, needed) in [("reportingInstance", 128, true), ("action", 128, true), ("reason", 128, true), ("message", 1024, false)] {
-        let text = read::text(object, field);
-        if text.is_empty() && needed {
-            errors.push(FieldError::required(field, ""));
-        }
-        if text.len() > max {
-            errors.push(FieldError::invalid(field, "", format!("can have at most {max} characters")));
-        }
     }
 }
 
@@ -158,23 +129,6 @@ pub(super) fn ip_address(object: &Value, errors: &mut Errors) {
 
 pub(super) fn ip_address_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.parentRef", errors);
-}
-
-pub(super) fn lease(object: &Value, errors: &mut Errors) {
-    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    positive(spec, "spec", "leaseDurationSeconds", errors);
-    if let Some(n) = read::integer(spec, "leaseTransitions").filter(|n| *n < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", n, "must be greater than or equal to 0"));
-    }
-    let strategy = read::text(spec, "strategy");
-    if strategy.contains('/') {
-        invalid_each("spec.strategy.strategy", strategy, names::qualified_name_errors(strategy), errors);
-    } else if read::at(spec, "strategy").is_some() && strategy != "OldestEmulationVersion" {
-        errors.push(FieldError::not_supported("spec.strategy.strategy", strategy, &["OldestEmulationVersion"]));
-    }
-    if read::some_text(spec, "preferredHolder").is_some() && strategy.is_empty() {
-        errors.push(FieldError::forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined"));
-    }
 }
 
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;

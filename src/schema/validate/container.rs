@@ -136,6 +136,10 @@ fn ports(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
         } else {
             invalid_each(&format!("{path}.containerPort"), number, names::port_number_errors(number), errors);
         }
+        let protocol = read::text(port, "protocol");
+        if !["", "SCTP", "TCP", "UDP"].contains(&protocol) {
+            errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
+        }
         if host != 0 {
             invalid_each(&format!("{path}.hostPort"), host, names::port_number_errors(host), errors);
             if pod.host_network && host != number {
@@ -256,7 +260,8 @@ fn devices(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
 
 /// `restartPolicy` and `restartPolicyRules` of a container.
 fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
-    let (policy, rules) = (read::some_text(container, "restartPolicy"), read::list(container, "restartPolicyRules"));
+    let policy = read::at(container, "restartPolicy").and_then(Value::as_str);
+    let rules = read::list(container, "restartPolicyRules");
     if role == Role::Ephemeral {
         return;
     }

@@ -139,7 +139,7 @@ impl FieldError {
             body.push_str(": ");
             match bad {
                 Value::String(s) => body.push_str(&format!("{s:?}")),
-                other => body.push_str(&other.to_string()),
+                other => in_go_order(other, &mut body),
             }
         }
         if !self.detail.is_empty() {
@@ -147,6 +147,58 @@ impl FieldError {
             body.push_str(&self.detail);
         }
         body
+    }
+}
+
+/// Fields that upstream's types declare in another order than the alphabet's.
+const DECLARED: [&str; 20] = [
+    "Rules",
+    "Partition",
+    "SucceededIndexes",
+    "matchLabels",
+    "matchExpressions",
+    "Type",
+    "RollingUpdate",
+    "MaxUnavailable",
+    "MaxSurge",
+    "MatchExpressions",
+    "ScopeName",
+    "Name",
+    "Protocol",
+    "AppProtocol",
+    "Port",
+    "TargetPort",
+    "NodePort",
+    "Key",
+    "Operator",
+    "Values",
+];
+
+/// JSON with the fields of an object in the order in which upstream's types have them.
+fn in_go_order(value: &Value, out: &mut String) {
+    let rank = |key: &str| DECLARED.iter().position(|name| *name == key).unwrap_or(DECLARED.len());
+    match value {
+        Value::Object(map) => {
+            let mut fields: Vec<_> = map.iter().collect();
+            fields.sort_by_key(|(key, _)| rank(key));
+            out.push('{');
+            for (idx, (key, child)) in fields.into_iter().enumerate() {
+                out.push_str(if idx > 0 { "," } else { "" });
+                out.push_str(&Value::from(key.as_str()).to_string());
+                out.push(':');
+                in_go_order(child, out);
+            }
+            out.push('}');
+        }
+        Value::Array(list) => {
+            out.push('[');
+            for (idx, child) in list.iter().enumerate() {
+                out.push_str(if idx > 0 { "," } else { "" });
+                in_go_order(child, out);
+            }
+            out.push(']');
+        }
+        other => out.push_str(&other.to_string()),
     }
 }
 
@@ -181,6 +233,9 @@ mod tests {
         assert_eq!(FieldError::required("a", "").to_string(), "a: Required value");
         assert_eq!(FieldError::invalid("a", 5, "no").to_string(), "a: Invalid value: 5: no");
         assert_eq!(FieldError::too_many("a", 3, 1).to_string(), "a: Too many: 3: must have at most 1 item");
+        let selector = serde_json::json!({"matchExpressions": [{"values": ["b"], "key": "a"}], "matchLabels": {"z": "1", "a": "2"}});
+        let shown = r#"s: Invalid value: {"matchLabels":{"a":"2","z":"1"},"matchExpressions":[{"key":"a","values":["b"]}]}: no"#;
+        assert_eq!(FieldError::invalid("s", selector, "no").to_string(), shown);
         let two = [FieldError::required("a", ""), FieldError::required("b", ""), FieldError::required("a", "")];
         assert_eq!(aggregate(&two), "[a: Required value, b: Required value]");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::validate::checks::{Errors, immutable, invalid_each};
+use crate::validate::checks::{Errors, immutable, invalid_each, ip};
 use crate::validate::error::FieldError;
 use crate::validate::names;
 use crate::{meta, read};
@@ -16,7 +16,7 @@ pub(super) fn ingress(object: &Value, errors: &mut Errors) {
     let rules = read::list(spec, "rules");
     if rules.is_empty() && read::at(spec, "defaultBackend").is_none() {
         let message = "either `defaultBackend` or `rules` must be specified";
-        errors.push(FieldError::invalid("spec", rules.to_vec(), message));
+        errors.push(FieldError::invalid("spec", read::at(spec, "rules").cloned().unwrap_or(Value::Null), message));
     }
     if let Some(backend) = read::at(spec, "defaultBackend") {
         self::backend(backend, "spec.defaultBackend", errors);
@@ -24,7 +24,7 @@ pub(super) fn ingress(object: &Value, errors: &mut Errors) {
     for (idx, rule) in rules.iter().enumerate() {
         let path = format!("spec.rules[{idx}]");
         let name = read::text(rule, "host");
-        if name.parse::<std::net::IpAddr>().is_ok() {
+        if reads_as_address(name) {
             errors.push(FieldError::invalid(format!("{path}.host"), name, "must be a DNS name, not an IP address"));
         }
         if !name.is_empty() {
@@ -66,11 +66,18 @@ fn host(name: &str, path: &str, errors: &mut Errors) {
     invalid_each(path, name, check(name), errors);
 }
 
+/// `010.1.2.3` counts: somebody may read it so.
+fn reads_as_address(name: &str) -> bool {
+    let mut errors = Vec::new();
+    ip(name, "", &mut errors);
+    errors.first().is_none_or(|error| !error.detail.starts_with("must be a valid IP"))
+}
+
 fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
     let (kind, text) = (read::text(entry, "pathType"), read::text(entry, "path"));
     let mut wrong = |why: String| errors.push(FieldError::invalid(format!("{path}.path"), text, why));
     match kind {
-        "" => {
+        "" if read::at(entry, "pathType").is_none() => {
             errors.push(FieldError::required(format!("{path}.pathType"), "pathType must be specified"));
             return;
         }
@@ -104,7 +111,7 @@ fn backend(backend: &Value, path: &str, errors: &mut Errors) {
             let name = read::text(service, "name");
             match name {
                 "" => errors.push(FieldError::required(format!("{path}.service.name"), "")),
-                _ => invalid_each(&format!("{path}.service.name"), name, names::dns_1035_label_errors(name), errors),
+                _ => invalid_each(&format!("{path}.service.name"), name, names::dns_label_errors(name), errors),
             }
             match (read::some_text(service, "port.name"), read::number(service, "port.number")) {
                 (Some(_), n) if n != 0 => {

@@ -35,13 +35,33 @@ pub(super) fn create(r: &Resource, object: &Value, name_check: NameCheck) -> Vec
         (false, true) => {}
     }
     finalizers(object, &mut errors);
+    own_finalizers(r, object, &mut errors);
     common(object, &mut errors);
     errors
 }
 
+/// A finalizer without a domain is one of Kubernetes's own. Which kinds are not asked is as upstream has it.
+fn own_finalizers(r: &Resource, object: &Value, errors: &mut Vec<FieldError>) {
+    let lenient = r.custom
+        || matches!(r.group.as_ref(), "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io")
+        || matches!(r.kind.as_ref(), "PodDisruptionBudget" | "Lease" | "LeaseCandidate" | "RuntimeClass" | "Event");
+    for (idx, finalizer) in meta::finalizers(object).into_iter().enumerate().filter(|_| !lenient) {
+        if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
+            let message = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(format!("metadata.finalizers[{idx}]"), finalizer, message));
+        }
+    }
+}
+
 /// On update: what may not change.
-pub(super) fn update(new: &Value, old: &Value) -> Vec<FieldError> {
+pub(super) fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
+    let generate_name = meta::generate_name(new);
+    for message in names::path_segment_prefix_errors(generate_name) {
+        errors.push(FieldError::invalid("metadata.generateName", generate_name, message));
+    }
+    finalizers(new, &mut errors);
+    own_finalizers(r, new, &mut errors);
     if meta::deletion_timestamp(old).is_some() {
         let had = meta::finalizers(old);
         let mut added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !had.contains(f)).collect();
@@ -123,16 +143,16 @@ fn finalizers(object: &Value, errors: &mut Vec<FieldError>) {
 
 fn owners(object: &Value, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
-    for (idx, owner) in read::list(object, "metadata.ownerReferences").iter().enumerate() {
-        let path = format!("metadata.ownerReferences[{idx}]");
+    for owner in read::list(object, "metadata.ownerReferences") {
+        // Upstream tells no position.
+        let path = "metadata.ownerReferences";
         let api_version = read::text(owner, "apiVersion");
-        if !api_version.is_empty() && (api_version.matches('/').count() > 1 || api_version.ends_with('/')) {
-            let message = "must be <group>/<version> or <version>";
-            errors.push(FieldError::invalid(format!("{path}.apiVersion"), api_version, message));
+        if api_version.is_empty() || api_version.matches('/').count() > 1 || api_version.ends_with('/') {
+            errors.push(FieldError::invalid(format!("{path}.apiVersion"), api_version, "version must not be empty"));
         }
-        for field in ["apiVersion", "kind", "name", "uid"] {
+        for field in ["kind", "name", "uid"] {
             if read::text(owner, field).is_empty() {
-                errors.push(FieldError::required(format!("{path}.{field}"), "must not be empty"));
+                errors.push(FieldError::invalid(format!("{path}.{field}"), "", "must not be empty"));
             }
         }
         let kind = read::text(owner, "kind");

@@ -10,12 +10,14 @@ mod checks;
 mod cluster;
 mod config;
 mod container;
+mod coordination;
 mod definition;
 mod device_slice;
 mod devices;
 mod drivers;
 mod endpoints;
 mod env;
+mod events;
 mod flow;
 mod ingress;
 mod job;
@@ -23,6 +25,7 @@ mod matching;
 mod metadata;
 mod network;
 mod pod;
+mod pod_resources;
 mod pod_update;
 mod policy;
 mod quota;
@@ -66,7 +69,7 @@ pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
 /// Everything wrong with replacing `old` by `new`.
 pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let rules = rules_of(r);
-    let mut errors = metadata::update(new, old);
+    let mut errors = metadata::update(r, new, old);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
         return errors;
@@ -77,9 +80,26 @@ pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// What is wrong with the addresses of a Service, before any are given out: who gives them out relies on it.
+pub fn service_addresses(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    service_addresses::check(new, &mut errors);
+    if let Some(old) = old {
+        service_addresses::addresses_update(new, old, &mut errors);
+    }
+    errors
+}
+
+/// What the API that was asked wants beyond what the one in which the object is stored does; `errors` are those of the latter.
+pub fn asked(requested: &Resource, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if requested.kind == "Event" && requested.group == "events.k8s.io" {
+        events::strict(new, old, errors);
+    }
+}
+
 /// The same for a write to a subresource that changes metadata and `status` only.
 pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(new, old);
+    let mut errors = metadata::update(r, new, old);
     status::counts(r, new, old, &mut errors);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
@@ -105,9 +125,14 @@ pub fn labels_or_annotations(field: &str, map: &serde_json::Map<String, Value>) 
     errors
 }
 
+/// Checks a list of tolerations that stands at `path`.
+pub fn tolerations(list: &[Value], path: &str, errors: &mut Vec<FieldError>) {
+    pod::tolerations(list, path, errors);
+}
+
 /// A write of conditions to `approval` of a certificate signing request.
 pub fn update_approval(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(new, old);
+    let mut errors = metadata::update(r, new, old);
     enums(r.type_def(), new, "", &mut errors);
     (rules_of(r).create)(new, &mut errors);
     certificates::request_update(new, old, "approval", &mut errors);
@@ -125,16 +150,16 @@ fn custom(definition: &crate::custom::Definition, new: &Value, old: Option<&Valu
 }
 
 /// For the `ephemeralcontainers` subresource of pods: containers may be added, never changed or removed.
-pub fn update_ephemeral_containers(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(new, old);
+pub fn update_ephemeral_containers(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(r, new, old);
     pod::create(new, &mut errors);
     pod_update::ephemeral(new, old, &mut errors);
     errors
 }
 
 /// For the `resize` subresource of pods.
-pub fn update_resize(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(new, old);
+pub fn update_resize(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::update(r, new, old);
     pod::create(new, &mut errors);
     pod_update::resize(new, old, &mut errors);
     errors

@@ -25,15 +25,6 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid("spec.clusterIPs[0]", "None", message));
         }
         "ExternalName" => {
-            let message = "may not be set for ExternalName services";
-            if !cluster_ip.is_empty() {
-                errors.push(FieldError::forbidden("spec.clusterIPs", message));
-            }
-            for field in ["ipFamilies", "ipFamilyPolicy"] {
-                if read::at(spec, field).is_some_and(|v| v.as_array().is_none_or(|l| !l.is_empty())) {
-                    errors.push(FieldError::forbidden(format!("spec.{field}"), message));
-                }
-            }
             let name = read::text(spec, "externalName");
             match name {
                 "" => errors.push(FieldError::required("spec.externalName", "")),
@@ -43,7 +34,10 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
                 }
             }
         }
-        _ => {}
+        "ClusterIP" | "LoadBalancer" | "NodePort" => {}
+        other => {
+            errors.push(FieldError::not_supported("spec.type", other, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]));
+        }
     }
     service_addresses::check(object, errors);
     service_ports(ports, kind, errors);
@@ -87,11 +81,11 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
     if read::at(spec, "allocateLoadBalancerNodePorts").is_some() && kind != "LoadBalancer" {
         errors.push(FieldError::forbidden("spec.allocateLoadBalancerNodePorts", only));
     }
-    if let Some(class) = read::some_text(spec, "loadBalancerClass") {
-        if kind != "LoadBalancer" {
-            errors.push(FieldError::forbidden("spec.loadBalancerClass", "may only be used when `type` is 'LoadBalancer'"));
+    if let Some(class) = read::at(spec, "loadBalancerClass").and_then(Value::as_str) {
+        match kind {
+            "LoadBalancer" => invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors),
+            _ => errors.push(FieldError::forbidden("spec.loadBalancerClass", only)),
         }
-        invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors);
     }
 }
 
@@ -111,11 +105,11 @@ fn traffic(spec: &Value, kind: &str, errors: &mut Errors) {
         let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
         errors.push(FieldError::invalid("spec.healthCheckNodePort", port, why));
     }
-    let internal = read::text(spec, "internalTrafficPolicy");
-    if !matches!(internal, "Cluster" | "Local" | "") {
+    let internal = read::at(spec, "internalTrafficPolicy").and_then(Value::as_str);
+    if let Some(internal) = internal.filter(|policy| !matches!(*policy, "Cluster" | "Local")) {
         errors.push(FieldError::not_supported("spec.internalTrafficPolicy", internal, &["Cluster", "Local"]));
     }
-    if let Some(near) = read::some_text(spec, "trafficDistribution") {
+    if let Some(near) = read::at(spec, "trafficDistribution").and_then(Value::as_str) {
         let supported = ["PreferClose", "PreferSameZone", "PreferSameNode"];
         if !supported.contains(&near) {
             errors.push(FieldError::not_supported("spec.trafficDistribution", near, &supported));
@@ -158,11 +152,13 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
         if !matches!(protocol, "" | "SCTP" | "TCP" | "UDP") {
             errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
         }
-        if let Some(application) = read::some_text(entry, "appProtocol") {
+        if let Some(application) = read::at(entry, "appProtocol").and_then(Value::as_str) {
             invalid_each(&format!("{path}.appProtocol"), application, names::qualified_name_errors(application), errors);
         }
         if !numbers.insert((number, protocol)) {
-            errors.push(FieldError::duplicate(path.as_str(), json!({"port": number, "protocol": protocol})));
+            // Upstream shows a port of its own type with nothing else in it.
+            let shown = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0});
+            errors.push(FieldError::duplicate(path.as_str(), shown));
         }
         let node_port = read::number(entry, "nodePort");
         if node_port != 0 {
@@ -204,7 +200,8 @@ pub(super) fn network_policy(object: &Value, errors: &mut Errors) {
 }
 
 fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
-    if let Some(protocol) = read::some_text(entry, "protocol").filter(|p| !["TCP", "UDP", "SCTP"].contains(p)) {
+    let protocol = read::at(entry, "protocol").and_then(Value::as_str);
+    if let Some(protocol) = protocol.filter(|p| !["TCP", "UDP", "SCTP"].contains(p)) {
         errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["TCP", "UDP", "SCTP"]));
     }
     let given = read::at(entry, "port");
@@ -237,16 +234,13 @@ fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
             label_selector(selector, &format!("{path}.{field}"), errors);
         }
     }
+    if let Some(block) = block {
+        ip_block(block, &format!("{path}.ipBlock"), errors);
+    }
     match block {
         None if selected == 0 => errors.push(FieldError::required(path, "must specify a peer")),
-        Some(_) if selected > 0 => {
-            let message = "may not specify both ipBlock and another peer";
-            errors.push(FieldError::forbidden(path, message));
-        }
-        Some(block) => {
-            ip_block(block, &format!("{path}.ipBlock"), errors);
-        }
-        None => {}
+        Some(_) if selected > 0 => errors.push(FieldError::forbidden(path, "may not specify both ipBlock and another peer")),
+        _ => {}
     }
 }
 

@@ -8,7 +8,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each, ip, label_selector};
 use crate::validate::container::{self, Role};
 use crate::validate::error::FieldError;
-use crate::validate::{metadata, names, security, volume};
+use crate::validate::{metadata, names, pod_resources, security, volume};
 
 pub(super) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {
@@ -27,11 +27,12 @@ pub(super) fn pod_template(owner: &Value, field: &str, path: &str, errors: &mut 
         errors.push(FieldError::required(path, ""));
         return;
     };
+    // Upstream leaves `metadata` out of these two paths.
     if let Some(map) = read::map(template, "metadata.labels") {
-        metadata::labels(map, &format!("{path}.metadata.labels"), errors);
+        metadata::labels(map, &format!("{path}.labels"), errors);
     }
     if let Some(map) = read::map(template, "metadata.annotations") {
-        metadata::annotations(map, &format!("{path}.metadata.annotations"), errors);
+        metadata::annotations(map, &format!("{path}.annotations"), errors);
     }
     let path = format!("{path}.spec");
     match read::at(template, "spec") {
@@ -67,6 +68,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
         claims: &claims,
     };
     resource_claims(spec, path, errors);
+    pod_resources::pod_resources(spec, path, errors);
     let main = read::list(spec, "containers");
     if main.is_empty() {
         errors.push(FieldError::required(format!("{path}.containers"), ""));
@@ -83,7 +85,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     scalars(spec, path, errors);
     security::pod(spec, path, errors);
     host_users(spec, path, errors);
-    tolerations(spec, path, errors);
+    tolerations(read::list(spec, "tolerations"), &format!("{path}.tolerations"), errors);
     spread(spec, path, errors);
     affinity(spec, path, errors);
     if let Some(map) = read::map(spec, "nodeSelector") {
@@ -270,9 +272,9 @@ fn is_sysctl_segment(text: &str) -> bool {
     ends && text.bytes().all(|b| plain(b) || b == b'-' || b == b'_')
 }
 
-fn tolerations(spec: &Value, path: &str, errors: &mut Errors) {
-    for (idx, toleration) in read::list(spec, "tolerations").iter().enumerate() {
-        let path = format!("{path}.tolerations[{idx}]");
+pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
+    for (idx, toleration) in list.iter().enumerate() {
+        let path = format!("{path}[{idx}]");
         let (key, operator) = (read::text(toleration, "key"), read::text(toleration, "operator"));
         if !key.is_empty() {
             invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);

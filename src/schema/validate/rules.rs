@@ -6,8 +6,8 @@ use crate::table::Resource;
 use crate::validate::checks::Errors;
 use crate::validate::names::{self, NameCheck};
 use crate::validate::{
-    autoscaler, certificates, cluster, config, definition, devices, drivers, endpoints, flow, ingress, network, pod, pod_update, policy,
-    quota, rbac, service_addresses, storage, webhook, workload,
+    autoscaler, certificates, cluster, config, coordination, definition, devices, drivers, endpoints, events, flow, ingress, network, pod,
+    pod_update, policy, quota, rbac, service_addresses, storage, webhook, workload,
 };
 
 /// The rules of one kind.
@@ -70,10 +70,12 @@ static RULES: &[Rules] = &[
     rule("", "Namespace", names::label, cluster::namespace, any_change),
     rule("", "Node", names::subdomain, cluster::node, cluster::node_update),
     rule("", "ServiceAccount", names::subdomain, anything, any_change),
-    rule("", "Event", names::subdomain, cluster::event, any_change),
+    rule("", "Event", names::subdomain, events::event, any_change),
     rule("", "ResourceQuota", names::subdomain, quota::quota, quota::quota_update),
     rule("", "LimitRange", names::subdomain, cluster::limit_range, any_change),
-    rule("coordination.k8s.io", "Lease", names::subdomain, cluster::lease, any_change),
+    rule("coordination.k8s.io", "Lease", names::subdomain, coordination::lease, any_change),
+    rule("coordination.k8s.io", "LeaseCandidate", coordination::candidate_name, coordination::candidate, coordination::candidate_update),
+    rule("storagemigration.k8s.io", "StorageVersionMigration", names::subdomain, coordination::migration, coordination::migration_update),
     rule("scheduling.k8s.io", "PriorityClass", names::subdomain, cluster::priority_class, cluster::priority_class_update),
     rule("node.k8s.io", "RuntimeClass", names::subdomain, cluster::runtime_class, cluster::runtime_class_update),
     rule("apiregistration.k8s.io", "APIService", names::path_segment, anything, any_change),
@@ -115,6 +117,8 @@ pub(super) fn of_new(r: &Resource) -> fn(&Value, &mut Errors) {
         (NET, "Ingress") => ingress::one_class,
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition::costs,
         (APPS, "StatefulSet") => workload::new_stateful_set,
+        ("batch", "Job") => workload::new_job,
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaler::new_autoscaler,
         _ => anything,
     }
 }

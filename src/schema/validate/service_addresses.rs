@@ -26,6 +26,7 @@ fn is_external(service: &Value) -> bool {
 /// Addresses and families of one service.
 pub(super) fn check(service: &Value, errors: &mut Errors) {
     if is_external(service) {
+        external(service, errors);
         return;
     }
     let (first, ips, families) = (read::text(service, "spec.clusterIP"), read::texts(service, IPS), read::texts(service, FAMILIES));
@@ -47,7 +48,7 @@ pub(super) fn check(service: &Value, errors: &mut Errors) {
             errors.push(FieldError::duplicate(path, *family));
         }
     }
-    if let Some(policy) = read::some_text(service, POLICY).filter(|p| !POLICIES.contains(p)) {
+    if let Some(policy) = read::at(service, POLICY).and_then(Value::as_str).filter(|p| !POLICIES.contains(p)) {
         errors.push(FieldError::not_supported(POLICY, policy, &POLICIES));
     }
     let before = errors.len();
@@ -79,9 +80,26 @@ pub(super) fn check(service: &Value, errors: &mut Errors) {
     }
 }
 
+/// A name of somebody else's has no addresses here.
+fn external(service: &Value, errors: &mut Errors) {
+    let given = |field: &str| read::at(service, field).is_some_and(|v| v.as_array().is_none_or(|l| !l.is_empty()) && v != "");
+    for (field, given) in
+        [(IPS, given(IPS) || given("spec.clusterIP")), (FAMILIES, given(FAMILIES)), (POLICY, read::at(service, POLICY).is_some())]
+    {
+        if given {
+            errors.push(FieldError::forbidden(field, "may not be set for ExternalName services"));
+        }
+    }
+}
+
 /// A second address may come and go; the first stays as long as the service has one.
 pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     class(new, old, errors);
+    addresses_update(new, old, errors);
+}
+
+/// What of it is about addresses.
+pub(super) fn addresses_update(new: &Value, old: &Value, errors: &mut Errors) {
     if is_external(new) || is_external(old) {
         return;
     }

@@ -32,7 +32,7 @@ fn classes(spec: &Value, path: &str, errors: &mut Errors) {
             invalid_each(&format!("{path}.{field}"), name, names::dns_subdomain_errors(name), errors);
         }
     }
-    if let Some(mode) = read::some_text(spec, "volumeMode").filter(|m| !["Block", "Filesystem"].contains(m)) {
+    if let Some(mode) = read::at(spec, "volumeMode").and_then(Value::as_str).filter(|m| !["Block", "Filesystem"].contains(m)) {
         errors.push(FieldError::not_supported(format!("{path}.volumeMode"), mode, &["Block", "Filesystem"]));
     }
 }
@@ -81,6 +81,9 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::forbidden("spec.persistentVolumeReclaimPolicy", why));
     }
     classes(spec, "spec", errors);
+    if read::at(spec, "volumeAttributesClassName").is_some_and(|name| name == "") {
+        errors.push(FieldError::required("spec.volumeAttributesClassName", "an empty string is disallowed"));
+    }
     if read::at(spec, "volumeAttributesClassName").is_some() && read::at(spec, "csi").is_none() {
         errors.push(FieldError::required("spec.csi", "has to be specified when using volumeAttributesClassName"));
     }
@@ -98,11 +101,19 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
         if read::text(csi, "volumeHandle").is_empty() {
             errors.push(FieldError::required("spec.csi.volumeHandle", ""));
         }
+        for field in ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"] {
+            if let Some(secret) = read::at(csi, field) {
+                secret_elsewhere(secret, &format!("spec.csi.{field}"), errors);
+            }
+        }
     }
     for (source, field) in [("hostPath", "path"), ("local", "path"), ("nfs", "server"), ("nfs", "path")] {
         if read::at(spec, source).is_some_and(|s| read::text(s, field).is_empty()) {
             errors.push(FieldError::required(format!("spec.{source}.{field}"), ""));
         }
+    }
+    if let Some(kind) = read::at(spec, "hostPath.type").and_then(Value::as_str).filter(|kind| !volume::HOST_PATHS.contains(kind)) {
+        errors.push(FieldError::not_supported("spec.hostPath.type", kind, &volume::HOST_PATHS));
     }
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),
@@ -152,6 +163,17 @@ pub(super) fn claim(object: &Value, errors: &mut Errors) {
 }
 
 /// A `PersistentVolumeClaimSpec`.
+/// A secret of any namespace.
+fn secret_elsewhere(secret: &Value, path: &str, errors: &mut Errors) {
+    let checks: [(&str, fn(&str) -> Vec<String>); 2] = [("name", names::dns_subdomain_errors), ("namespace", names::dns_label_errors)];
+    for (field, check) in checks {
+        match read::text(secret, field) {
+            "" => errors.push(FieldError::required(format!("{path}.{field}"), "")),
+            text => invalid_each(&format!("{path}.{field}"), text, check(text), errors),
+        }
+    }
+}
+
 pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     access_modes(spec, path, "at least 1 access mode is required", errors);
     if let Some(selector) = read::at(spec, "selector") {

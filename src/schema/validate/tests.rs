@@ -123,8 +123,8 @@ fn ephemeral_containers_only_come() {
     let pod = |image: &str| {
         with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}))
     };
-    assert!(update_ephemeral_containers(&pod("x"), &with_name(json!({"spec": pod_spec()}))).is_empty());
-    let errors = update_ephemeral_containers(&pod("y"), &pod("x"));
+    assert!(update_ephemeral_containers(&resource("", "Pod", true), &pod("x"), &with_name(json!({"spec": pod_spec()}))).is_empty());
+    let errors = update_ephemeral_containers(&resource("", "Pod", true), &pod("y"), &pod("x"));
     assert_eq!(errors[0].to_string(), "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n");
 }
 

@@ -11,7 +11,8 @@ use crate::validate::container::{local_path, no_back_steps};
 use crate::validate::error::FieldError;
 use crate::validate::{env, names, storage};
 
-const HOST_PATHS: [&str; 8] = ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+pub(super) const HOST_PATHS: [&str; 8] =
+    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
 
 /// The field that each kind of volume cannot do without.
 const NEEDS: &[(&str, &str)] = &[

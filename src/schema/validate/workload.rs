@@ -47,7 +47,16 @@ pub(super) fn deployment(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", message));
         }
         ("RollingUpdate", Some(rolling)) => rolling_update(rolling, "spec.strategy.rollingUpdate", errors),
-        _ => {}
+        // Defaulting fills in what is empty.
+        ("" | "Recreate" | "RollingUpdate", None) => {}
+        (other, _) => {
+            // Upstream shows its own type of the strategy.
+            let shown = serde_json::json!({"Type": other, "RollingUpdate": rolling.map(|rolling| {
+                let of = |field: &str| read::at(rolling, field).cloned().unwrap_or(Value::Null);
+                serde_json::json!({"MaxUnavailable": of("maxUnavailable"), "MaxSurge": of("maxSurge")})
+            })});
+            errors.push(FieldError::not_supported("spec.strategy", shown, &["Recreate", "RollingUpdate"]));
+        }
     }
     if let Some(deadline) = read::integer(object, "spec.progressDeadlineSeconds") {
         not_negative(spec_of(object), "spec", "progressDeadlineSeconds", errors);
@@ -139,14 +148,28 @@ fn with_claims_mounted(object: &Value) -> Value {
 }
 
 pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
-    counts(object, &["replicas", "minReadySeconds", "revisionHistoryLimit"], errors);
+    counts(object, &["replicas", "minReadySeconds"], errors);
     workload_selector(spec_of(object), "statefulset", errors);
     always_template(&with_claims_mounted(object), errors);
+    match read::text(object, "spec.podManagementPolicy") {
+        "" => errors.push(FieldError::required("spec.podManagementPolicy", "")),
+        "OrderedReady" | "Parallel" => {}
+        other => errors.push(FieldError::invalid("spec.podManagementPolicy", other, "must be 'OrderedReady' or 'Parallel'")),
+    }
     let strategy = read::at(object, "spec.updateStrategy").unwrap_or(&Value::Null);
-    if read::text(strategy, "type") == "OnDelete" && read::at(strategy, "rollingUpdate").is_some() {
-        let rolling = read::at(strategy, "rollingUpdate").cloned().unwrap_or(Value::Null);
-        let message = "only allowed for updateStrategy 'RollingUpdate'";
-        errors.push(FieldError::invalid("spec.updateStrategy.rollingUpdate", rolling, message));
+    match (read::text(strategy, "type"), read::at(strategy, "rollingUpdate")) {
+        ("", _) => errors.push(FieldError::required("spec.updateStrategy", "")),
+        ("OnDelete", Some(rolling)) => {
+            let message = "only allowed for updateStrategy 'RollingUpdate'";
+            errors.push(FieldError::invalid("spec.updateStrategy.rollingUpdate", rolling.clone(), message));
+        }
+        ("OnDelete" | "RollingUpdate", _) => {}
+        (other, rolling) => {
+            let of = |field: &str| rolling.and_then(|rolling| read::at(rolling, field)).cloned().unwrap_or(Value::Null);
+            let inside = rolling.map(|_| serde_json::json!({"Partition": of("partition"), "MaxUnavailable": of("maxUnavailable")}));
+            let shown = serde_json::json!({"Type": other, "RollingUpdate": inside});
+            errors.push(FieldError::invalid("spec.updateStrategy", shown, "must be 'RollingUpdate' or 'OnDelete'"));
+        }
     }
     not_negative(strategy, "spec.updateStrategy", "rollingUpdate.partition", errors);
     not_negative(spec_of(object), "spec", "ordinals.start", errors);
@@ -239,8 +262,19 @@ pub(super) fn job(object: &Value, errors: &mut Errors) {
     }
 }
 
+/// A new job's selector is the server's, unless somebody says that it is theirs.
+pub(super) fn new_job(object: &Value, errors: &mut Errors) {
+    let Some(selector) = read::at(object, "spec.selector").filter(|_| !read::flag(object, "spec.manualSelector")) else { return };
+    let labels = read::map(selector, "matchLabels");
+    let generated = labels.is_none_or(|labels| labels.keys().all(|key| key.ends_with("controller-uid")));
+    if !generated || !read::list(selector, "matchExpressions").is_empty() {
+        errors.push(FieldError::invalid("spec.selector", selector.clone(), "`selector` not auto-generated"));
+    }
+}
+
 pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
-    for field in ["spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex"] {
+    let fixed = ["spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex", "spec.managedBy"];
+    for field in fixed {
         immutable(new, old, field, errors);
     }
     if read::text(new, "spec.completionMode") != "Indexed" {
@@ -304,7 +338,18 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     if crate::meta::name(object).len() > 52 {
         errors.push(FieldError::invalid("metadata.name", crate::meta::name(object), "must be no more than 52 characters"));
     }
-    job_spec(read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null), "spec.jobTemplate.spec", errors);
+    let policy = read::text(spec, "concurrencyPolicy");
+    if !["", "Allow", "Forbid", "Replace"].contains(&policy) {
+        errors.push(FieldError::not_supported("spec.concurrencyPolicy", policy, &["Allow", "Forbid", "Replace"]));
+    }
+    let job = read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null);
+    job_spec(job, "spec.jobTemplate.spec", errors);
+    if let Some(selector) = read::at(job, "selector") {
+        errors.push(FieldError::invalid("spec.jobTemplate.spec.selector", selector.clone(), "`selector` will be auto-generated"));
+    }
+    if read::flag(job, "manualSelector") {
+        errors.push(FieldError::not_supported("spec.jobTemplate.spec.manualSelector", true, &["nil", "false"]));
+    }
 }
 
 pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
@@ -321,8 +366,8 @@ pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("spec.{field}"), value, "must not be greater than 100%"));
         }
     }
-    let unhealthy = read::text(spec, "unhealthyPodEvictionPolicy");
-    if !matches!(unhealthy, "" | "AlwaysAllow" | "IfHealthyBudget") {
+    let unhealthy = read::at(spec, "unhealthyPodEvictionPolicy").and_then(Value::as_str);
+    if let Some(unhealthy) = unhealthy.filter(|policy| !matches!(*policy, "AlwaysAllow" | "IfHealthyBudget")) {
         errors.push(FieldError::not_supported("spec.unhealthyPodEvictionPolicy", unhealthy, &["AlwaysAllow", "IfHealthyBudget"]));
     }
     if let Some(selector) = read::at(spec, "selector") {
