@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
         assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
         assert!(parse(&["enable-admission-plugins=EventRateLimit"]).unwrap_err().contains("admission-control-config-file"));
-        assert!(parse(&["enable-admission-plugins=NamespaceExists"]).unwrap_err().contains("kedge does not"));
+        assert!(parse(&["enable-admission-plugins=NamespaceExists,JobValidation"]).is_ok());
         assert!(parse(&["enable-admission-plugins=NodeRestriction,AlwaysPullImages"]).is_ok());
         assert!(parse(&["disable-admission-plugins=Foo"]).unwrap_err().contains("\"Foo\" is unknown"));
         assert!(parse(&["tls-min-version=VersionTLS13", "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).is_ok());

@@ -112,9 +112,7 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::required(format!("spec.{source}.{field}"), ""));
         }
     }
-    if let Some(kind) = read::at(spec, "hostPath.type").and_then(Value::as_str).filter(|kind| !volume::HOST_PATHS.contains(kind)) {
-        errors.push(FieldError::not_supported("spec.hostPath.type", kind, &volume::HOST_PATHS));
-    }
+    host_path(spec, errors);
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),
         [_] => {}
@@ -163,6 +161,12 @@ pub(super) fn claim(object: &Value, errors: &mut Errors) {
 }
 
 /// A `PersistentVolumeClaimSpec`.
+fn host_path(spec: &Value, errors: &mut Errors) {
+    if let Some(kind) = read::at(spec, "hostPath.type").and_then(Value::as_str).filter(|kind| !volume::HOST_PATHS.contains(kind)) {
+        errors.push(FieldError::not_supported("spec.hostPath.type", kind, &volume::HOST_PATHS));
+    }
+}
+
 /// A secret of any namespace.
 fn secret_elsewhere(secret: &Value, path: &str, errors: &mut Errors) {
     let checks: [(&str, fn(&str) -> Vec<String>); 2] = [("name", names::dns_subdomain_errors), ("namespace", names::dns_label_errors)];
