@@ -359,13 +359,7 @@ fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, Server
         tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
     };
     let mut pki = Pki::load_or_create(&server_dir.join("tls"), options)?;
-    let accounts = &plan.apiserver.accounts;
-    let read = |flag: &str, path: &std::path::PathBuf| {
-        let why = |err: std::io::Error| ServerError::Argument(format!("--kube-apiserver-arg={flag}: cannot read {}: {err}", path.display()));
-        std::fs::read_to_string(path).map_err(why)
-    };
-    let signing = accounts.signing_key.as_ref().map(|path| read("service-account-signing-key-file", path)).transpose()?;
-    let verifying = accounts.keys.iter().map(|path| read("service-account-key-file", path)).collect::<Result<Vec<_>, _>>()?;
+    let (signing, verifying) = plan.apiserver.accounts.read_keys().map_err(ServerError::Argument)?;
     let unusable = |err: pki::error::PkiError| ServerError::Argument(format!("--kube-apiserver-arg=service-account-*-key-file: {err}"));
     pki.set_service_keys(signing, verifying).map_err(unusable)?;
     Ok(pki)

@@ -302,6 +302,18 @@ impl Oidc {
 }
 
 impl Accounts {
+    /// What is in the files of `service-account-signing-key-file` and of each `service-account-key-file`.
+    ///
+    /// Errors: a text that names the flag and the file.
+    pub fn read_keys(&self) -> Result<(Option<String>, Vec<String>), String> {
+        let read = |flag: &str, path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|err| format!("--kube-apiserver-arg={flag}: cannot read {}: {err}", path.display()))
+        };
+        let signing = self.signing_key.as_ref().map(|path| read("service-account-signing-key-file", path)).transpose()?;
+        let verifying = self.keys.iter().map(|path| read("service-account-key-file", path)).collect::<Result<_, _>>()?;
+        Ok((signing, verifying))
+    }
+
     /// False for a flag that is not among ours.
     fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match name {
