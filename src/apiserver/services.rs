@@ -73,7 +73,8 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
     } else {
         keep_old_ips(service, old);
         list_of_one(service, old);
-        let wrong = schema::validate::service_addresses(service, old);
+        // What may not change is judged once the families are known, too.
+        let wrong = schema::validate::service_addresses(service, None);
         if !wrong.is_empty() {
             return Err(kinds::invalid("", "Service", &name, wrong));
         }
