@@ -13,7 +13,9 @@ use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch};
 
+use crate::index::{GroupOf, Grouping};
 use crate::reflector::{self, Sink, Source};
+use crate::typed::typed;
 
 /// Changes that wait for one subscriber; one that is slower gets [`Change::Resync`] instead. Every informer pays for it in memory
 /// (the channel is made whole), and there is one for each kind.
@@ -149,8 +151,14 @@ impl<K> Clone for Informer<K> {
     }
 }
 
+/// The objects, and the groupings that somebody asked for.
+struct Objects<K> {
+    by_key: BTreeMap<Key, Arc<K>>,
+    groupings: Vec<Grouping<K>>,
+}
+
 struct Shared<K> {
-    objects: RwLock<BTreeMap<Key, Arc<K>>>,
+    objects: RwLock<Objects<K>>,
     /// A list that is not whole yet.
     fresh: Mutex<Option<BTreeMap<Key, Arc<K>>>>,
     synced: watch::Sender<bool>,
@@ -162,7 +170,7 @@ struct Shared<K> {
 impl<K: Clone> Default for Shared<K> {
     fn default() -> Shared<K> {
         Shared {
-            objects: RwLock::default(),
+            objects: RwLock::new(Objects { by_key: BTreeMap::new(), groupings: Vec::new() }),
             fresh: Mutex::default(),
             synced: watch::Sender::new(false),
             changes: broadcast::Sender::new(CHANGES_BACKLOG),
@@ -224,7 +232,34 @@ impl<K: Clone> Informer<K> {
     }
 
     fn read<T>(&self, look: impl FnOnce(&BTreeMap<Key, Arc<K>>) -> T) -> T {
-        look(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner).by_key)
+    }
+}
+
+impl<K: Resource> Informer<K> {
+    /// The same objects in groups. Who asks with the same function shares them.
+    pub fn group_by(&self, of: GroupOf<K>) -> Groups<K> {
+        let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let at = objects.groupings.iter().position(|grouping| grouping.is(of)).unwrap_or_else(|| {
+            let mut grouping = Grouping::new(of);
+            objects.by_key.values().for_each(|object| grouping.insert(object));
+            objects.groupings.push(grouping);
+            objects.groupings.len() - 1
+        });
+        Groups { shared: Arc::clone(&self.0), at }
+    }
+}
+
+/// The objects of an informer in groups.
+pub struct Groups<K> {
+    shared: Arc<Shared<K>>,
+    at: usize,
+}
+
+impl<K: Resource> Groups<K> {
+    /// The objects of one group, by namespace and name.
+    pub fn get(&self, group: &Key) -> Vec<Arc<K>> {
+        self.shared.objects.read().unwrap_or_else(PoisonError::into_inner).groupings[self.at].members(group)
     }
 }
 
@@ -293,7 +328,7 @@ fn read<K: DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
                 }
             }
         }
-        serde_json::from_value(object)
+        typed(&object)
     })
 }
 
@@ -307,10 +342,38 @@ fn slim<K: Resource>(mut object: K, bare: bool) -> K {
     object
 }
 
+impl<K: Resource> Objects<K> {
+    fn insert(&mut self, key: Key, object: &Arc<K>) -> Option<Arc<K>> {
+        let old = self.by_key.insert(key, Arc::clone(object));
+        for grouping in &mut self.groupings {
+            if let Some(old) = &old {
+                grouping.remove(old);
+            }
+            grouping.insert(object);
+        }
+        old
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Arc<K>> {
+        let old = self.by_key.remove(key)?;
+        self.groupings.iter_mut().for_each(|grouping| grouping.remove(&old));
+        Some(old)
+    }
+
+    /// Gives what was there.
+    fn replace(&mut self, fresh: BTreeMap<Key, Arc<K>>) -> BTreeMap<Key, Arc<K>> {
+        for grouping in &mut self.groupings {
+            grouping.clear();
+            fresh.values().for_each(|object| grouping.insert(object));
+        }
+        std::mem::replace(&mut self.by_key, fresh)
+    }
+}
+
 impl<K: Resource + Clone> Shared<K> {
     fn apply(&self, object: K) {
         let (key, new) = (Key::of(&object), Arc::new(object));
-        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&new));
+        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, &new);
         self.tell(match old {
             Some(old) if old.resource_version() == new.resource_version() => return,
             Some(old) => Change::Modified { old, new },
@@ -327,7 +390,7 @@ impl<K: Resource + Clone> Shared<K> {
 
     /// A new list: what differs from the cache becomes changes.
     fn replace(&self, fresh: BTreeMap<Key, Arc<K>>) {
-        let old = std::mem::replace(&mut *self.objects.write().unwrap_or_else(PoisonError::into_inner), fresh.clone());
+        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).replace(fresh.clone());
         for (key, gone) in &old {
             if !fresh.contains_key(key) {
                 self.tell(Change::Deleted(Arc::clone(gone)));
@@ -389,5 +452,31 @@ mod tests {
         }
         assert_eq!(seen, ["deleted gone", "added new", "modified newer"]);
         assert_eq!(informer.list_in("default").len(), 3);
+    }
+
+    #[test]
+    fn groups_follow_what_objects_say_of_themselves() {
+        let labelled = |name: &str, rv: &str, group: Option<&str>| {
+            let mut map = map(name, rv);
+            map.metadata.labels = group.map(|group| [("group".to_owned(), group.to_owned())].into());
+            map
+        };
+        let of = |map: &ConfigMap| Some(Key::new("", map.metadata.labels.as_ref()?.get("group")?));
+        let informer = Informer(Arc::new(Shared::<ConfigMap>::default()));
+        informer.0.apply(labelled("early", "1", Some("a")));
+        let groups = informer.group_by(of);
+        let names = |group: &str| groups.get(&Key::new("", group)).iter().map(|map| map.name_any()).collect::<Vec<_>>();
+        informer.0.apply(labelled("b", "2", Some("a")));
+        informer.0.apply(labelled("none", "3", None));
+        assert_eq!(names("a"), ["b", "early"]);
+        informer.0.apply(labelled("b", "4", Some("c")));
+        assert_eq!((names("a"), names("c")), (vec!["early".to_owned()], vec!["b".to_owned()]));
+        informer.0.delete(map("b", "5"));
+        assert!(names("c").is_empty());
+        informer.0.apply(labelled("none", "6", Some("a")));
+        assert_eq!(informer.group_by(of).get(&Key::new("", "a")).len(), 2);
+        let fresh = [labelled("new", "7", Some("a")), labelled("none", "6", Some("a"))];
+        informer.0.replace(fresh.into_iter().map(|object| (Key::of(&object), Arc::new(object))).collect());
+        assert_eq!(names("a"), ["new", "none"]);
     }
 }

@@ -7,9 +7,11 @@ pub mod transport;
 
 pub mod pod;
 
+pub mod index;
 pub mod informer;
 mod outage;
 pub mod reflector;
+pub mod services;
 
 pub mod queue;
 
@@ -18,3 +20,5 @@ pub mod events;
 pub mod leader;
 
 pub mod labels;
+
+pub mod typed;

@@ -1,36 +1,36 @@
-//! The kubernetes plugin: informers keep the index fresh, and each question is answered from it.
+//! The kubernetes plugin: changes are worked into the index, and each question is answered from it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use base::task::Group;
-use client::informer::Informers;
+use client::informer::{Informer, Informers, Key};
 use client::pod::Pod;
+use client::services::{Services, Touched};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use k8s_openapi::api::core::v1::{Namespace, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Namespace;
 
 use crate::config;
 use crate::question::{Answer, Question};
-use crate::zone::{Found, Index, Objects, PodNames};
+use crate::zone::{Found, Index, PodNames};
 
-/// A burst of changes is gathered this long before the index is built anew.
+/// A burst of changes is gathered this long before it is worked into the index.
 const GATHER: Duration = Duration::from_millis(50);
 
 pub(crate) struct Kubernetes {
     config: config::Kubernetes,
-    index: ArcSwap<Index>,
+    index: RwLock<Index>,
     synced: AtomicBool,
 }
 
 impl Kubernetes {
     pub(crate) fn start(config: config::Kubernetes, informers: &Informers, group: &Group) -> Arc<Kubernetes> {
-        let plugin = Arc::new(Kubernetes { config, index: ArcSwap::default(), synced: AtomicBool::new(false) });
+        let plugin = Arc::new(Kubernetes { config, index: RwLock::default(), synced: AtomicBool::new(false) });
         group.spawn("kubernetes", Arc::clone(&plugin).follow(informers.clone()));
         plugin
     }
@@ -41,31 +41,22 @@ impl Kubernetes {
     }
 
     async fn follow(self: Arc<Kubernetes>, informers: Informers) {
-        let services = informers.get::<Service>();
-        let (slices, namespaces) = (informers.get::<EndpointSlice>(), informers.get::<Namespace>());
+        let (mut services, namespaces) = (Services::follow(&informers), informers.get::<Namespace>());
         let pods = (self.config.pods == PodNames::Verified).then(|| informers.get::<Pod>());
-        let (mut of_services, mut of_slices, mut of_namespaces) = (services.changes(), slices.changes(), namespaces.changes());
+        let mut of_namespaces = namespaces.changes();
         let mut of_pods = pods.as_ref().map(|pods| pods.changes());
         services.synced().await;
-        slices.synced().await;
         namespaces.synced().await;
         if let Some(pods) = &pods {
             pods.synced().await;
         }
+        let mut touched = Touched::All;
         loop {
-            let exposed = |ns: &Option<String>| {
-                self.config.namespaces.is_empty() || ns.as_ref().is_some_and(|ns| self.config.namespaces.contains(ns))
-            };
-            let mut names = namespaces.list();
-            names.retain(|ns| exposed(&ns.metadata.name));
-            self.index.store(Arc::new(Index::build(&Objects {
-                services: &services.list(),
-                slices: &slices.list(),
-                namespaces: &names,
-                pods: &pods.as_ref().map(|pods| pods.list()).unwrap_or_default(),
-                pod_names_for_endpoints: self.config.endpoint_pod_names,
-            })));
+            let names = namespaces.list();
+            let names = names.iter().filter_map(|ns| ns.metadata.name.clone()).filter(|name| self.is_exposed(name)).collect();
+            self.work_in(&services, touched, names, pods.as_ref());
             self.synced.store(true, Ordering::Release);
+            touched = Touched::none();
             let pod_change = async {
                 match &mut of_pods {
                     Some(changes) => drop(changes.next().await),
@@ -73,12 +64,37 @@ impl Kubernetes {
                 }
             };
             tokio::select! {
-                _ = of_services.next() => {}
-                _ = of_slices.next() => {}
+                () = services.touched(&mut touched) => {}
                 _ = of_namespaces.next() => {}
                 () = pod_change => {}
             }
-            tokio::time::sleep(GATHER).await;
+            services.gather(GATHER, &mut touched).await;
+            // Both are looked at as a whole.
+            of_namespaces.drain();
+            if let Some(changes) = &mut of_pods {
+                changes.drain();
+            }
+        }
+    }
+
+    fn is_exposed(&self, ns: &str) -> bool {
+        self.config.namespaces.is_empty() || self.config.namespaces.iter().any(|exposed| exposed == ns)
+    }
+
+    fn work_in(&self, services: &Services, touched: Touched, namespaces: BTreeSet<String>, pods: Option<&Informer<Pod>>) {
+        let index = || self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let keys: BTreeSet<Key> = match touched {
+            Touched::These(keys) => keys,
+            Touched::All => services.list().iter().map(|service| Key::of(&**service)).chain(index().keys()).collect(),
+        };
+        for key in keys {
+            let (service, slices) = (services.get(&key), services.slices(&key));
+            index().set(&key, service.as_deref(), &slices, self.config.endpoint_pod_names);
+        }
+        let mut index = index();
+        index.set_namespaces(namespaces);
+        if let Some(pods) = pods {
+            index.set_pods(&pods.list());
         }
     }
 
@@ -88,7 +104,7 @@ impl Kubernetes {
         if !self.is_ready() {
             return Some(Answer::new(ResponseCode::ServFail, "kubernetes"));
         }
-        let index = self.index.load();
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         if is_reverse(zone) {
             return self.reverse(&index, question, zone);
         }
@@ -155,7 +171,7 @@ impl Kubernetes {
             answer.code = ResponseCode::NXDomain;
         } else if question.kind == RecordType::PTR {
             for name in names {
-                answer.add(&question.name, self.config.ttl_secs, RData::PTR(PTR(below(name, home?)?)));
+                answer.add(&question.name, self.config.ttl_secs, RData::PTR(PTR(below(&name, home?)?)));
             }
         }
         if answer.answers.is_empty() {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use client::informer::Key;
 use client::pod::Pod;
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 /// Version of the specification that `dns-version.ZONE` names.
@@ -52,24 +53,17 @@ pub(crate) enum PodNames {
     Verified,
 }
 
-/// The index. Built anew after a change, read without locks.
+/// Namespace and name of a Service.
+type Name = Arc<(String, String)>;
+
+/// The index. A change is worked in Service by Service: there may be ten thousand of them.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    services: BTreeMap<(String, String), Entry>,
-    by_ip: BTreeMap<IpAddr, Vec<String>>,
+    services: BTreeMap<Name, Entry>,
+    /// The Services that an address leads to, as their own or as an endpoint's.
+    by_ip: BTreeMap<IpAddr, BTreeSet<Name>>,
     namespaces: BTreeSet<String>,
     pods: BTreeSet<(String, IpAddr)>,
-}
-
-/// What the index is built from.
-pub(crate) struct Objects<'a> {
-    pub(crate) services: &'a [Arc<Service>],
-    pub(crate) slices: &'a [Arc<EndpointSlice>],
-    pub(crate) namespaces: &'a [Arc<Namespace>],
-    /// Only for verified pod names.
-    pub(crate) pods: &'a [Arc<Pod>],
-    /// Whether endpoints without a hostname are named after their pods.
-    pub(crate) pod_names_for_endpoints: bool,
 }
 
 /// What a name has, before the type that was asked for picks.
@@ -92,86 +86,68 @@ pub(crate) struct Srv {
 }
 
 impl Index {
-    pub(crate) fn build(objects: &Objects<'_>) -> Index {
-        let mut index = Index::default();
-        index.namespaces.extend(objects.namespaces.iter().filter_map(|ns| ns.metadata.name.clone()));
-        for service in objects.services {
-            if let Some((key, kind)) = service_kind(service) {
-                index.services.insert(key, Entry { kind, endpoints: Vec::new() });
+    /// Makes the index say of one Service what it and its slices say now; `None` for one that is gone. With `pod_names`, endpoints
+    /// without a hostname are named after their pods.
+    pub(crate) fn set(&mut self, key: &Key, service: Option<&Service>, slices: &[Arc<EndpointSlice>], pod_names: bool) {
+        let name: Name = Arc::new((key.namespace.clone(), key.name.clone()));
+        if let Some(old) = self.services.remove(&name) {
+            for ip in old.ips() {
+                if let Some(names) = self.by_ip.get_mut(&ip) {
+                    names.remove(&name);
+                    if names.is_empty() {
+                        self.by_ip.remove(&ip);
+                    }
+                }
             }
         }
-        for slice in objects.slices {
-            index.add_slice(slice, objects.pod_names_for_endpoints);
+        let Some(kind) = service.and_then(service_kind) else { return };
+        let mut endpoints: Vec<Endpoint> = slices.iter().flat_map(|slice| endpoints(slice, pod_names)).collect();
+        endpoints.sort_by(|a, b| (&a.host, a.ip).cmp(&(&b.host, b.ip)));
+        endpoints.dedup_by(|a, b| a.host == b.host && a.ip == b.ip && a.ports == b.ports);
+        let entry = Entry { kind, endpoints };
+        for ip in entry.ips() {
+            self.by_ip.entry(ip).or_default().insert(Arc::clone(&name));
         }
-        for entry in index.services.values_mut() {
-            entry.endpoints.sort_by(|a, b| (&a.host, a.ip).cmp(&(&b.host, b.ip)));
-            entry.endpoints.dedup_by(|a, b| a.host == b.host && a.ip == b.ip && a.ports == b.ports);
-        }
-        index.add_reverse();
-        for pod in objects.pods {
+        self.services.insert(name, entry);
+    }
+
+    /// The namespaces whose names are told.
+    pub(crate) fn set_namespaces(&mut self, names: BTreeSet<String>) {
+        self.namespaces = names;
+    }
+
+    /// The pods that have verified names.
+    pub(crate) fn set_pods(&mut self, pods: &[Arc<Pod>]) {
+        self.pods.clear();
+        for pod in pods {
             let ns = pod.metadata.namespace.clone().unwrap_or_default();
             let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse().ok());
-            index.pods.extend(ips.map(|ip| (ns.clone(), ip)));
-        }
-        index
-    }
-
-    fn add_slice(&mut self, slice: &EndpointSlice, pod_names: bool) {
-        let labels = slice.metadata.labels.as_ref();
-        let Some(service) = labels.and_then(|labels| labels.get("kubernetes.io/service-name")) else { return };
-        let key = (slice.metadata.namespace.clone().unwrap_or_default(), service.clone());
-        let Some(entry) = self.services.get_mut(&key) else { return };
-        let ports: Arc<[Port]> = slice
-            .ports
-            .iter()
-            .flatten()
-            .filter_map(|port| {
-                Some(Port {
-                    name: port.name.clone().unwrap_or_default(),
-                    protocol: port.protocol.as_deref().unwrap_or("TCP").to_ascii_lowercase(),
-                    number: u16::try_from(port.port?).ok()?,
-                })
-            })
-            .collect();
-        for endpoint in slice.endpoints.iter().flatten() {
-            if !endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true) {
-                continue;
-            }
-            for ip in endpoint.addresses.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()) {
-                let pod = endpoint.target_ref.as_ref().filter(|target| pod_names && target.kind.as_deref() == Some("Pod"));
-                let host = endpoint.hostname.clone().or_else(|| pod?.name.clone()).filter(|host| !host.is_empty());
-                let host = host.unwrap_or_else(|| dashed(ip)).to_ascii_lowercase();
-                entry.endpoints.push(Endpoint { host, ip, ports: Arc::clone(&ports) });
-            }
+            self.pods.extend(ips.map(|ip| (ns.clone(), ip)));
         }
     }
 
-    fn add_reverse(&mut self) {
-        let mut by_ip: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
-        for ((ns, name), entry) in &self.services {
-            if let Kind::Cluster { ips, .. } = &entry.kind {
-                for ip in ips {
-                    by_ip.insert(*ip, vec![format!("{name}.{ns}.svc")]);
-                }
-            }
-        }
-        for ((ns, name), entry) in &self.services {
-            for endpoint in &entry.endpoints {
-                let names = by_ip.entry(endpoint.ip).or_default();
-                let full = format!("{}.{name}.{ns}.svc", endpoint.host);
-                // Endpoints are sorted, so one that is there again for its other ports stands behind the first: thousands of
-                // services may share an address.
-                if names.last() != Some(&full) {
-                    names.push(full);
-                }
-            }
-        }
-        self.by_ip = by_ip;
+    /// The Services that have an entry.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.services.keys().map(|name| Key::new(&name.0, &name.1))
     }
 
-    /// The names, relative to the zone, of an address.
-    pub(crate) fn reverse(&self, ip: IpAddr) -> &[String] {
-        self.by_ip.get(&ip).map(Vec::as_slice).unwrap_or_default()
+    /// The names, relative to the zone, of an address: the Service's whose own it is, then those of endpoints.
+    pub(crate) fn reverse(&self, ip: IpAddr) -> Vec<String> {
+        let (mut own, mut of_endpoints) = (Vec::new(), Vec::new());
+        for name in self.by_ip.get(&ip).into_iter().flatten() {
+            let Some(entry) = self.services.get(name) else { continue };
+            let base = format!("{}.{}.svc", name.1, name.0);
+            if matches!(&entry.kind, Kind::Cluster { ips, .. } if ips.contains(&ip)) {
+                own.push(base.clone());
+            }
+            let mut hosts: Vec<&str> = entry.endpoints.iter().filter(|endpoint| endpoint.ip == ip).map(|e| e.host.as_str()).collect();
+            hosts.dedup();
+            of_endpoints.extend(hosts.into_iter().map(|host| format!("{host}.{base}")));
+        }
+        // Two Services never have one address for long; the later one counts.
+        own.drain(..own.len().saturating_sub(1));
+        own.append(&mut of_endpoints);
+        own
     }
 
     /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name exists, but
@@ -216,6 +192,12 @@ impl Index {
 }
 
 impl Entry {
+    /// All addresses that names of it have.
+    fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        let own = if let Kind::Cluster { ips, .. } = &self.kind { ips.as_slice() } else { &[] };
+        own.iter().copied().chain(self.endpoints.iter().map(|endpoint| endpoint.ip))
+    }
+
     fn all(&self, base: &str) -> Option<Found> {
         match &self.kind {
             Kind::External(target) => Some(Found { cname: Some(target.clone()), ..Found::default() }),
@@ -266,14 +248,37 @@ fn some_endpoints<'a>(base: &str, endpoints: impl Iterator<Item = &'a Endpoint>,
     (!found.addresses.is_empty()).then_some(found)
 }
 
-fn service_kind(service: &Service) -> Option<((String, String), Kind)> {
-    let key = (service.metadata.namespace.clone()?, service.metadata.name.clone()?);
+/// The ready endpoints of a slice.
+fn endpoints(slice: &EndpointSlice, pod_names: bool) -> Vec<Endpoint> {
+    let ports = slice.ports.iter().flatten().filter_map(|port| {
+        Some(Port {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: port.protocol.as_deref().unwrap_or("TCP").to_ascii_lowercase(),
+            number: u16::try_from(port.port?).ok()?,
+        })
+    });
+    let (ports, mut all) = (ports.collect::<Arc<[Port]>>(), Vec::new());
+    for endpoint in slice.endpoints.iter().flatten() {
+        if !endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true) {
+            continue;
+        }
+        for ip in endpoint.addresses.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()) {
+            let pod = endpoint.target_ref.as_ref().filter(|target| pod_names && target.kind.as_deref() == Some("Pod"));
+            let host = endpoint.hostname.clone().or_else(|| pod?.name.clone()).filter(|host| !host.is_empty());
+            let host = host.unwrap_or_else(|| dashed(ip)).to_ascii_lowercase();
+            all.push(Endpoint { host, ip, ports: Arc::clone(&ports) });
+        }
+    }
+    all
+}
+
+fn service_kind(service: &Service) -> Option<Kind> {
     let spec = service.spec.as_ref()?;
     if spec.type_.as_deref() == Some("ExternalName") {
-        return Some((key, Kind::External(spec.external_name.clone()?.trim_end_matches('.').to_owned())));
+        return Some(Kind::External(spec.external_name.clone()?.trim_end_matches('.').to_owned()));
     }
     if spec.cluster_ip.as_deref() == Some("None") {
-        return Some((key, Kind::Headless));
+        return Some(Kind::Headless);
     }
     let texts = spec.cluster_ips.clone().filter(|ips| !ips.is_empty()).unwrap_or_else(|| spec.cluster_ip.iter().cloned().collect());
     let ports = spec.ports.iter().flatten().filter_map(|port| {
@@ -283,7 +288,7 @@ fn service_kind(service: &Service) -> Option<((String, String), Kind)> {
             number: u16::try_from(port.port).ok()?,
         })
     });
-    Some((key, Kind::Cluster { ips: texts.iter().filter_map(|ip| ip.parse().ok()).collect(), ports: ports.collect() }))
+    Some(Kind::Cluster { ips: texts.iter().filter_map(|ip| ip.parse().ok()).collect(), ports: ports.collect() })
 }
 
 /// `10-42-0-5`, `fd00--5`.
@@ -333,25 +338,20 @@ mod tests {
             slice.endpoints = Some(endpoints.iter().map(convert).collect());
             Arc::new(slice)
         }
+    }
 
-        pub(super) fn namespace(name: &str) -> Arc<Namespace> {
-            let mut ns = Namespace::default();
-            ns.metadata.name = Some(name.to_owned());
-            Arc::new(ns)
-        }
+    fn key(name: &str) -> Key {
+        Key::new("default", name)
     }
 
     fn index() -> Index {
-        Index::build(&Objects {
-            services: &[service("web", "10.43.0.80"), service("db", "None"), service("empty", "None")],
-            slices: &[
-                slice("web", &[("10.42.0.5", None, true)]),
-                slice("db", &[("10.42.0.6", Some("db-0"), true), ("10.42.0.7", Some("db-1"), false), ("10.42.0.8", None, true)]),
-            ],
-            namespaces: &[namespace("default")],
-            pods: &[],
-            pod_names_for_endpoints: false,
-        })
+        let mut index = Index::default();
+        index.set_namespaces(["default".to_owned()].into());
+        index.set(&key("web"), Some(&service("web", "10.43.0.80")), &[slice("web", &[("10.42.0.5", None, true)])], false);
+        let db = [("10.42.0.6", Some("db-0"), true), ("10.42.0.7", Some("db-1"), false), ("10.42.0.8", None, true)];
+        index.set(&key("db"), Some(&service("db", "None")), &[slice("db", &db)], false);
+        index.set(&key("empty"), Some(&service("empty", "None")), &[], false);
+        index
     }
 
     fn ips(name: &str) -> Option<Vec<String>> {
@@ -398,13 +398,25 @@ mod tests {
             slice.ports.as_mut().unwrap()[0].port = Some(9090);
             Arc::new(slice)
         };
-        let index = Index::build(&Objects {
-            services: &[service("a", "10.43.0.1"), service("b", "10.43.0.2")],
-            slices: &[slice("a", endpoints), slice("b", endpoints), other_ports],
-            namespaces: &[namespace("default")],
-            pods: &[],
-            pod_names_for_endpoints: false,
-        });
+        let mut index = Index::default();
+        index.set(&key("a"), Some(&service("a", "10.43.0.1")), &[slice("a", endpoints)], false);
+        index.set(&key("b"), Some(&service("b", "10.43.0.2")), &[slice("b", endpoints), other_ports], false);
         assert_eq!(index.reverse("10.42.0.9".parse().unwrap()), ["10-42-0-9.a.default.svc", "10-42-0-9.b.default.svc"]);
+    }
+
+    #[test]
+    fn what_a_service_was_is_forgotten_and_what_others_have_is_not() {
+        let mut index = index();
+        let shared: IpAddr = "10.42.0.5".parse().unwrap();
+        index.set(&key("also"), Some(&service("also", "10.43.0.81")), &[slice("also", &[("10.42.0.5", None, true)])], false);
+        assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc", "10-42-0-5.web.default.svc"]);
+        index.set(&key("web"), Some(&service("web", "10.43.0.90")), &[slice("web", &[("10.42.0.9", None, true)])], false);
+        assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc"]);
+        assert!(index.reverse("10.43.0.80".parse().unwrap()).is_empty());
+        assert_eq!(index.reverse("10.43.0.90".parse().unwrap()), ["web.default.svc"]);
+        index.set(&key("also"), None, &[], false);
+        assert!(index.reverse(shared).is_empty());
+        assert_eq!(index.find(&["also", "default", "svc"], PodNames::Disabled), None);
+        assert_eq!(index.keys().count(), 3);
     }
 }

@@ -1,26 +1,27 @@
-//! The service proxy: waits for changes, renders the table anew, and applies the difference.
+//! The service proxy: waits for changes, renders the Services that they touch, and applies the difference.
 
 mod conntrack;
 mod flows;
 mod health;
+mod parts;
 pub(crate) mod rules;
 pub(crate) mod snapshot;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
-use client::informer::{Changes, Informer, Informers};
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use client::informer::{Changes, Informer, Informers, Key};
+use client::services::{Services, Touched};
+use k8s_openapi::api::core::v1::Node;
 use tracing::{debug, info, warn};
 
 use crate::service::health::{Health, LocalEndpoints};
-use crate::service::rules::{Family, ServiceRules, Site, TABLE};
-use crate::service::snapshot::Place;
+use crate::service::parts::Parts;
+use crate::service::rules::{Family, Part, ServiceRules, Site, TABLE};
+use crate::service::snapshot::{Place, ServicePort};
 use crate::table::Table;
 use crate::{Config, NetworkError, nft, table};
 
@@ -32,33 +33,38 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Follows Services and EndpointSlices as long as the group lives.
 pub(crate) async fn run(config: Config, informers: &Informers, group: &Group) {
     let health = Health::start(group).await;
-    let (services, slices, nodes) = (informers.get::<Service>(), informers.get::<EndpointSlice>(), informers.get::<Node>());
-    group.spawn("service-proxy", follow(Proxy::new(config), health, services, slices, nodes));
+    let services = Services::follow(informers);
+    group.spawn("service-proxy", follow(Proxy::new(config), health, services, informers.get::<Node>()));
 }
 
 /// The table without a Service: pods that leave the cluster still get the node's address.
 pub(crate) async fn only_masquerade(config: Config) -> Result<(), NetworkError> {
-    let place = Place { node: config.node_name.clone(), zone: None };
-    Proxy::new(config).sync(&[], &[], &place).await.map(drop)
+    let proxy = Proxy::new(config);
+    for family in proxy.applied.keys() {
+        apply(&proxy.site(*family), None, BTreeMap::new()).await?;
+    }
+    Ok(())
 }
 
-async fn follow(mut proxy: Proxy, health: Health, services: Informer<Service>, slices: Informer<EndpointSlice>, nodes: Informer<Node>) {
-    let (mut service_changes, mut slice_changes, mut node_changes) = (services.changes(), slices.changes(), nodes.changes());
+async fn follow(mut proxy: Proxy, health: Health, mut services: Services, nodes: Informer<Node>) {
+    let mut node_changes = nodes.changes();
     // Half of the objects would be rules that refuse what works.
     services.synced().await;
-    slices.synced().await;
     nodes.synced().await;
+    let mut touched = Touched::All;
     loop {
         let place = Place { node: proxy.config.node_name.clone(), zone: zone(&nodes, &proxy.config.node_name) };
         let clock = Stopwatch::start();
-        let wait = match proxy.sync(&services.list(), &slices.list(), &place).await {
+        let wait = match proxy.sync(&services, &touched, &place).await {
             Ok(local) => {
                 health.synced(clock.elapsed(), local).await;
+                touched = Touched::none();
                 None
             }
             Err(err) => {
                 health.failed();
                 warn!(err = %Chain(&err), "cannot apply service rules, trying the whole table again");
+                touched = Touched::All;
                 Some(RETRY)
             }
         };
@@ -69,15 +75,11 @@ async fn follow(mut proxy: Proxy, health: Health, services: Informer<Service>, s
             }
         };
         tokio::select! {
-            _ = service_changes.next() => {}
-            _ = slice_changes.next() => {}
-            () = moved(&mut node_changes, &nodes, &place) => {}
+            () = services.touched(&mut touched) => {}
+            () = moved(&mut node_changes, &nodes, &place) => touched = Touched::All,
             () = retry => {}
         }
-        tokio::time::sleep(GATHER).await;
-        // Everything gathered is in the caches by now; waking again for it would apply nothing.
-        service_changes.drain();
-        slice_changes.drain();
+        services.gather(GATHER, &mut touched).await;
     }
 }
 
@@ -98,13 +100,15 @@ async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, place: &Plac
 /// What is in force in the kernel; `None` for a family that must be written whole.
 pub(crate) struct Proxy {
     config: Config,
-    applied: BTreeMap<Family, Option<ServiceRules>>,
+    applied: BTreeMap<Family, Option<Parts>>,
+    /// Services with a health check port.
+    checked: BTreeMap<Key, BTreeMap<u16, LocalEndpoints>>,
 }
 
 impl Proxy {
     pub(crate) fn new(config: Config) -> Proxy {
         let families = config.cluster_cidrs.iter().map(|cidr| (Family::of(&cidr.addr()), None)).collect();
-        Proxy { config, applied: families }
+        Proxy { config, applied: families, checked: BTreeMap::new() }
     }
 
     fn site(&self, family: Family) -> Site {
@@ -115,37 +119,71 @@ impl Proxy {
         }
     }
 
-    /// Brings the kernel to what the objects say. After an error the next call writes the whole table.
-    async fn sync(
-        &mut self,
-        services: &[Arc<Service>],
-        slices: &[Arc<EndpointSlice>],
-        place: &Place,
-    ) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
-        let ports = snapshot::service_ports(services, slices, place);
+    /// Brings the kernel to what the objects say, `touched` since the last call. After an error the next call must be told
+    /// [`Touched::All`], and writes the whole table.
+    async fn sync(&mut self, services: &Services, touched: &Touched, place: &Place) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
+        let keys = self.keys(services, touched);
+        let ports: Vec<(Key, Option<Vec<ServicePort>>)> = keys
+            .into_iter()
+            .map(|key| {
+                let service = services.get(&key);
+                let ports = service.map(|service| snapshot::service_ports(&service, &services.slices(&key), place));
+                (key, ports.filter(|ports| !ports.is_empty()))
+            })
+            .collect();
+        for (key, ports) in &ports {
+            let checked = ports.as_deref().map(health::local_endpoints).filter(|checked| !checked.is_empty());
+            match checked {
+                Some(checked) => drop(self.checked.insert(key.clone(), checked)),
+                None => drop(self.checked.remove(key)),
+            }
+        }
         let families: Vec<Family> = self.applied.keys().copied().collect();
         for family in families {
-            let after = rules::render(&self.site(family), &ports);
+            let site = self.site(family);
+            let fresh = ports.iter().map(|(key, ports)| (key.clone(), ports.as_ref().map(|ports| rules::part(&site, ports)))).collect();
+            // Whatever ends this before its end leaves nothing behind that would count as applied.
             let before = self.applied.insert(family, None).flatten();
-            match &before {
-                None => nft::apply(&table::full(rules::table(family), &after.content)).await?,
-                Some(before) => {
-                    let script = table::update(rules::table(family), &before.content, &after.content);
-                    nft::apply(&script.change).await?;
-                    nft::apply(&script.sweep).await?;
-                }
-            }
-            forget_flows(family, before.as_ref(), &after).await;
-            self.applied.insert(family, Some(after));
+            self.applied.insert(family, Some(apply(&site, before, fresh).await?));
         }
         debug!(n = ports.len(), "service rules are in force");
-        Ok(health::local_endpoints(&ports))
+        Ok(self.checked.values().flatten().map(|(port, local)| (*port, local.clone())).collect())
+    }
+
+    /// The Services to look at: those that are there, and those that were.
+    fn keys(&self, services: &Services, touched: &Touched) -> BTreeSet<Key> {
+        match touched {
+            Touched::These(keys) => keys.clone(),
+            Touched::All => {
+                let there = services.list().into_iter().map(|service| Key::of(&*service));
+                let were = self.applied.values().flatten().flat_map(Parts::keys).cloned();
+                there.chain(were).chain(self.checked.keys().cloned()).collect()
+            }
+        }
     }
 }
 
-async fn forget_flows(family: Family, before: Option<&ServiceRules>, after: &ServiceRules) {
-    let none = ServiceRules::default();
-    let stale = flows::stale_flows(before.unwrap_or(&none), after);
+/// Makes one family's rules what `fresh` says of the Services in it, and gives what is in force then.
+async fn apply(site: &Site, before: Option<Parts>, fresh: BTreeMap<Key, Option<Part>>) -> Result<Parts, NetworkError> {
+    let table = rules::table(site.family);
+    let Some(mut parts) = before else {
+        let mut parts = Parts::default();
+        parts.change(fresh);
+        let whole = parts.whole(rules::frame(site));
+        nft::apply(&table::full(table, &whole.content)).await?;
+        forget_flows(site.family, &ServiceRules::default(), &whole).await;
+        return Ok(parts);
+    };
+    let delta = parts.change(fresh);
+    let script = table::update(table, &delta.before.content, &delta.after.content);
+    nft::apply(&script.change).await?;
+    nft::apply(&script.sweep).await?;
+    forget_flows(site.family, &delta.before, &delta.after).await;
+    Ok(parts)
+}
+
+async fn forget_flows(family: Family, before: &ServiceRules, after: &ServiceRules) {
+    let stale = flows::stale_flows(before, after);
     // At the start nothing is known of earlier endpoints: only flows that were never translated can be told.
     if stale.is_empty() {
         return;

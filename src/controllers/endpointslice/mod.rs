@@ -6,10 +6,11 @@ mod plan;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::informer::{Change, Informer, Key};
+use client::informer::{Change, Groups, Informer, Key};
 use client::labels;
 use client::pod::Pod;
 use client::queue::Queue;
+use client::services::service_of;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
@@ -26,40 +27,32 @@ struct Controller {
     services: Informer<Service>,
     pods: Informer<Pod>,
     nodes: Informer<Node>,
-    slices: Informer<EndpointSlice>,
+    slices: Groups<EndpointSlice>,
     endpoints: Informer<Endpoints>,
 }
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
+    let slices = context.informers.get::<EndpointSlice>();
     let controller = Controller {
         client: context.client(NAME),
         old_client: context.client(OLD_NAME),
         services: context.informers.get(),
         pods: context.informers.get(),
         nodes: context.informers.get(),
-        slices: context.informers.get(),
+        slices: slices.group_by(service_of),
         endpoints: context.informers.get(),
     };
     let queue = Arc::new(Queue::default());
     context.feed_own(&controller.services, &queue);
     let services = controller.services.clone();
     context.feed(&controller.pods, &queue, move |change| pod_concerns(change, &services));
-    context.feed(&controller.slices, &queue, |change| {
-        let service = |slice: &EndpointSlice| Some(Key::new(&slice.namespace()?, slice.labels().get(plan::SERVICE_NAME)?));
-        driver::objects_of(change).iter().filter_map(|slice| service(slice)).collect()
-    });
+    context.feed(&slices, &queue, |change| driver::objects_of(change).iter().filter_map(|slice| service_of(slice)).collect());
     context.feed(&controller.endpoints, &queue, |change| match change {
         Change::Deleted(endpoints) => vec![Key::of(&**endpoints)],
         _ => Vec::new(),
     });
-    let waits = (
-        controller.services.clone(),
-        controller.pods.clone(),
-        controller.nodes.clone(),
-        controller.slices.clone(),
-        controller.endpoints.clone(),
-    );
+    let waits = (controller.services.clone(), controller.pods.clone(), controller.nodes.clone(), slices, controller.endpoints.clone());
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
@@ -118,13 +111,10 @@ impl Reconcile for Controller {
 impl Controller {
     async fn write_slices(&self, service: &Service, selected: &[Arc<Pod>]) -> Result<(), Error> {
         let namespace = service.namespace().unwrap_or_default();
-        let name = service.name_any();
-        let ours = |slice: &EndpointSlice| {
-            slice.labels().get(plan::SERVICE_NAME) == Some(&name)
-                && slice.labels().get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER)
-                && slice.metadata.deletion_timestamp.is_none()
-        };
-        let existing: Vec<_> = self.slices.list_in(&namespace).into_iter().filter(|slice| ours(slice)).collect();
+        let mut existing = self.slices.get(&Key::of(service));
+        existing.retain(|slice| {
+            slice.labels().get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER) && slice.metadata.deletion_timestamp.is_none()
+        });
         let nodes: BTreeMap<String, Arc<Node>> = self.nodes.list().into_iter().map(|node| (node.name_any(), node)).collect();
         let plan = plan::plan(service, selected, &nodes, &existing);
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use client::pod::Pod;
+use client::services::SERVICE_NAME;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -14,8 +15,6 @@ use crate::pods;
 
 /// Endpoints in one slice (upstream's default for `--max-endpoints-per-slice`).
 const SLICE_ENDPOINTS_MAX: usize = 100;
-/// The label that names the Service of a slice.
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label that says who looks after a slice, and our name there, which is upstream's.
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";

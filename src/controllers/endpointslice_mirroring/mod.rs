@@ -4,8 +4,9 @@ mod plan;
 
 use std::sync::Arc;
 
-use client::informer::{Informer, Key};
+use client::informer::{Groups, Informer, Key};
 use client::queue::Queue;
+use client::services::service_of;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
@@ -19,28 +20,25 @@ struct Controller {
     client: kube::Client,
     services: Informer<Service>,
     endpoints: Informer<Endpoints>,
-    slices: Informer<EndpointSlice>,
+    slices: Groups<EndpointSlice>,
 }
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
+    let slices = context.informers.get::<EndpointSlice>();
     let controller = Controller {
         client: context.client(NAME),
         services: context.informers.get(),
         endpoints: context.informers.get(),
-        slices: context.informers.get(),
+        slices: slices.group_by(service_of),
     };
     let queue = Arc::new(Queue::default());
     context.feed_own(&controller.endpoints, &queue);
     context.feed_own(&controller.services, &queue);
-    context.feed(&controller.slices, &queue, |change| {
-        let mirrored = |slice: &EndpointSlice| {
-            let service = plan::is_ours(slice).then(|| slice.labels().get(plan::SERVICE_NAME)).flatten()?;
-            Some(Key::new(&slice.namespace()?, service))
-        };
-        driver::objects_of(change).iter().filter_map(|slice| mirrored(slice)).collect()
+    context.feed(&slices, &queue, |change| {
+        driver::objects_of(change).iter().filter(|slice| plan::is_ours(slice)).filter_map(|slice| service_of(slice)).collect()
     });
-    let waits = (controller.services.clone(), controller.endpoints.clone(), controller.slices.clone());
+    let waits = (controller.services.clone(), controller.endpoints.clone(), slices);
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
@@ -54,13 +52,8 @@ impl Reconcile for Controller {
         let service = self.services.get(&key.namespace, &key.name);
         let selects_nothing = service.is_some_and(|s| s.spec.as_ref().is_none_or(|spec| spec.selector.is_none()));
         let endpoints = self.endpoints.get(&key.namespace, &key.name).filter(|e| selects_nothing && plan::is_mirrored(e));
-        let belongs = |slice: &EndpointSlice| plan::is_ours(slice) && slice.labels().get(plan::SERVICE_NAME) == Some(&key.name);
-        let existing: Vec<Arc<EndpointSlice>> = self
-            .slices
-            .list_in(&key.namespace)
-            .into_iter()
-            .filter(|slice| belongs(slice) && slice.metadata.deletion_timestamp.is_none())
-            .collect();
+        let mut existing: Vec<Arc<EndpointSlice>> = self.slices.get(key);
+        existing.retain(|slice| plan::is_ours(slice) && slice.metadata.deletion_timestamp.is_none());
         let wanted = endpoints.map(|e| plan::slices(&e)).unwrap_or_default();
         let plan = plan::plan(wanted, &existing);
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);

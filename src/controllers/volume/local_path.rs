@@ -7,6 +7,7 @@ use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
 use client::pod::Pod;
 use client::queue::Queue;
+use client::typed::typed;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod as WholePod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
@@ -236,7 +237,7 @@ fn helper_pod(config: &LocalPath, name: &str, task: &str, path: &str, node: &Nod
             "volumes": [{"name": "data", "hostPath": {"path": config.dir, "type": "DirectoryOrCreate"}}],
         },
     });
-    serde_json::from_value(pod).map_err(|err| Error::Object(err.to_string()))
+    typed(&pod).map_err(|err| Error::Object(err.to_string()))
 }
 
 fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node, name: &str, path: &str) -> PersistentVolume {
@@ -264,11 +265,11 @@ fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node, name
     made.storage_class_name = Some(class.name_any());
     made.mount_options = class.mount_options.clone();
     made.claim_ref = Some(reference);
-    made.node_affinity = serde_json::from_value(near).ok();
+    made.node_affinity = typed(&near).ok();
     if local {
-        made.local = serde_json::from_value(json!({"path": path})).ok();
+        made.local = typed(&json!({"path": path})).ok();
     } else {
-        made.host_path = serde_json::from_value(source).ok();
+        made.host_path = typed(&source).ok();
     }
     volume
 }

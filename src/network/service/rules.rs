@@ -100,13 +100,55 @@ pub(crate) struct Site {
     pub(crate) masquerade_pods: bool,
 }
 
-/// Everything the Services of one family come to.
+/// What several Services of one family come to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ServiceRules {
-    /// The content of the table.
+    /// Content of the table.
     pub(crate) content: Ruleset,
     /// UDP destinations and who answers them, for conntrack's sake.
     pub(crate) udp: BTreeMap<UdpTarget, BTreeSet<SocketAddr>>,
+}
+
+/// What one Service comes to in one family. Lists, not maps: most Services have one or two of each, and there may be ten thousand.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) sets: Vec<(String, SetKind)>,
+    pub(crate) chains: Vec<(String, Vec<String>)>,
+    pub(crate) elements: Vec<Element>,
+    pub(crate) udp: Vec<(UdpTarget, BTreeSet<SocketAddr>)>,
+}
+
+/// An element that a Service wants in a set of the [`frame`]. Another Service may want the same one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Element {
+    pub(crate) set: &'static str,
+    pub(crate) key: String,
+    /// Empty in sets that are no maps.
+    pub(crate) value: String,
+}
+
+impl ServiceRules {
+    /// Adds a Service's part. Of what two Services claim the first that is added keeps it.
+    pub(crate) fn add(&mut self, part: &Part) {
+        self.content.sets.extend(part.sets.iter().cloned());
+        self.content.chains.extend(part.chains.iter().cloned());
+        part.elements.iter().for_each(|element| self.add_element(element));
+        for (target, answering) in &part.udp {
+            self.udp.entry(*target).or_insert_with(|| answering.clone());
+        }
+    }
+
+    /// Adds one element, unless its place is taken.
+    pub(crate) fn add_element(&mut self, element: &Element) {
+        if !self.content.elements.contains_key(element.set) {
+            self.content.elements.insert(element.set.to_owned(), BTreeMap::new());
+        }
+        if let Some(elements) = self.content.elements.get_mut(element.set)
+            && !elements.contains_key(&element.key)
+        {
+            elements.insert(element.key.clone(), element.value.clone());
+        }
+    }
 }
 
 /// Where a UDP client sends to.
@@ -156,17 +198,22 @@ fn nearest(endpoints: Vec<&Endpoint>) -> Vec<&Endpoint> {
     endpoints
 }
 
-/// The whole table for one family.
-pub(crate) fn render(site: &Site, ports: &[ServicePort]) -> ServiceRules {
-    let mut rules = ServiceRules { content: frame(site), udp: BTreeMap::new() };
+/// What one Service adds to the [`frame`].
+pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
+    let mut part = Part::default();
     for port in ports {
-        PortRules { site, port, usable: Usable::of(&port.endpoints, site.family), rules: &mut rules }.render();
+        PortRules { site, port, usable: Usable::of(&port.endpoints, site.family), part: &mut part }.render();
     }
-    rules
+    // Ports share their Service's addresses. The first port in order keeps an address that two claim.
+    let mut seen = BTreeSet::new();
+    let first: Vec<bool> = part.elements.iter().map(|element| seen.insert((element.set, element.key.as_str()))).collect();
+    let mut first = first.into_iter();
+    part.elements.retain(|_| first.next().unwrap_or(true));
+    part
 }
 
 /// What is there without any Service.
-fn frame(site: &Site) -> Ruleset {
+pub(crate) fn frame(site: &Site) -> Ruleset {
     let (f, addr) = (site.family.name(), site.family.addr_type());
     let mut rules = Ruleset::default();
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict;");
@@ -195,6 +242,7 @@ fn frame(site: &Site) -> Ruleset {
     let unknown_port = format!("ct state new {f} daddr @cluster-ips reject");
     let hook = |kind: &str, hook: &str, priority: i32| format!("type {kind} hook {hook} priority {priority};");
     let mut put = |name: &str, lines: Vec<String>| rules.chains.insert(name.to_owned(), lines);
+    put("refuse", vec!["reject".to_owned()]);
     put("mark-for-masquerade", vec![format!("meta mark set meta mark or {MASQUERADE_BIT:#x}")]);
     put("services", services);
     put("nat-prerouting", vec![hook("nat", "prerouting", -100), "jump services".to_owned()]);
@@ -230,7 +278,7 @@ struct PortRules<'a> {
     site: &'a Site,
     port: &'a ServicePort,
     usable: Usable<'a>,
-    rules: &'a mut ServiceRules,
+    part: &'a mut Part,
 }
 
 impl PortRules<'_> {
@@ -298,7 +346,7 @@ impl PortRules<'_> {
                 }
             }
         }
-        self.rules.content.chains.insert(chain.clone(), lines);
+        self.part.chains.push((chain.clone(), lines));
         Verdict::Goto(chain)
     }
 
@@ -313,7 +361,7 @@ impl PortRules<'_> {
             Some(sources) => lines.extend([format!("{f} saddr {sources} goto {ext}"), "drop".to_owned()]),
             None => lines.push("drop".to_owned()),
         }
-        self.rules.content.chains.insert(chain.clone(), lines);
+        self.part.chains.push((chain.clone(), lines));
         Verdict::Goto(chain)
     }
 
@@ -332,16 +380,13 @@ impl PortRules<'_> {
             return;
         }
         let verdict = if self.usable.cluster.is_empty() { "goto refuse" } else { "drop" };
-        if verdict == "goto refuse" {
-            self.rules.content.chains.entry("refuse".to_owned()).or_insert_with(|| vec!["reject".to_owned()]);
-        }
         self.put(map, key, verdict.to_owned());
     }
 
     fn remember_udp(&mut self, target: UdpTarget, policy: Policy) {
         if self.port.protocol == Protocol::Udp {
             let answering = self.usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
-            self.rules.udp.insert(target, answering);
+            self.part.udp.push((target, answering));
         }
     }
 
@@ -355,11 +400,12 @@ impl PortRules<'_> {
                 None => vec![self.balance(&endpoints)],
                 Some(secs) => self.balance_with_affinity(&endpoints, secs),
             };
-            self.rules.content.chains.insert(self.chain(prefix), lines);
+            self.part.chains.push((self.chain(prefix), lines));
         }
-        for endpoint in self.usable.cluster.iter().chain(&self.usable.local).filter(|endpoint| endpoint.local) {
-            let ip = endpoint.addr.ip();
-            self.rules.content.elements.entry("hairpin".to_owned()).or_default().insert(format!("{ip} . {ip}"), String::new());
+        let here = self.usable.cluster.iter().chain(&self.usable.local).filter(|endpoint| endpoint.local);
+        let here: BTreeSet<IpAddr> = here.map(|endpoint| endpoint.addr.ip()).collect();
+        for ip in here {
+            self.put("hairpin", format!("{ip} . {ip}"), String::new());
         }
     }
 
@@ -381,9 +427,9 @@ impl PortRules<'_> {
             let id = hash(&[&self.identity(), &endpoint.addr.to_string(), &secs.to_string()]);
             let (chain, set) = (format!("ep-{id}"), format!("aff-{id}"));
             let kind = format!("type {addr}; size {AFFINITY_CLIENTS_MAX}; flags dynamic,timeout; timeout {secs}s;");
-            self.rules.content.sets.insert(set.clone(), SetKind::Set(kind));
+            self.part.sets.push((set.clone(), SetKind::Set(kind)));
             let note = format!("update @{set} {{ {f} saddr }}");
-            self.rules.content.chains.insert(chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]);
+            self.part.chains.push((chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]));
             lines.push(format!("{f} saddr @{set} goto {chain}"));
             choices.push(format!("{n} : goto {chain}"));
         }
@@ -392,8 +438,7 @@ impl PortRules<'_> {
     }
 
     fn put(&mut self, set: &'static str, key: String, value: String) {
-        // The first Service in order keeps an address that two claim.
-        self.rules.content.elements.entry(set.to_owned()).or_default().entry(key).or_insert(value);
+        self.part.elements.push(Element { set, key, value });
     }
 
     fn identity(&self) -> String {

@@ -1,6 +1,5 @@
 //! What the proxy needs of Services and EndpointSlices, taken out of the API objects and checked.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -94,29 +93,12 @@ pub(crate) struct ServicePort {
     pub(crate) endpoints: Vec<Endpoint>,
 }
 
-/// All service ports that this proxy serves, in the order of their names.
-pub(crate) fn service_ports(services: &[Arc<Service>], slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<ServicePort> {
-    let mut by_service: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
-    for slice in slices {
-        let ns = slice.metadata.namespace.as_deref().unwrap_or_default();
-        let service = slice.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/service-name"));
-        if let Some(service) = service {
-            by_service.entry((ns, service)).or_default().push(slice);
-        }
-    }
-    let mut ports = Vec::new();
-    for service in services {
-        let (Some(name), Some(spec)) = (service.metadata.name.as_deref(), service.spec.as_ref()) else { continue };
-        if !is_ours(service, spec) {
-            continue;
-        }
-        let ns = service.metadata.namespace.as_deref().unwrap_or_default();
-        let slices = by_service.get(&(ns, name)).map(Vec::as_slice).unwrap_or_default();
-        for port in spec.ports.iter().flatten() {
-            ports.extend(service_port(service, spec, port, slices, place));
-        }
-    }
-    ports.sort_by(|a, b| (&a.ns, &a.name, &a.port_name, a.protocol).cmp(&(&b.ns, &b.name, &b.port_name, b.protocol)));
+/// The ports of one Service that this proxy serves, in the order of their names.
+pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<ServicePort> {
+    let Some(spec) = service.spec.as_ref().filter(|spec| is_ours(service, spec)) else { return Vec::new() };
+    let ports = spec.ports.iter().flatten();
+    let mut ports: Vec<ServicePort> = ports.filter_map(|port| service_port(service, spec, port, slices, place)).collect();
+    ports.sort_by(|a, b| (&a.port_name, a.protocol).cmp(&(&b.port_name, b.protocol)));
     ports
 }
 
@@ -128,7 +110,13 @@ fn is_ours(service: &Service, spec: &ServiceSpec) -> bool {
     !other_proxy && !headless && spec.type_.as_deref() != Some("ExternalName")
 }
 
-fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, slices: &[&EndpointSlice], place: &Place) -> Option<ServicePort> {
+fn service_port(
+    service: &Service,
+    spec: &ServiceSpec,
+    port: &ApiPort,
+    slices: &[Arc<EndpointSlice>],
+    place: &Place,
+) -> Option<ServicePort> {
     let protocol = Protocol::parse(port.protocol.as_deref())?;
     let port_name = port.name.clone().unwrap_or_default();
     let mut endpoints = Vec::new();

@@ -36,6 +36,12 @@ fn port(endpoints: Vec<Endpoint>) -> ServicePort {
     }
 }
 
+fn render(site: &Site, ports: &[ServicePort]) -> ServiceRules {
+    let mut rules = ServiceRules { content: frame(site), udp: BTreeMap::new() };
+    rules.add(&part(site, ports));
+    rules
+}
+
 fn chain<'a>(rules: &'a ServiceRules, prefix: &str) -> &'a [String] {
     rules.content.chains.iter().find(|(name, _)| name.starts_with(prefix)).map_or(&[], |(_, lines)| lines)
 }
