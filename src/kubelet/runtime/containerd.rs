@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::CgroupDriver;
 use super::cni_results;
 use super::cri::Cri;
+use super::settle;
 use crate::config::Config;
 use crate::error::Error;
 
@@ -227,8 +228,12 @@ fn supervise(daemon: Daemon, adopted: Option<Pid>, group: &Group) -> Result<(), 
                     }
                 },
             };
-            let lived = base::time::Stopwatch::start();
-            match running.wait().await {
+            let (lived, running_pid) = (base::time::Stopwatch::start(), running.id());
+            let ended = tokio::select! {
+                ended = running.wait() => ended,
+                never = settle::settle(running_pid, &daemon.socket) => match never {},
+            };
+            match ended {
                 Ok(status) => warn!(status = %status, log = %daemon.log.display(), "containerd ended"),
                 Err(err) => warn!(err = %Chain(&err), "cannot wait for containerd"),
             }

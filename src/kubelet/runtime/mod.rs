@@ -4,6 +4,8 @@ pub mod containerd;
 
 mod cni_results;
 
+mod settle;
+
 pub mod cri;
 
 pub mod events;
