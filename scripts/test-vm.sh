@@ -90,7 +90,8 @@ while [ "$cut" -lt "$cuts" ]; do
     kill -9 "$pid"
     wait "$pid" 2>/dev/null || true
     pid=
-    tr -d '\r' <"$work/write.out" | sed -n 's/^ACK //p' >>"$work/acked"
+    # A line that the cut has torn has no dot at its end.
+    tr -d '\r' <"$work/write.out" | sed -n 's/^ACK \(.*\)\.$/\1/p' >>"$work/acked"
     say "power cut $cut of $cuts: $(wc -l <"$work/acked") writes acknowledged so far"
 done
 if [ "$cuts" -gt 0 ]; then

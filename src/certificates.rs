@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::authorities;
 use crate::cli::StateArgs;
-use crate::{authorities, host};
 
 /// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
 const LOOK: Duration = Duration::from_secs(12 * 3600);
@@ -41,8 +41,8 @@ const AUTHORITY_WARNING_DAYS: i64 = 365;
 pub(crate) struct Kubeconfig {
     pub(crate) path: PathBuf,
     pub(crate) mode: u32,
-    /// Whose it is beside its owner's, by name or number.
-    pub(crate) group: Option<String>,
+    /// Number of the group it belongs to, if not root's.
+    pub(crate) group: Option<u32>,
     pub(crate) url: String,
 }
 
@@ -52,10 +52,10 @@ impl Kubeconfig {
             std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
         }
         files::write_atomic(&self.path, pki.admin_kubeconfig(&self.url).as_bytes(), self.mode)?;
-        let Some(group) = &self.group else { return Ok(()) };
-        let given = |why: std::io::Error| FileError::at("cannot set the group (--write-kubeconfig-group) of", &self.path)(why);
-        let gid = host::group_id(group).map_err(given)?;
-        std::os::unix::fs::chown(&self.path, None, Some(gid)).map_err(given)
+        match self.group {
+            None => Ok(()),
+            group => std::os::unix::fs::chown(&self.path, None, group).map_err(FileError::at("cannot set the group of", &self.path)),
+        }
     }
 }
 

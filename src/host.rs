@@ -128,13 +128,13 @@ pub(crate) fn node_dns(args: &NodeArgs) -> Result<NodeDns, HostError> {
     })
 }
 
-/// The number of a group that is named, or is a number.
-pub(crate) fn group_id(group: &str) -> io::Result<u32> {
+/// The number of a group that is named, or is a number. Errors: as a sentence.
+pub(crate) fn group_id(group: &str) -> Result<u32, String> {
     if let Ok(id) = group.parse() {
         return Ok(id);
     }
-    let found = nix::unistd::Group::from_name(group)?;
-    found.map(|group| group.gid.as_raw()).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("there is no group '{group}'")))
+    let found = nix::unistd::Group::from_name(group).map_err(|err| format!("cannot look up the group '{group}': {err}"))?;
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| format!("this machine has no group '{group}'"))
 }
 
 /// Labels of `--node-label`.

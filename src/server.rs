@@ -102,6 +102,7 @@ struct Plan {
     service_cidr: IpNet,
     cluster_dns: IpAddr,
     taints: Vec<Taint>,
+    kubeconfig_group: Option<u32>,
     kubelet: kubelet::settings::Settings,
     apiserver: Arguments,
     controllers: controllers::settings::Settings,
@@ -136,6 +137,8 @@ impl Plan {
         let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
         let taints = host::taints(&args.node)?;
+        let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
+        let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         Ok(Plan {
             kubelet: host::kubelet_settings(&args.node).map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
@@ -150,6 +153,7 @@ impl Plan {
             cluster_dns: cluster_dns.ok_or_else(outside)?,
             service_cidr,
             taints,
+            kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
             controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg).map_err(ServerError::Argument)?,
             args,
@@ -540,7 +544,7 @@ fn kubeconfig(plan: &Plan) -> Kubeconfig {
     Kubeconfig {
         path: plan.args.write_kubeconfig.clone(),
         mode: plan.args.write_kubeconfig_mode,
-        group: plan.args.write_kubeconfig_group.clone(),
+        group: plan.kubeconfig_group,
         url,
     }
 }

@@ -73,6 +73,29 @@ fn one(parent: BorrowedFd<'_>, name: &CStr, path: &Path, left: &mut Left) {
     }
 }
 
+/// Removes a folder in which there is nothing but folders. One file, link or socket anywhere in it, and all of it stays.
+pub(super) fn remove_empty(path: &Path) -> io::Result<()> {
+    if has_files(path)? { Ok(()) } else { remove_folders(path) }
+}
+
+fn has_files(path: &Path) -> io::Result<bool> {
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() || has_files(&entry.path())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// rmdir refuses what is mounted or has been filled meanwhile.
+fn remove_folders(path: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(path)? {
+        remove_folders(&entry?.path())?;
+    }
+    std::fs::remove_dir(path)
+}
+
 fn note(removed: rustix::io::Result<()>, path: &Path, left: &mut Left) {
     match removed {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -84,6 +107,21 @@ fn note(removed: rustix::io::Result<()>, path: &Path, left: &mut Left) {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn folders_go_unless_there_is_a_file_in_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, used) = (dir.path().join("empty"), dir.path().join("used"));
+        for path in ["a/b", "c"] {
+            fs::create_dir_all(empty.join(path)).unwrap();
+            fs::create_dir_all(used.join(path)).unwrap();
+        }
+        fs::write(used.join("a/b/socket"), "").unwrap();
+        remove_empty(&empty).unwrap();
+        remove_empty(&used).unwrap();
+        assert!(!empty.exists());
+        assert!(used.join("c").is_dir() && used.join("a/b/socket").exists());
+    }
 
     #[test]
     fn a_link_goes_and_what_it_points_at_stays() {

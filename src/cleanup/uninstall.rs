@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::cleanup::{self, Cleaner, CleanupError, succeeds, tree};
 use crate::cli::UninstallArgs;
 
@@ -13,6 +16,9 @@ pub(super) const RECORD: &str = "/etc/kedge/installed";
 const CONFIG_DIR: &str = "/etc/kedge";
 /// Volumes of the local-path StorageClass.
 const VOLUMES: &str = "storage";
+
+/// Made for pods, but not in folders of our own.
+const SHARED: [&str; 5] = ["/var/lib/cni", "/var/log/containers", "/var/log/pods", "/run/containerd", "/run/netns"];
 
 /// One line of the record.
 #[derive(Debug, PartialEq)]
@@ -46,6 +52,7 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
     remove_tree(&mut cleaner, &run_dir, &[]);
     remove_tree(&mut cleaner, &data_dir, keep);
+    remove_empty_folders(&mut cleaner);
     if keep.contains(&VOLUMES) && data_dir.join(VOLUMES).exists() {
         println!("keep {} (volumes; --delete-volumes removes them)", data_dir.join(VOLUMES).display());
     }
@@ -138,7 +145,7 @@ fn remove_logs(cleaner: &mut Cleaner, pods: &[String]) {
     }
 }
 
-/// Empty control groups of those pods, then the groups above them if nobody else has pods there. rmdir refuses what is in use.
+/// Control groups of those pods with all that is in them, then the groups above if nobody else has pods there.
 fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
     let mut roots = vec![PathBuf::from("/sys/fs/cgroup")];
     roots.extend(fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
@@ -146,23 +153,73 @@ fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
         roots.iter().flat_map(|root| ["kubepods", "kubepods.slice"].map(|top| root.join(top))).filter(|top| top.is_dir()).collect();
     for top in tops {
         cleaner.step(&format!("remove control groups of pods in {}", top.display()), || {
-            sweep_cgroups(&top, pods);
-            // In use by another kubelet's pods: theirs.
-            let _in_use = fs::remove_dir(&top);
+            sweep_cgroups(&top, pods)?;
+            remove_empty_cgroup(&top);
             Ok(())
         });
     }
 }
 
-fn sweep_cgroups(dir: &Path, pods: &[String]) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let class = ["besteffort", "burstable"].iter().any(|class| name.contains(class));
-        let ours = pods.iter().any(|uid| name.contains(uid.as_str()) || name.contains(&uid.replace('-', "_")));
-        if ours || class {
-            sweep_cgroups(&entry.path(), pods);
-            let _in_use = fs::remove_dir(entry.path());
+fn sweep_cgroups(dir: &Path, pods: &[String]) -> Result<(), String> {
+    for (name, path) in cgroups_in(dir) {
+        if pods.iter().any(|uid| name.contains(uid.as_str()) || name.contains(&uid.replace('-', "_"))) {
+            end_cgroup(&path)?;
+        } else if ["besteffort", "burstable"].iter().any(|class| name.contains(class)) && !name.contains("-pod") {
+            sweep_cgroups(&path, pods)?;
+            remove_empty_cgroup(&path);
         }
+    }
+    Ok(())
+}
+
+fn cgroups_in(dir: &Path) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    entries.map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path)).collect()
+}
+
+/// Ends what still runs in a pod's group, a container that was being made when its kubelet stopped, and removes it with the groups in it.
+fn end_cgroup(path: &Path) -> Result<(), String> {
+    for (_, inner) in cgroups_in(path) {
+        end_cgroup(&inner)?;
+    }
+    for pid in fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|line| line.parse().ok()) {
+        // It may have ended with another one.
+        let _gone = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        cleanup::wait_gone(pid);
+    }
+    stop_slice(path);
+    match fs::remove_dir(path) {
+        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {err}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// A group without another one in it; one that has is of another kubelet's pods.
+fn remove_empty_cgroup(path: &Path) {
+    if cgroups_in(path).is_empty() {
+        stop_slice(path);
+        // systemd has removed its own.
+        let _removed_already = fs::remove_dir(path);
+    }
+}
+
+/// Groups that systemd made are its units, and stay with it until they are stopped.
+fn stop_slice(path: &Path) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.ends_with(".slice") && succeeds("systemctl", &["is-active", "--quiet", &name]) {
+        // What it does not remove, rmdir does, or says why not.
+        let _judged_by_rmdir = cleanup::run("systemctl", &["stop", &name]);
+    }
+}
+
+/// Folders that kubelets, CNI plugins and runtimes of a machine share: they go if nothing is in them.
+fn remove_empty_folders(cleaner: &mut Cleaner) {
+    for dir in SHARED.map(Path::new).into_iter().filter(|dir| dir.is_dir()) {
+        cleaner.step(&format!("remove {} if it is empty", dir.display()), || {
+            // Somebody else's things are in it, or it is a mount.
+            let _in_use = tree::remove_empty(dir);
+            Ok(())
+        });
     }
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs in the guest at boot (kedge-test.service): does what the kernel command line's kedge.step= says and reports on the second
-# serial line: "OK step", "FAIL step why", "ACK name" for a write that was acknowledged, "HAVE name" for one that is there.
+# serial line: "OK step", "FAIL step why", "ACK name." for a write that was acknowledged, "HAVE name" for one that is there.
 # The host ends the machine, so that a power cut is one.
 report=/dev/ttyS1
 say() { echo "$*" >$report; }
@@ -12,6 +12,8 @@ fail() {
     poweroff -f
 }
 export KUBECONFIG=/etc/kedge/kedge.yaml
+# kubectl keeps a cache there; systemd names no home.
+export HOME=/root
 # How long anything may take: an emulator on a busy machine is slow.
 limit=900
 wait_for() { # wait_for SECONDS WHAT COMMAND...
@@ -71,7 +73,7 @@ write() { # write WRITER
     while :; do
         n=$((n + 1)) name=cut-$boot-$1-$n
         curl -fs -m 60 -o /dev/null -H 'Content-Type: application/json' http://127.0.0.1:8001/api/v1/namespaces/default/configmaps \
-            -d '{"metadata":{"name":"'"$name"'"},"data":{"n":"'$n'"}}' && say "ACK $name"
+            -d '{"metadata":{"name":"'"$name"'"},"data":{"n":"'$n'"}}' && say "ACK $name."
     done
 }
 
@@ -127,7 +129,7 @@ verify)
     ;;
 uninstall)
     wait_for $limit "the node is Ready" node_ready
-    kedge-uninstall.sh --delete-volumes >$report 2>&1 || fail "uninstall failed"
+    kedge-uninstall.sh --delete-volumes --delete-config >$report 2>&1 || fail "uninstall failed"
     systemctl stop containerd 2>/dev/null
     picture /root/after
     diff /root/before /root/after | grep '^[<>]' >/root/diff

@@ -13,6 +13,7 @@ use kube::Api;
 use kube::api::ListParams;
 use tracing::{info, warn};
 
+use super::observe::Seen;
 use super::plan::Command;
 use super::{Worker, hooks};
 use crate::container::{self, ConfigError, Making, Role, env};
@@ -35,9 +36,10 @@ impl Worker {
                 let grace = probe.then(|| self.probes.grace(&name)).flatten().unwrap_or_else(|| self.grace());
                 self.stop(&seen, grace, &why).await
             }
-            Command::Prune { id, log_path } => {
-                let _logs_of_the_dead = fs::remove_file(&log_path);
-                self.unlink_log(&id);
+            Command::Prune { id } => {
+                if let Some(seen) = self.observed.containers.iter().find(|c| c.id == id) {
+                    self.forget_log(seen);
+                }
                 self.pods.unindex(&id);
                 self.node.runtime.cri.remove_container(&id).await.is_ok()
             }
@@ -58,6 +60,10 @@ impl Worker {
             }
             // A sandbox that died by itself still holds its address.
             for dead in self.observed.sandboxes.clone().iter().skip(1) {
+                // The runtime takes its containers with it: their logs and links are ours.
+                for seen in self.observed.containers.iter().filter(|c| c.sandbox_id == dead.id) {
+                    self.forget_log(seen);
+                }
                 let _retried_at_the_end = self.node.runtime.cri.remove_sandbox(&dead.id).await;
             }
             for dead in self.observed.sandboxes.iter().filter(|s| !s.ready) {
@@ -219,13 +225,18 @@ impl Worker {
         self.node.config.log_dir.parent().map(|parent| parent.join("containers"))
     }
 
+    /// Takes away the log of a container that goes while its pod stays, and the link to it.
+    fn forget_log(&self, seen: &Seen) {
+        let _gone_already = fs::remove_file(&seen.log_path);
+        self.unlink_log(seen);
+    }
+
     /// Takes away the link to a container's log.
-    pub(super) fn unlink_log(&self, id: &str) {
-        let Some(seen) = self.observed.containers.iter().find(|c| c.id == id) else { return };
+    pub(super) fn unlink_log(&self, seen: &Seen) {
         let meta = &self.pod.metadata;
         let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
         if let Some(dir) = self.links_dir() {
-            let _gone_already = fs::remove_file(dir.join(format!("{pod}_{ns}_{}-{id}.log", seen.name)));
+            let _gone_already = fs::remove_file(dir.join(format!("{pod}_{ns}_{}-{}.log", seen.name, seen.id)));
         }
     }
 

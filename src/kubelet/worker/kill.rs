@@ -207,7 +207,7 @@ impl Worker {
     async fn forget_containers(&mut self) -> bool {
         let cri = &self.node.runtime.cri;
         for seen in &self.observed.containers {
-            self.unlink_log(&seen.id);
+            self.unlink_log(seen);
             if let Err(err) = cri.remove_container(&seen.id).await {
                 warn!(pod = %self.name(), container = %seen.name, err = %Chain(&err), "cannot remove a container");
                 return false;

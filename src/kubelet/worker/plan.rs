@@ -43,7 +43,7 @@ pub(crate) enum Command {
     /// Make and start a container; `ended` is when its forerunner did.
     Start { name: String, attempt: u32, ended: Option<Timestamp> },
     /// Forget an old dead container.
-    Prune { id: String, log_path: String },
+    Prune { id: String },
     /// All is done: end what still runs (sidecars) and the sandbox.
     Finish,
 }
@@ -214,7 +214,7 @@ fn prune(view: &View<'_>, plan: &mut Plan) {
         let n = kept.entry(&seen.name).or_default();
         *n += 1;
         if *n > 2 && seen.state != State::Running {
-            plan.commands.push(Command::Prune { id: seen.id.clone(), log_path: seen.log_path.clone() });
+            plan.commands.push(Command::Prune { id: seen.id.clone() });
         }
     }
 }
