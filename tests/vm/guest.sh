@@ -80,7 +80,7 @@ write() { # write WRITER
 # Everything that an uninstall must bring back. Caches and logs of the distribution's own programs are not ours.
 picture() {
     {
-        find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path '/var/log/journal' -o -path /var/lib/systemd \
+        find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path '/var/log/journal' -o -path /var/lib/systemd -o -path /var/lib/apt \
             -o -path /var/cache -o -path /var/lib/dbus -o -path /root -o -path /var/tmp \) -prune -o -print | sort
         find /run -maxdepth 1 | sort | sed 's/^/run /'
         cut -d' ' -f5 /proc/self/mountinfo | sort | sed 's/^/mount /'
