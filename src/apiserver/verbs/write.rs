@@ -200,7 +200,6 @@ pub async fn update(
     Err(Status::modified(&call.resource.group, &call.resource.plural, name))
 }
 
-/// Checks version and uid that the client may have sent.
 /// Kinds that nobody may overwrite without having read them, as upstream has it: `AllowUnconditionalUpdate` of its strategies.
 fn needs_version(resource: &Resource) -> bool {
     let group: &str = resource.group.as_ref();
@@ -221,6 +220,7 @@ fn unversioned(resource: &Resource, name: &str) -> Status {
     Status::invalid(&resource.group, &resource.plural, name, vec![cause])
 }
 
+/// Checks version and uid that the client may have sent.
 fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<(), Status> {
     let (sent, have) = (meta::uid(new), meta::uid(old));
     if !sent.is_empty() && sent != have {
