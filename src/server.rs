@@ -136,7 +136,6 @@ impl Plan {
         let tenth = service_cidr.hosts().nth(9);
         let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
         let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
-        let taints = host::taints(&args.node)?;
         let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
@@ -152,7 +151,7 @@ impl Plan {
             cluster_cidr,
             cluster_dns: cluster_dns.ok_or_else(outside)?,
             service_cidr,
-            taints,
+            taints: host::taints(&args.node)?,
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
             controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg).map_err(ServerError::Argument)?,
@@ -541,12 +540,7 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
 fn kubeconfig(plan: &Plan) -> Kubeconfig {
     let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
     let url = format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port));
-    Kubeconfig {
-        path: plan.args.write_kubeconfig.clone(),
-        mode: plan.args.write_kubeconfig_mode,
-        group: plan.kubeconfig_group,
-        url,
-    }
+    Kubeconfig { path: plan.args.write_kubeconfig.clone(), mode: plan.args.write_kubeconfig_mode, group: plan.kubeconfig_group, url }
 }
 
 /// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.

@@ -27,6 +27,10 @@ const FILTERS: [&str; 3] = [
     r#"namespace=="k8s.io",topic=="/tasks/oom""#,
 ];
 
+/// Without an answer to the request for events, what runs is listed after so long, then after twice as long, up to the last.
+const SILENCE_FIRST: Duration = Duration::from_secs(1);
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
 /// What happened in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeEvent {
@@ -62,9 +66,25 @@ pub fn listen(cri: Cri, socket: &Path, group: &Group) -> mpsc::Receiver<RuntimeE
     rx
 }
 
+/// Waits for the answer to a request for events. Go's servers answer with the first event only, so silence may mean that nothing
+/// happens, or that the last thing happened just before we were heard: until the answer comes, `Began` is told again and again, less
+/// and less often. `None`: nobody wants events any more. Cancel safe.
+async fn asked<T>(answer: impl Future<Output = T>, tx: &mpsc::Sender<RuntimeEvent>, first: Duration) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    let mut silence = first;
+    loop {
+        tokio::select! {
+            answer = &mut answer => return Some(answer),
+            () = tokio::time::sleep(silence) => tx.send(RuntimeEvent::Began).await.ok()?,
+        }
+        silence = (silence * 2).min(SILENCE_MAX);
+    }
+}
+
 /// Returns whether the runtime has this stream at all.
 async fn from_cri(cri: &Cri, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Backoff) -> bool {
-    let mut stream = match cri.container_events().await {
+    let Some(answer) = asked(cri.container_events(), tx, SILENCE_FIRST).await else { return true };
+    let mut stream = match answer {
         Ok(stream) => stream,
         Err(err) if err.is_unimplemented() => {
             info!("the runtime has no CRI events, listening to containerd's own");
@@ -108,7 +128,8 @@ async fn from_cri(cri: &Cri, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Back
 async fn from_containerd(socket: &Path, tx: &mpsc::Sender<RuntimeEvent>, backoff: &mut Backoff) {
     let mut client = EventsClient::new(channel(socket));
     let filters = FILTERS.map(str::to_owned).to_vec();
-    let mut stream = match client.subscribe(SubscribeRequest { filters }).await {
+    let Some(answer) = asked(client.subscribe(SubscribeRequest { filters }), tx, SILENCE_FIRST).await else { return };
+    let mut stream = match answer {
         Ok(answer) => answer.into_inner(),
         Err(status) => {
             warn!(err = %Chain(&status), "cannot listen to containerd's events");
@@ -162,6 +183,23 @@ mod tests {
 
     fn prost_types_any(value: Vec<u8>) -> ::prost_types::Any {
         ::prost_types::Any { type_url: String::new(), value }
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_does_not_answer_is_looked_at_again_and_again() {
+        let ((tx, mut rx), (tell, answer)) = (mpsc::channel(1), tokio::sync::oneshot::channel());
+        let first = Duration::from_millis(1);
+        let looks = async {
+            for _ in 0..3 {
+                assert_eq!(rx.recv().await, Some(RuntimeEvent::Began));
+            }
+            tell.send("an event").unwrap();
+            rx
+        };
+        let (answered, rx) = tokio::join!(asked(answer, &tx, first), looks);
+        assert_eq!(answered, Some(Ok("an event")));
+        drop(rx);
+        assert_eq!(asked(std::future::pending::<()>(), &tx, first).await, None);
     }
 
     #[test]
