@@ -40,10 +40,15 @@ pub struct Issued {
     pub key_pem: String,
 }
 
+/// What an authority made at `now` calls itself.
+pub(crate) fn common_name(name: &str, now: Timestamp) -> String {
+    format!("{name}@{}", now.as_second())
+}
+
 impl Authority {
     /// Makes a new self-signed P-256 authority with the common name `name@<unix seconds>`; gives back its key as PEM too.
     pub fn create(name: &str, now: Timestamp) -> Result<(Authority, String), PkiError> {
-        let subject = format!("{name}@{}", now.as_second());
+        let subject = common_name(name, now);
         let refused = |source| PkiError::Issue { subject: subject.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
         let mut params = params_for(&subject, &[], Start::Epoch(now), CA_LIFE);

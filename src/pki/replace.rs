@@ -7,7 +7,7 @@ use std::path::Path;
 use base::files::{self, FileError};
 use base::rng::Rng;
 use base::secret::Secret;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, KeyIdMethod, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::authority::{Authority, LEAF_LIFE};
+use crate::authority::{Authority, LEAF_LIFE, common_name};
 use crate::error::PkiError;
 use crate::identity::{self, hex};
 use crate::leaf::Ca;
@@ -95,7 +95,7 @@ impl Authorities {
             let given = match dir {
                 Some(dir) => read(dir, ca.stem())?,
                 None => {
-                    let (made, key) = Authority::create(ca.subject(), now)?;
+                    let (made, key) = Authority::create(ca.subject(), self.moment(ca, now)?)?;
                     Some(Files { certs: made.bundle().to_owned(), key })
                 }
             };
@@ -112,6 +112,18 @@ impl Authorities {
             return Err(PkiError::malformed("authority", format!("{place} holds no authority that is not in use already")));
         }
         Ok(set)
+    }
+
+    /// The moment that a new authority is named after: `now`, or the next that none of those in use is named after.
+    fn moment(&self, ca: Ca, now: Timestamp) -> Result<Timestamp, PkiError> {
+        let Some(old) = self.0.get(ca.stem()) else { return Ok(now) };
+        let names =
+            old.authority()?.chain().iter().map(|cert| Ok(identity::parse(cert)?.common_name)).collect::<Result<Vec<_>, PkiError>>()?;
+        let mut moment = now;
+        while names.contains(&common_name(ca.subject(), moment)) {
+            moment = moment.checked_add(SignedDuration::from_secs(1)).map_err(|err| PkiError::malformed("clock", err))?;
+        }
+        Ok(moment)
     }
 
     /// This set with nothing trusted but what signs, and what is above it.
@@ -288,6 +300,9 @@ mod tests {
         // Twice is once more.
         let third = both.replaced_by(None, false, "2026-11-22T00:00:00Z".parse().unwrap()).unwrap();
         assert!(understood(&third, &both) && understood(&third, &old) && understood(&old, &third));
+        // In the same second, too.
+        let hasty = both.replaced_by(None, false, now()).unwrap();
+        assert!(understood(&hasty, &both) && understood(&both, &hasty));
     }
 
     #[test]
