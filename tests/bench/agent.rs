@@ -25,32 +25,21 @@ const JOIN_LIMIT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(15);
 const WINDOW: Duration = Duration::from_secs(20);
 /// The server's end of the link, and the agent's.
-const LINK: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
+pub(crate) const LINK: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
 
 /// The first process of the machine makes it, says so, waits for a word, and runs the agent. A shell stays first, which reaps orphans.
-const INIT: &str = r#"
-set -e
-hold=$(mktemp -d)
-mount --rbind /sys/fs/cgroup "$hold"
-mount -t sysfs sysfs /sys
-mount --rbind "$hold" /sys/fs/cgroup
-umount -l "$hold"
-rmdir "$hold"
-mount -t tmpfs tmpfs /run
-mkdir -p /run/netns
-if [ -e /etc/machine-id ]; then
-    echo 0000000000000000000000000000abcd >/run/machine-id
-    mount --bind /run/machine-id /etc/machine-id
-fi
-mount --make-rshared /
+const INIT: &str = concat!(
+    "MACHINE_ID=43981\n",
+    include_str!("../machine.sh"),
+    r#"
 hostname bench-agent
-ip link set lo up
 place=$1
 shift
 : >"$place/made"
 read -r _ <"$place/go"
 "$@"
-"#;
+"#
+);
 
 /// The machine with its agent.
 struct Machine {

@@ -77,6 +77,7 @@ impl Node {
             ("https-listen-port", API_PORT.to_string()),
             ("kubelet-port", KUBELET_PORT.to_string()),
             ("node-name", NAME.to_owned()),
+            ("tls-san", crate::agent::LINK[0].to_owned()),
             ("write-kubeconfig", kubeconfig.display().to_string()),
         ];
         let args: Vec<String> = ["server".to_owned()].into_iter().chain(flags.map(|(flag, value)| format!("--{flag}={value}"))).collect();
