@@ -12,27 +12,15 @@ pub(crate) fn kubectl() -> PathBuf {
     fetched.filter(|path| path.exists()).unwrap_or_else(|| "kubectl".into())
 }
 
-/// What the first process of a machine does: the same as tests/node does for its one, then it waits for its end.
-const INIT: &str = r#"
-set -e
-hold=$(mktemp -d)
-mount --rbind /sys/fs/cgroup "$hold"
-mount -t sysfs sysfs /sys
-mount --rbind "$hold" /sys/fs/cgroup
-umount -l "$hold"
-rmdir "$hold"
-mount -t tmpfs tmpfs /run
-mkdir -p /run/netns
-if [ -e /etc/machine-id ]; then
-    printf '%032d\n' "$3" >/run/machine-id
-    mount --bind /run/machine-id /etc/machine-id
-fi
-mount --make-rshared /
+/// What the first process of a machine does; then it waits for its end.
+const INIT: &str = concat!(
+    include_str!("../machine.sh"),
+    r#"
 hostname "$1"
-ip link set lo up
 echo ready >"$2"
 while :; do sleep 1000 & wait $!; done
-"#;
+"#
+);
 
 /// Until a machine is made.
 const MAKE_LIMIT: Duration = Duration::from_secs(90);
@@ -117,7 +105,7 @@ impl Host {
             .args(unshare)
             .arg(name)
             .arg(&ready)
-            .arg(number.to_string())
+            .env("MACHINE_ID", number.to_string())
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

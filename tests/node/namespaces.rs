@@ -9,28 +9,18 @@ pub(crate) const INSIDE: &str = "KEDGE_TEST_INSIDE";
 /// The node's address inside.
 pub(crate) const NODE_IP: &str = "10.200.0.2";
 
-/// Makes the inside. /sys has to be mounted anew to show the network of this namespace, which would hide the cgroups: they are
-/// carried over. All of it is private until the end; then it is shared, as the mounts of a machine run by systemd are.
-const ENTER: &str = r#"
-set -e
-hold=$(mktemp -d)
-mount --rbind /sys/fs/cgroup "$hold"
-mount -t sysfs sysfs /sys
-mount --rbind "$hold" /sys/fs/cgroup
-umount -l "$hold"
-rmdir "$hold"
-mount -t tmpfs tmpfs /run
-mkdir -p /run/netns
-mount --make-rshared /
-ip link set lo up
+/// Makes the inside, and runs this program there. Not by exec: the first process of the namespace stays a shell, which reaps orphans.
+const ENTER: &str = concat!(
+    include_str!("../machine.sh"),
+    r#"
 ip link add uplink type veth peer name uplink-peer
 ip link set uplink up
 ip link set uplink-peer up
 ip address add NODE_IP/24 dev uplink
 ip route add default via 10.200.0.1
-# Not exec: the first process of the namespace stays a shell, which reaps orphans.
 "$0" "$@"
-"#;
+"#
+);
 
 /// What this machine lacks for a node, in words.
 pub(crate) fn what_is_missing() -> Option<String> {
@@ -58,6 +48,7 @@ pub(crate) fn enter(test: &str) {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
+        .env("MACHINE_ID", "1")
         .stdin(Stdio::null())
         .status()
         .unwrap();
