@@ -261,6 +261,19 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCond
     let mut all = vec![sandbox, initialized, ready, containers_ready("ContainersReady")];
     let scheduled = facts.pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == "PodScheduled").cloned();
     all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
+    if plan::could_restart_all(facts.pod) {
+        let restarting = !ended && plan::restarting_all(facts.pod, facts.observed);
+        let started = || PodCondition {
+            message: Some("container exited with restart policy rule".to_owned()),
+            ..good("AllContainersRestarting", Some("RestartAllContainersStarted"))
+        };
+        let reason = match phase {
+            "Succeeded" => "PodCompleted",
+            "Failed" => "PodFailed",
+            _ => "",
+        };
+        all.push(if restarting { started() } else { bad("AllContainersRestarting", reason, "") });
+    }
     if let Some((reason, message)) = &facts.resizing.pending {
         all.push(PodCondition { message: Some(message.clone()), ..good("PodResizePending", Some(reason)) });
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::chain::Chain;
 use jiff::Timestamp;
@@ -14,7 +15,7 @@ use kube::api::ListParams;
 use tracing::{info, warn};
 
 use super::observe::Seen;
-use super::plan::Command;
+use super::plan::{Command, Grace};
 use super::{Worker, hooks};
 use crate::container::{self, ConfigError, Making, Role, env};
 use crate::events::Kind;
@@ -31,9 +32,13 @@ impl Worker {
         match command {
             Command::MakeSandbox { attempt } => self.make_sandbox(attempt).await,
             Command::Start { name, attempt, ended } => Box::pin(self.start_container(&name, attempt, ended)).await,
-            Command::Kill { id, name, why, probe } => {
+            Command::Kill { id, name, why, grace } => {
                 let Some(seen) = self.observed.containers.iter().find(|c| c.id == id).cloned() else { return true };
-                let grace = probe.then(|| self.probes.grace(&name)).flatten().unwrap_or_else(|| self.grace());
+                let grace = match grace {
+                    Grace::Pod => self.grace(),
+                    Grace::Probe => self.probes.grace(&name).unwrap_or_else(|| self.grace()),
+                    Grace::None => Duration::ZERO,
+                };
                 self.stop(&seen, grace, &why).await
             }
             Command::Prune { id } => {

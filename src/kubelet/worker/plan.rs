@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 
 use super::backoff::Backoffs;
 use super::observe::{Observed, Seen, State};
@@ -33,13 +33,24 @@ pub(crate) struct View<'a> {
     pub(crate) now: Timestamp,
 }
 
+/// How long a container may take to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grace {
+    /// As the pod says.
+    Pod,
+    /// As the probe says that failed, else as the pod.
+    Probe,
+    /// Not at all.
+    None,
+}
+
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// End what is left of dead sandboxes, then make a new one.
     MakeSandbox { attempt: u32 },
     /// End a container so that it can be made again.
-    Kill { id: String, name: String, why: String, probe: bool },
+    Kill { id: String, name: String, why: String, grace: Grace },
     /// Make and start a container; `ended` is when its forerunner did.
     Start { name: String, attempt: u32, ended: Option<Timestamp> },
     /// Forget an old dead container.
@@ -58,16 +69,48 @@ pub(crate) struct Plan {
     pub(crate) wake_at: Option<Timestamp>,
 }
 
+/// The action of the first rule of a container that its exit code meets.
+fn action(container: &Container, exit_code: i32) -> Option<&str> {
+    let meets = |rule: &&ContainerRestartRule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+            if codes.operator == "NotIn" { !listed } else { listed }
+        })
+    };
+    container.restart_policy_rules.iter().flatten().find(meets).map(|rule| rule.action.as_str())
+}
+
+/// The action of a rule by which a container has all of its pod made again (KEP-5532).
+const RESTART_ALL: &str = "RestartAllContainers";
+
+/// Whether a container may ask for all to be made again.
+pub(crate) fn could_restart_all(pod: &Pod) -> bool {
+    container::all(pod).iter().any(|(c, _)| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL))
+}
+
+/// When a container ended last that asked for all to be made again: those made before do not count any more.
+fn asked_for_all(pod: &Pod, observed: &Observed) -> Option<Timestamp> {
+    if !could_restart_all(pod) {
+        return None;
+    }
+    let all = container::all(pod);
+    let asks = |seen: &&Seen| {
+        let of_name = all.iter().find(|(c, _)| c.name == seen.name);
+        seen.state == State::Exited && of_name.is_some_and(|(c, _)| action(c, seen.exit_code) == Some(RESTART_ALL))
+    };
+    observed.containers.iter().filter(asks).map(|seen| seen.finished_at).max()
+}
+
+/// Whether all containers are about to be made again, and one of those before is still the newest of its name.
+pub(crate) fn restarting_all(pod: &Pod, observed: &Observed) -> bool {
+    let Some(asked) = asked_for_all(pod, observed) else { return false };
+    container::all(pod).iter().any(|(c, _)| observed.latest(&c.name).is_some_and(|seen| seen.created_at <= asked))
+}
+
 /// Whether an ended container is started again.
 pub(crate) fn restarts(pod: &Pod, container: &Container, role: Role, exit_code: i32) -> bool {
-    let rules = container.restart_policy_rules.iter().flatten();
-    for rule in rules {
-        let Some(codes) = &rule.exit_codes else { continue };
-        let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
-        let hit = if codes.operator == "NotIn" { !listed } else { listed };
-        if hit {
-            return rule.action == "Restart";
-        }
+    if let Some(action) = action(container, exit_code) {
+        return action == "Restart" || action == RESTART_ALL;
     }
     let of_pod = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always");
     match (container.restart_policy.as_deref().unwrap_or(of_pod), role) {
@@ -110,8 +153,20 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
             plan.commands.push(Command::Start { name: container.name, attempt: 0, ended: None });
         }
     }
-    let current = |name: &str| view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
-    let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some());
+    let asked = asked_for_all(view.pod, view.observed);
+    let counts = |seen: &&Seen| asked.is_none_or(|asked| seen.created_at > asked);
+    if let Some(asked) = asked
+        && end_all(view, &mut plan, asked)
+    {
+        return plan;
+    }
+    // Who asked still waits as long as its crash loop says.
+    let asks = |seen: &&Seen| all.iter().any(|(c, _)| c.name == seen.name && action(c, seen.exit_code) == Some(RESTART_ALL));
+    let current = |name: &str| {
+        let seen = view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
+        seen.filter(|seen| counts(seen) || asks(seen))
+    };
+    let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some_and(|seen| counts(&seen)));
     for (container, role) in all.iter().filter(|(_, role)| *role != Role::Main) {
         let done = match role {
             Role::Sidecar => keep_running(view, &mut plan, container, *role, current(&container.name)) || mains_began,
@@ -128,10 +183,21 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
     plan
 }
 
+/// Ends what runs since before all were asked to be made again, the last first: returns whether there was such.
+fn end_all(view: &View<'_>, plan: &mut Plan, asked: Timestamp) -> bool {
+    let left = |name: &str| view.observed.latest(name).filter(|seen| seen.created_at <= asked && seen.state == State::Running);
+    for (container, _) in container::all(view.pod).into_iter().rev() {
+        let Some(seen) = left(&container.name) else { continue };
+        let why = format!("Container {} will be restarted with all others of its pod", container.name);
+        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::None });
+    }
+    plan.commands.iter().any(|command| matches!(command, Command::Kill { .. }))
+}
+
 /// An init container: returns whether it ended well.
 fn run_once(view: &View<'_>, plan: &mut Plan, container: &Container, seen: Option<&Seen>) -> bool {
     match seen {
-        Some(seen) if seen.state == State::Exited && seen.exit_code == 0 => true,
+        Some(seen) if seen.state == State::Exited && seen.exit_code == 0 && action(container, 0) != Some(RESTART_ALL) => true,
         Some(seen) if seen.state == State::Running => {
             if let Some(health) = view.health.get(&container.name).filter(|h| h.id == seen.id)
                 && let Some(probe) = health.kill
@@ -159,12 +225,12 @@ fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: R
     }
     if !seen.hash.is_empty() && seen.hash != hash(container) {
         let why = format!("Container {} definition changed, will be restarted", container.name);
-        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: false });
+        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::Pod });
         return false;
     }
     if view.anew.contains(&container.name) {
         let why = format!("Container {} resize requires restart", container.name);
-        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: false });
+        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::Pod });
         return false;
     }
     let health = view.health.get(&container.name).filter(|h| h.id == seen.id);
@@ -180,7 +246,7 @@ fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: R
 
 fn kill_for_probe(plan: &mut Plan, container: &Container, seen: &Seen, probe: &str) {
     let why = format!("Container {} failed {probe} probe, will be restarted", container.name);
-    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, probe: true });
+    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::Probe });
 }
 
 /// Starts a container, unless its policy or a crash loop forbids. A new sandbox does not shorten a crash loop.
@@ -222,7 +288,8 @@ fn prune(view: &View<'_>, plan: &mut Plan) {
 /// All main containers ended and none will be started again.
 pub(crate) fn finished(pod: &Pod, observed: &Observed) -> bool {
     let mut mains = container::all(pod).into_iter().filter(|(_, role)| *role == Role::Main).peekable();
-    mains.peek().is_some()
+    !restarting_all(pod, observed)
+        && mains.peek().is_some()
         && mains.all(|(c, role)| {
             observed.latest(&c.name).is_some_and(|seen| seen.state == State::Exited && !restarts(pod, c, role, seen.exit_code))
         })
@@ -230,6 +297,9 @@ pub(crate) fn finished(pod: &Pod, observed: &Observed) -> bool {
 
 /// An init container failed for good.
 pub(crate) fn init_failed(pod: &Pod, observed: &Observed) -> bool {
+    if restarting_all(pod, observed) {
+        return false;
+    }
     container::all(pod).into_iter().filter(|(_, role)| *role == Role::Init).any(|(c, role)| {
         let failed = |seen: &Seen| seen.state == State::Exited && seen.exit_code != 0 && !restarts(pod, c, role, seen.exit_code);
         observed.latest(&c.name).is_some_and(failed)
@@ -320,6 +390,29 @@ mod tests {
         assert_eq!(decide(&pod, ready(), containers, &Backoffs::default()).commands, [Command::Finish]);
         let dead = vec![Sandbox { ready: false, ..ready().remove(0) }];
         assert!(decide(&pod, dead, vec![seen("m", State::Exited, 0)], &Backoffs::default()).commands.is_empty());
+    }
+
+    #[test]
+    fn a_container_that_asks_for_it_has_all_of_the_pod_made_again() {
+        let rule = serde_json::json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+        let pod = pod(serde_json::json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}],
+            "containers": [{"name": "asks", "restartPolicy": "Never", "restartPolicyRules": rule}, {"name": "other"}]}));
+        let none = Backoffs::default();
+        let asked = || seen("asks", State::Exited, 42);
+        let containers = vec![asked(), seen("other", State::Running, 0), seen("i", State::Exited, 0)];
+        let plan = decide(&pod, ready(), containers, &none);
+        assert!(matches!(&plan.commands[..], [Command::Kill { name, grace: Grace::None, .. }] if name == "other"), "{plan:?}");
+        let all_ended = || vec![asked(), seen("other", State::Exited, 137), seen("i", State::Exited, 0)];
+        assert_eq!(starts(&decide(&pod, ready(), all_ended(), &none)), ["i"], "from the first init container on");
+        let anew = |name: &str, state, code| Seen { created_at: at(5), attempt: 1, ..seen(name, state, code) };
+        let again = |first: Vec<Seen>| first.into_iter().chain(all_ended()).collect::<Vec<_>>();
+        let plan = decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &none);
+        assert_eq!(starts(&plan), ["asks", "other"], "killed ones too, though the pod never restarts");
+        let mut waits = Backoffs::default();
+        waits.next("asks", at(0), at(0));
+        assert_eq!(starts(&decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &waits)), ["other"], "its crash loop counts");
+        let all = again(vec![anew("asks", State::Exited, 0), anew("other", State::Exited, 0), anew("i", State::Exited, 0)]);
+        assert_eq!(decide(&pod, ready(), all, &none).commands.last(), Some(&Command::Finish), "and ends when that round ends");
     }
 
     #[test]

@@ -278,6 +278,25 @@ fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
     if rules.len() > 20 {
         errors.push(FieldError::too_many(format!("{path}.restartPolicyRules"), rules.len(), 20));
     }
+    for (idx, rule) in rules.iter().enumerate() {
+        let path = format!("{path}.restartPolicyRules[{idx}]");
+        let action = read::text(rule, "action");
+        if !["Restart", "RestartAllContainers"].contains(&action) {
+            errors.push(FieldError::not_supported(format!("{path}.action"), action, &["Restart", "RestartAllContainers"]));
+        }
+        let Some(codes) = read::at(rule, "exitCodes") else {
+            errors.push(FieldError::required(format!("{path}.exitCodes"), "must be specified"));
+            continue;
+        };
+        let operator = read::text(codes, "operator");
+        if !["In", "NotIn"].contains(&operator) {
+            errors.push(FieldError::not_supported(format!("{path}.exitCodes.operator"), operator, &["In", "NotIn"]));
+        }
+        let values = read::list(codes, "values").len();
+        if values > 255 {
+            errors.push(FieldError::too_many(format!("{path}.exitCodes.values"), values, 255));
+        }
+    }
 }
 
 fn resize(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
