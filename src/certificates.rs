@@ -70,6 +70,8 @@ pub(crate) struct Keeper {
     pub(crate) clock: Clock,
     /// The node's addresses, which certificates name.
     pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
+    /// Of which certificate it was told last, and how many days it had then.
+    pub(crate) told: BTreeMap<String, i64>,
 }
 
 impl Keeper {
@@ -106,7 +108,7 @@ impl Keeper {
     }
 
     /// Renews what is due; returns how long nothing is, or nothing if that failed.
-    fn round(&self, recorder: &Recorder) -> Option<Duration> {
+    fn round(&mut self, recorder: &Recorder) -> Option<Duration> {
         let renewed = self.pki.renew().map_err(|err| Chain(&err).to_string()).and_then(|renewed| {
             if renewed.contains(&Leaf::ClientAdmin) {
                 self.kubeconfig.write(&self.pki).map_err(|err| Chain(&err).to_string())?;
@@ -131,7 +133,8 @@ impl Keeper {
         }
     }
 
-    fn warn_of_ends(&self, recorder: &Recorder, now: Timestamp) {
+    /// Once for each day that is left: the folder is looked at far more often.
+    fn warn_of_ends(&mut self, recorder: &Recorder, now: Timestamp) {
         let Ok(ends) = self.pki.ends() else { return };
         for (stem, end) in ends {
             let authority = stem.ends_with("-ca");
@@ -142,7 +145,7 @@ impl Keeper {
                 false if self.pki.options().leaf_life < Duration::from_secs(100 * 86_400) => continue,
                 false => (LEAF_WARNING_DAYS, "CertificateExpirationWarning"),
             };
-            if days < limit {
+            if days < limit && self.told.insert(stem.to_string(), days) != Some(days) {
                 warn!(name = stem, days, "a certificate nears its end");
                 self.tell(recorder, reason, format!("{stem}.crt ends in {days} days, at {end}: see 'kedge certificate check'"));
             }

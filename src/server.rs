@@ -294,6 +294,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         clock,
         pki: Arc::clone(pki),
         node_ips,
+        told: BTreeMap::new(),
     };
     keeper.start(workers);
     Ok(())

@@ -24,8 +24,9 @@ use crate::{ConnInfo, Handler, body};
 
 /// A client that has not finished its TLS handshake by then is dropped.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that has not sent its request headers by then is dropped.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that has not sent its request headers by then is dropped. An HTTP/1.1 connection that waits for its next request is one of
+/// these: as long as upstream lets it be idle, for a client that thinks it is alive sends a write into its end.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
 /// Concurrent requests on one HTTP/2 connection, as upstream's `http2-max-streams-per-connection`.
 const HTTP2_STREAMS_MAX: u32 = 250;
 /// After an error of accept() (no file descriptors left), so that the loop does not spin.

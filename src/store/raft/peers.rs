@@ -165,7 +165,7 @@ impl Peers {
 
     async fn post_quietly(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
         let network = self.network.as_ref().ok_or(Error::NoNetwork)?;
-        let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: format!("member {to}") })?;
+        let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: "an address not known yet".to_owned() })?;
         let unreachable = || Error::MemberUnreachable { address: address.clone() };
         let link = Arc::clone(self.links.lock().unwrap_or_else(PoisonError::into_inner).entry((to, lane)).or_default());
         let sender = link.sender(&network.dial, &address, &self.group).await.ok_or_else(unreachable)?;
