@@ -23,8 +23,8 @@ const RUNTIMES: &str = include_str!("../manifests/runtimes.yaml");
 
 /// Values of the variables in manifests, named as k3s names them.
 pub(crate) struct Variables {
-    /// Address of the DNS service.
-    pub(crate) cluster_dns: IpAddr,
+    /// Addresses of the DNS service, one a family.
+    pub(crate) cluster_dns: Vec<IpAddr>,
     /// Domain of the cluster.
     pub(crate) cluster_domain: String,
     /// Where volumes of local-path lie.
@@ -35,10 +35,11 @@ pub(crate) struct Variables {
 
 impl Variables {
     fn expand(&self, manifest: &str) -> String {
+        let dns: Vec<String> = self.cluster_dns.iter().map(IpAddr::to_string).collect();
         manifest
-            .replace("%{CLUSTER_DNS}%", &self.cluster_dns.to_string())
-            .replace("%{CLUSTER_DNS_LIST}%", &format!("[\"{}\"]", self.cluster_dns))
-            .replace("%{CLUSTER_DNS_IPFAMILYPOLICY}%", "SingleStack")
+            .replace("%{CLUSTER_DNS}%", dns.first().map_or("", String::as_str))
+            .replace("%{CLUSTER_DNS_LIST}%", &format!("[\"{}\"]", dns.join("\", \"")))
+            .replace("%{CLUSTER_DNS_IPFAMILYPOLICY}%", if dns.len() > 1 { "RequireDualStack" } else { "SingleStack" })
             .replace("%{CLUSTER_DOMAIN}%", &self.cluster_domain)
             .replace("%{DEFAULT_LOCAL_STORAGE_PATH}%", &self.storage_dir)
             .replace("%{DNS_IMAGE}%", self.dns_image.as_deref().unwrap_or_default())

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::flags::NodeArgs;
 use crate::images::{ImageError, SystemImages};
+use crate::{host, ranges};
 
 /// What the node's half is told.
 pub(crate) struct AgentConfig {
@@ -32,9 +33,10 @@ pub(crate) struct AgentConfig {
     pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) node_external_ips: Vec<IpAddr>,
     pub(crate) kubelet_port: u16,
-    pub(crate) cluster_cidr: IpNet,
-    pub(crate) service_cidr: IpNet,
-    pub(crate) cluster_dns: IpAddr,
+    /// One range, or one of each family.
+    pub(crate) cluster_cidrs: Vec<IpNet>,
+    pub(crate) service_cidrs: Vec<IpNet>,
+    pub(crate) cluster_dns: Vec<IpAddr>,
     pub(crate) cluster_domain: String,
     pub(crate) resolv_conf: Option<PathBuf>,
     /// DNS names inside and outside of the cluster's network.
@@ -220,7 +222,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
             certs_dir: agent_dir.join("etc/containerd/certs.d"),
             default_endpoint: config.registries.default_endpoint,
         }),
-        cluster_dns: vec![config.cluster_dns],
+        cluster_dns: config.cluster_dns.clone(),
         cluster_domain: config.cluster_domain.clone(),
         resolv_conf: config.resolv_conf.clone(),
         labels: config.labels.clone(),
@@ -244,8 +246,8 @@ pub(crate) async fn build(
     let net = network::Config {
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
-        cluster_cidrs: vec![config.cluster_cidr],
-        service_cidrs: vec![config.service_cidr],
+        cluster_cidrs: config.cluster_cidrs.clone(),
+        service_cidrs: config.service_cidrs,
         ipv6_masquerade: config.network.ipv6_masquerade,
         backend: config.network.backend,
         interface: config.network.interface,
@@ -261,7 +263,8 @@ pub(crate) async fn build(
     let runtime = runtime.await.map_err(|_| AgentError::Stopped)??;
     let handle = kubelet::run(kubelet, runtime, client.clone(), group).await?;
     let server = kubelet::server::Server::new(handle, client, config.node_name, group);
-    let (port, addr) = (config.kubelet_port, SocketAddr::from(([0, 0, 0, 0], config.kubelet_port)));
+    let (port, addr) =
+        (config.kubelet_port, SocketAddr::new(host::any_address(ranges::has_v6(&config.cluster_cidrs)), config.kubelet_port));
     let listener = wire::serve::Server::bind(addr, Some(serving), server).await;
     listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
     Ok(())
@@ -299,7 +302,10 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
         let mut written = Vec::new();
         loop {
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
-            let cidrs: Vec<IpNet> = spec.pod_cidrs.unwrap_or_default().iter().filter_map(|cidr| cidr.parse().ok()).collect();
+            let all = spec.pod_cidrs.unwrap_or_default();
+            // Of a family that came later this process serves nothing yet: its pods get such addresses after its next start.
+            let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
+            let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
             if !cidrs.is_empty() && cidrs != written {
                 let mtu = network::overlay::pod_mtu(&files.net, &tasks).await;
                 match write_conflist(&files, &cidrs, mtu) {

@@ -51,9 +51,9 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "agent_token")]
     pub(crate) agent_token_file: Option<PathBuf>,
 
-    /// Address to listen on.
-    #[arg(long, default_value = "0.0.0.0", value_name = "IP", help_heading = "Listening")]
-    pub(crate) bind_address: IpAddr,
+    /// Address to listen on (default: all; of both families where the cluster has IPv6).
+    #[arg(long, value_name = "IP", help_heading = "Listening")]
+    pub(crate) bind_address: Option<IpAddr>,
     /// Port of the API.
     #[arg(long, default_value_t = 6443, value_name = "PORT", help_heading = "Listening")]
     pub(crate) https_listen_port: u16,
@@ -77,18 +77,18 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "GROUP", help_heading = "Client")]
     pub(crate) write_kubeconfig_group: Option<String>,
 
-    /// Address range of pods.
-    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR", help_heading = "Networking")]
-    pub(crate) cluster_cidr: String,
-    /// Address range of services.
-    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR", help_heading = "Networking")]
-    pub(crate) service_cidr: String,
+    /// Address range of pods, or one of IPv4 and one of IPv6.
+    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR", value_delimiter = ',', help_heading = "Networking")]
+    pub(crate) cluster_cidr: Vec<String>,
+    /// Address range of services, of the same families.
+    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR", value_delimiter = ',', help_heading = "Networking")]
+    pub(crate) service_cidr: Vec<String>,
     /// Ports for services of type NodePort.
     #[arg(long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range, help_heading = "Networking")]
     pub(crate) service_node_port_range: (u16, u16),
-    /// Address of the cluster's DNS service (default: the tenth of the service range).
-    #[arg(long, value_name = "IP", help_heading = "Networking")]
-    pub(crate) cluster_dns: Option<IpAddr>,
+    /// Address of the cluster's DNS service, one a family (default: the tenth of each service range).
+    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Networking")]
+    pub(crate) cluster_dns: Vec<IpAddr>,
     /// DNS domain of the cluster.
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN", help_heading = "Networking")]
     pub(crate) cluster_domain: String,
@@ -167,7 +167,7 @@ pub(crate) struct NodeArgs {
     /// Append an id of this machine's own to the node's name.
     #[arg(long, help_heading = "Node")]
     pub(crate) with_node_id: bool,
-    /// Address of this node (default: the one from which it reaches the server, or its default route).
+    /// Address of this node, one a family (default: the one from which it reaches the server, or its default route).
     #[arg(short = 'i', long, value_name = "IP", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_ip: Vec<IpAddr>,
     /// Address under which others reach this node from outside. May be repeated.

@@ -10,9 +10,10 @@ use base::files::{self, FileError};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::flags::NodeArgs;
+use crate::ranges;
 
 /// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
 const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
@@ -102,9 +103,16 @@ pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
-/// The address with which this host begins its way to the rest of the world. The other end is a documentation address (RFC 5737).
-pub(crate) fn ip_of_default_route() -> Option<IpAddr> {
-    ip_towards(([192, 0, 2, 1], 9).into())
+/// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other end is a
+/// documentation address (RFC 5737, RFC 3849).
+pub(crate) fn ip_of_default_route(like: IpAddr) -> Option<IpAddr> {
+    let world = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    ip_towards(if like.is_ipv4() { ([192, 0, 2, 1], 9).into() } else { (world, 9).into() })
+}
+
+/// Where to listen for everybody. IPv4's callers come to IPv6's wildcard, too.
+pub(crate) fn any_address(v6: bool) -> IpAddr {
+    if v6 && Path::new("/proc/net/if_inet6").exists() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() }
 }
 
 /// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
@@ -173,18 +181,49 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The address from which this host reaches others: that of its default route, else the first one that is not loopback.
-pub(crate) fn node_ip() -> Result<IpAddr, HostError> {
-    if let Some(ip) = ip_of_default_route() {
+/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families (`true` is IPv4). The node may lack the second:
+/// its pods have both in any case.
+pub(crate) fn node_ips(args: &NodeArgs, families: &[bool]) -> Result<Vec<IpAddr>, HostError> {
+    if !args.node_ip.is_empty() {
+        return ranges::node_ips(&args.node_ip, families).map_err(|reason| HostError::Flag { flag: "node-ip", reason });
+    }
+    let first = match families {
+        [false, ..] => node_ip(any_address(true))?,
+        _ => node_ip([0, 0, 0, 0].into())?,
+    };
+    Ok(std::iter::once(first).chain(second_ip(first, families)).collect())
+}
+
+/// The address to have beside `first` in a cluster of these families.
+pub(crate) fn second_ip(first: IpAddr, families: &[bool]) -> Option<IpAddr> {
+    let other = *families.iter().find(|v4| **v4 != first.is_ipv4())?;
+    let found = node_ip(if other { [0, 0, 0, 0].into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }).ok();
+    if found.is_none() {
+        let family = if other { "IPv4" } else { "IPv6" };
+        warn!("this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip");
+    }
+    found
+}
+
+/// The address from which this host reaches others: that of its default route, else the first one that is not loopback; of the same
+/// family as `like`.
+pub(crate) fn node_ip(like: IpAddr) -> Result<IpAddr, HostError> {
+    if let Some(ip) = ip_of_default_route(like) {
         return Ok(ip);
     }
     let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
     // The pod network's own links outlive us: their addresses are nobody's way to this machine.
     let ours = |name: &str| name == "cni0" || name.starts_with("kedge.") || name.starts_with("flannel") || name.starts_with("veth");
-    let ipv4 = addresses
-        .filter(|interface| !ours(&interface.interface_name))
-        .filter_map(|interface| interface.address?.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip())));
-    let mut usable = ipv4.filter(|ip| !ip.is_loopback() && !matches!(ip, IpAddr::V4(v4) if v4.is_link_local()));
+    let ips = addresses.filter(|interface| !ours(&interface.interface_name)).filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|sin| IpAddr::V6(sin.ip())))
+    });
+    let link_local = |ip: &IpAddr| match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let mut usable = ips.filter(|ip| ip.is_ipv4() == like.is_ipv4() && !ip.is_loopback() && !link_local(ip));
     usable.next().ok_or(HostError::NoAddress)
 }
 

@@ -24,6 +24,7 @@ mod local_path;
 mod logging;
 mod membership;
 mod pause;
+mod ranges;
 mod refused;
 mod rotation;
 mod runtime_tools;

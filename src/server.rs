@@ -45,6 +45,7 @@ use crate::images::{ImageError, Names, SystemImages};
 use crate::joining::{self, JoinError};
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
+use crate::ranges::{self, BadRange, Ranges};
 use crate::signing::Keys;
 use crate::{authorities, certificates, cli, encryption, identity, leader, membership, rotation, snapshots};
 
@@ -98,27 +99,13 @@ struct Plan {
     node_name: String,
     node_ips: Vec<IpAddr>,
     advertise: IpAddr,
-    cluster_cidr: IpNet,
-    service_cidr: IpNet,
-    cluster_dns: IpAddr,
+    bind: IpAddr,
+    ranges: Ranges,
     taints: Vec<Taint>,
     kubeconfig_group: Option<u32>,
     kubelet: kubelet::settings::Settings,
     apiserver: Arguments,
     controllers: controllers::settings::Settings,
-}
-
-fn parse_cidr(flag: &'static str, text: &str) -> Result<IpNet, ServerError> {
-    let bad = |reason: String| ServerError::Flag { flag, reason };
-    if text.contains(',') {
-        return Err(bad(format!("'{text}': two families (dual stack) are not supported yet; give one IPv4 range")));
-    }
-    let cidr: IpNet = text.parse().map_err(|_| bad(format!("'{text}' is not an address range such as 10.42.0.0/16")))?;
-    match cidr {
-        IpNet::V4(v4) if v4.prefix_len() <= 24 => Ok(IpNet::V4(v4.trunc())),
-        IpNet::V4(_) => Err(bad(format!("'{text}' is too small: want /24 or larger"))),
-        IpNet::V6(_) => Err(bad(format!("'{text}': IPv6 ranges are not supported yet; give an IPv4 range"))),
-    }
 }
 
 impl Plan {
@@ -127,15 +114,9 @@ impl Plan {
             return Err(ServerError::NotRoot);
         }
         let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &Rng::from_os())?;
-        let node_ips = if args.node.node_ip.is_empty() { vec![host::node_ip()?] } else { args.node.node_ip.clone() };
-        let service_cidr = parse_cidr("service-cidr", &args.service_cidr)?;
-        let cluster_cidr = parse_cidr("cluster-cidr", &args.cluster_cidr)?;
-        if service_cidr.contains(&cluster_cidr) || cluster_cidr.contains(&service_cidr) {
-            return Err(ServerError::Flag { flag: "service-cidr", reason: "overlaps --cluster-cidr".to_owned() });
-        }
-        let tenth = service_cidr.hosts().nth(9);
-        let cluster_dns = args.cluster_dns.or(tenth).filter(|ip| service_cidr.contains(ip));
-        let outside = || ServerError::Flag { flag: "cluster-dns", reason: format!("must be an address of --service-cidr {service_cidr}") };
+        let bad_range = |bad: BadRange| ServerError::Flag { flag: bad.flag, reason: bad.reason };
+        let ranges = Ranges::of(&args.cluster_cidr.join(","), &args.service_cidr.join(","), &args.cluster_dns).map_err(bad_range)?;
+        let node_ips = host::node_ips(&args.node, &ranges::families(&ranges.cluster))?;
         let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
@@ -148,9 +129,8 @@ impl Plan {
                 .or(node_ips.first().copied())
                 .ok_or(HostError::NoAddress)?,
             node_ips,
-            cluster_cidr,
-            cluster_dns: cluster_dns.ok_or_else(outside)?,
-            service_cidr,
+            bind: args.bind_address.unwrap_or_else(|| host::any_address(ranges.v6())),
+            ranges,
             taints: host::taints(&args.node)?,
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
@@ -162,12 +142,11 @@ impl Plan {
     /// This machine's addresses, and the one that others reach it by, from now on: those that no flag names follow the machine.
     fn follow_ips(&self, group: &Group) -> (watch::Receiver<Vec<IpAddr>>, watch::Receiver<IpAddr>) {
         let (tell, advertised) = watch::channel(self.advertise);
-        let [first] = self.node_ips.as_slice() else { return (agent::addresses::fixed(self.node_ips.clone(), group), advertised) };
         if !self.args.node.node_ip.is_empty() {
             return (agent::addresses::fixed(self.node_ips.clone(), group), advertised);
         }
-        let node_ips = agent::addresses::follow(*first, host::ip_of_default_route, group);
-        if *first == self.advertise {
+        let node_ips = agent::addresses::follow(self.node_ips.clone(), host::ip_of_default_route, group);
+        if self.node_ips.first() == Some(&self.advertise) {
             let mut changes = node_ips.clone();
             group.spawn("advertised-address", async move {
                 while changes.changed().await.is_ok() {
@@ -332,7 +311,7 @@ impl Base {
         drop(lock);
         let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
-        let addr = SocketAddr::new(plan.args.bind_address, plan.args.https_listen_port);
+        let addr = SocketAddr::new(plan.bind, plan.args.https_listen_port);
         let clients = pki.client_bundle()?.and(&plan.apiserver.client_ca_pem)?;
         let tls = pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&clients))?;
         let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
@@ -358,7 +337,7 @@ fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, Server
         leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
         node_name: plan.node_name.clone(),
         node_ips: plan.node_ips.clone(),
-        service_ips: plan.service_cidr.hosts().take(1).collect(),
+        service_ips: plan.ranges.service.iter().map(|range| apiserver::services::nth_address(range, 1)).collect(),
         cluster_domain: plan.args.cluster_domain.clone(),
         tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
     };
@@ -387,7 +366,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     let local_path = images.filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
         local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
-        cluster_cidr: plan.cluster_cidr,
+        cluster_cidrs: plan.ranges.cluster.clone(),
         settings: plan.controllers.clone(),
         root_ca_pem: base.pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
@@ -471,7 +450,7 @@ async fn api_server(
     let config = apiserver::Config {
         advertise_address: ways.advertised,
         advertise_port: plan.advertise_port(),
-        service_cidrs: vec![plan.service_cidr],
+        service_cidrs: plan.ranges.service.clone(),
         node_ports: first..=last,
         serve_usage: plan.deploys("metrics-server"),
         more_metrics: {
@@ -497,9 +476,9 @@ fn join_passwords(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Resul
 /// What nodes that join are told of the cluster.
 fn settings(plan: &Plan) -> Settings {
     Settings {
-        cluster_cidrs: vec![plan.cluster_cidr.to_string()],
-        service_cidrs: vec![plan.service_cidr.to_string()],
-        cluster_dns: vec![plan.cluster_dns],
+        cluster_cidrs: plan.ranges.cluster.iter().map(IpNet::to_string).collect(),
+        service_cidrs: plan.ranges.service.iter().map(IpNet::to_string).collect(),
+        cluster_dns: plan.ranges.dns.clone(),
         cluster_domain: plan.args.cluster_domain.clone(),
         options: [
             ("flannel-backend", plan.args.flannel_backend.clone()),
@@ -523,9 +502,9 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
     let mut flags = settings(plan).options;
     flags.extend(
         [
-            ("cluster-cidr", plan.cluster_cidr.to_string()),
-            ("service-cidr", plan.service_cidr.to_string()),
-            ("cluster-dns", plan.cluster_dns.to_string()),
+            ("cluster-cidr", ranges::joined(&plan.ranges.cluster)),
+            ("service-cidr", ranges::joined(&plan.ranges.service)),
+            ("cluster-dns", ranges::joined(&plan.ranges.dns)),
             ("cluster-domain", args.cluster_domain.clone()),
             ("service-node-port-range", format!("{first}-{last}")),
             ("https-listen-port", args.https_listen_port.to_string()),
@@ -539,7 +518,7 @@ fn cluster_flags(plan: &Plan) -> BTreeMap<String, String> {
 }
 
 fn kubeconfig(plan: &Plan) -> Kubeconfig {
-    let host = if plan.args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.args.bind_address };
+    let host = if plan.bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { plan.bind };
     let url = format!("https://{}", SocketAddr::new(host, plan.args.https_listen_port));
     Kubeconfig { path: plan.args.write_kubeconfig.clone(), mode: plan.args.write_kubeconfig_mode, group: plan.kubeconfig_group, url }
 }
@@ -547,7 +526,7 @@ fn kubeconfig(plan: &Plan) -> Kubeconfig {
 /// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.
 fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> cluster::addons::Config {
     let variables = Variables {
-        cluster_dns: plan.cluster_dns,
+        cluster_dns: plan.ranges.dns.clone(),
         cluster_domain: plan.args.cluster_domain.clone(),
         storage_dir: storage_dir.display().to_string(),
         dns_image: images.map(|images| images.dns.clone()),
@@ -578,9 +557,9 @@ fn agent_config(
         node_external_ips: plan.args.node.node_external_ip.clone(),
         node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
-        cluster_cidr: plan.cluster_cidr,
-        service_cidr: plan.service_cidr,
-        cluster_dns: plan.cluster_dns,
+        cluster_cidrs: plan.ranges.cluster.clone(),
+        service_cidrs: plan.ranges.service.clone(),
+        cluster_dns: plan.ranges.dns.clone(),
         cluster_domain: plan.args.cluster_domain.clone(),
         resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
         runtime: RuntimeFlags::of(&plan.args.node),

@@ -26,13 +26,13 @@ pub(crate) fn fixed(ips: Vec<IpAddr>, group: &Group) -> watch::Receiver<Vec<IpAd
     told
 }
 
-/// Begins with `first` and tells another address as soon as the machine has lost it. `find` asks the kernel for the one to use; it may
-/// block on DNS.
-pub(crate) fn follow<F>(first: IpAddr, find: F, group: &Group) -> watch::Receiver<Vec<IpAddr>>
+/// Begins with `first`, one a family, and tells another address as soon as the machine has lost one. `find` asks the kernel for the one to
+/// use, of the same family as the one before; it may block on DNS.
+pub(crate) fn follow<F>(first: Vec<IpAddr>, find: F, group: &Group) -> watch::Receiver<Vec<IpAddr>>
 where
-    F: Fn() -> Option<IpAddr> + Clone + Send + 'static,
+    F: Fn(IpAddr) -> Option<IpAddr> + Clone + Send + 'static,
 {
-    let (tell, told) = watch::channel(vec![first]);
+    let (tell, told) = watch::channel(first.clone());
     let tasks = group.child("addresses");
     group.spawn("addresses", async move {
         let mut news = match News::listen(&tasks) {
@@ -42,18 +42,22 @@ where
                 None
             }
         };
-        let (mut now, mut interface) = (first, interface_of(first));
+        let mut all: Vec<(IpAddr, Option<String>)> = first.into_iter().map(|ip| (ip, interface_of(ip))).collect();
         loop {
-            let wait = if is_ours(now) {
-                RECHECK
-            } else if let Some(found) = look(find.clone(), interface.clone(), now).await {
+            let mut wait = RECHECK;
+            for idx in 0..all.len() {
+                let (now, interface) = all[idx].clone();
+                if is_ours(now) {
+                    continue;
+                }
+                let Some(found) = look(find.clone(), interface, now).await else {
+                    wait = LOOK;
+                    continue;
+                };
                 info!(from = %now, to = %found, "the node's address changed");
-                (now, interface) = (found, interface_of(found));
-                tell.send_replace(vec![found]);
-                RECHECK
-            } else {
-                LOOK
-            };
+                all[idx] = (found, interface_of(found));
+                tell.send_replace(all.iter().map(|(ip, _)| *ip).collect());
+            }
             let heard = async {
                 match &mut news {
                     Some(news) => news.next().await,
@@ -70,8 +74,8 @@ where
 }
 
 /// The address to use now: where the way to the cluster begins, else whatever the interface has that had the last one.
-async fn look(find: impl Fn() -> Option<IpAddr> + Send + 'static, interface: Option<String>, last: IpAddr) -> Option<IpAddr> {
-    if let Ok(Some(found)) = Group::blocking(find).await {
+async fn look(find: impl Fn(IpAddr) -> Option<IpAddr> + Send + 'static, interface: Option<String>, last: IpAddr) -> Option<IpAddr> {
+    if let Ok(Some(found)) = Group::blocking(move || find(last)).await {
         return Some(found);
     }
     let usable = |ip: &IpAddr| ip.is_ipv4() == last.is_ipv4() && !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());

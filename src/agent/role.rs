@@ -41,6 +41,7 @@ use crate::images::SystemImages;
 use crate::joining::h1;
 use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
+use crate::ranges;
 
 /// Between looks at the certificates' remaining life.
 const RENEW_LOOK: Duration = Duration::from_secs(6 * 3600);
@@ -112,8 +113,9 @@ impl Plan {
         // The address that leads to the server is the one that others see: not that of some default route.
         let towards = || split(&given).and_then(|to| to.to_socket_addrs().ok()?.next()).and_then(host::ip_towards);
         let node_ips = match args.node.node_ip.as_slice() {
-            [] => vec![towards().map_or_else(host::node_ip, Ok)?],
-            given => given.to_vec(),
+            [] => vec![towards().map_or_else(|| host::node_ip([0, 0, 0, 0].into()), Ok)?],
+            // Which of two is the first the cluster says.
+            given => ranges::node_ips(given, &[]).map_err(|reason| HostError::Flag { flag: "node-ip", reason })?,
         };
         // Judged before anything is asked or written.
         let (labels, taints) = (host::labels(&args.node)?, host::taints(&args.node)?);
@@ -132,15 +134,24 @@ impl Plan {
         })
     }
 
-    /// The node's addresses from now on: the one that leads to a server, unless others were given.
-    fn follow_ips(&self, balancer: &Arc<Balancer>, group: &Group) -> watch::Receiver<Vec<IpAddr>> {
-        let [first] = self.node_ips.as_slice() else { return addresses::fixed(self.node_ips.clone(), group) };
+    /// The node's addresses from now on in a cluster of these families: the one that leads to a server and one of the other family, unless
+    /// others were given.
+    fn follow_ips(&self, balancer: &Arc<Balancer>, families: &[bool], group: &Group) -> Result<watch::Receiver<Vec<IpAddr>>, HostError> {
         if !self.args.node.node_ip.is_empty() {
-            return addresses::fixed(self.node_ips.clone(), group);
+            return Ok(addresses::fixed(host::node_ips(&self.args.node, families)?, group));
         }
-        let balancer = Arc::clone(balancer);
-        let towards = |server: &String| split(server)?.to_socket_addrs().ok()?.find_map(host::ip_towards);
-        addresses::follow(*first, move || balancer.candidates().iter().find_map(towards), group)
+        let mut ips = self.node_ips.clone();
+        ips.extend(ips.first().and_then(|first| host::second_ip(*first, families)));
+        ips.sort_by_key(|ip| families.first().is_some_and(|v4| ip.is_ipv4() != *v4));
+        let (balancer, leads) = (Arc::clone(balancer), self.node_ips.first().is_none_or(IpAddr::is_ipv4));
+        let find = move |last: IpAddr| {
+            let towards = |server: &String| split(server)?.to_socket_addrs().ok()?.find_map(host::ip_towards);
+            let like = |ip: &IpAddr| ip.is_ipv4() == last.is_ipv4();
+            let found = balancer.candidates().iter().filter_map(towards).find(like);
+            // No server is reached over the other family: there it is the way to the world that counts.
+            found.or_else(|| if last.is_ipv4() == leads { None } else { host::ip_of_default_route(last) })
+        };
+        Ok(addresses::follow(ips, find, group))
     }
 
     fn joiner(&self, group: &Group) -> Result<Joiner, RoleError> {
@@ -221,7 +232,6 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     files::create_private_dir(&plan.agent_dir)?;
     let balancer = Balancer::open(plan.agent_dir.join("load-balancer.json"), &plan.given)?;
     let joiner = plan.joiner(paths)?;
-    let node_ips = plan.follow_ips(&balancer, paths);
     let welcome = join_or_go_on(plan, &joiner, &balancer).await?;
     if let Some(welcome) = &welcome {
         balancer.set_servers(welcome.servers.clone())?;
@@ -229,6 +239,8 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     }
     let unreadable = || RoleError::Unreadable { path: plan.agent_dir.join("membership.json") };
     let node = NodeFiles::load(&plan.agent_dir).ok_or_else(unreadable)?;
+    let families = ranges::families(&cidrs("range of pods", &node.membership.settings.cluster_cidrs)?);
+    let node_ips = plan.follow_ips(&balancer, &families, paths)?;
     let addr = SocketAddr::from(([127, 0, 0, 1], plan.args.lb_server_port));
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
     let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
@@ -305,6 +317,12 @@ fn follow_servers(balancer: &Arc<Balancer>, informers: &Informers, group: &Group
     told
 }
 
+/// The ranges that the cluster's settings name: at least one.
+fn cidrs(what: &str, all: &[String]) -> Result<Vec<IpNet>, RoleError> {
+    let parsed: Result<Vec<IpNet>, _> = all.iter().map(|text| text.parse()).collect();
+    parsed.ok().filter(|cidrs| !cidrs.is_empty()).ok_or_else(|| RoleError::Settings(format!("no {what}")))
+}
+
 async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpAddr>>) -> Result<AgentConfig, RoleError> {
     let images = match Group::blocking(SystemImages::of_this_program).await.map_err(LifeError::from)? {
         Ok(images) => Some(images),
@@ -312,10 +330,9 @@ async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<V
         Err(_) => None,
     };
     let Settings { cluster_cidrs, service_cidrs, cluster_dns, cluster_domain, options } = &node.membership.settings;
-    let cidr = |what: &str, all: &[String]| {
-        let parsed = all.first().and_then(|text| text.parse().ok());
-        parsed.ok_or_else(|| RoleError::Settings(format!("no {what}")))
-    };
+    if cluster_dns.is_empty() {
+        return Err(RoleError::Settings("no address of DNS".to_owned()));
+    }
     Ok(AgentConfig {
         data_dir: plan.args.common.state.data_dir.clone(),
         node_name: plan.node_name.clone(),
@@ -323,9 +340,9 @@ async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<V
         node_external_ips: plan.args.node.node_external_ip.clone(),
         node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
-        cluster_cidr: cidr("range of pods", cluster_cidrs)?,
-        service_cidr: cidr("range of services", service_cidrs)?,
-        cluster_dns: cluster_dns.first().copied().ok_or_else(|| RoleError::Settings("no address of DNS".to_owned()))?,
+        cluster_cidrs: cidrs("range of pods", cluster_cidrs)?,
+        service_cidrs: cidrs("range of services", service_cidrs)?,
+        cluster_dns: cluster_dns.clone(),
         cluster_domain: cluster_domain.clone(),
         resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
         runtime: RuntimeFlags::of(&plan.args.node),

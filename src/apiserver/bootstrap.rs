@@ -38,6 +38,7 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
         });
         ensure(format!("namespace {name}"), object).await?;
     }
+    services::upgrade::check(server).await?;
     for object in own_service(server) {
         let what = format!("{} {}", meta::kind(&object), meta::name(&object));
         server.reconcile(object).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
@@ -111,7 +112,7 @@ async fn carry_out(server: &ApiServer, plan: Vec<bootstrap::Write>) {
 /// The service `kubernetes`; its endpoints are kept by `endpoints`.
 fn own_service(server: &ApiServer) -> Vec<Value> {
     let config = &server.config;
-    let Some(first) = config.service_cidrs.first().and_then(|cidr| cidr.hosts().next()) else { return Vec::new() };
+    let Some(first) = config.service_cidrs.first().map(|cidr| services::nth_address(cidr, 1)) else { return Vec::new() };
     let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
@@ -190,6 +191,7 @@ impl ApiServer {
 /// Starts the tasks that keep things as they should be.
 pub fn keep(server: &Arc<ApiServer>, group: &Group) {
     crate::aggregate::availability::keep(server, group);
+    services::upgrade::start(server, group);
     let sweeper = Arc::clone(server);
     group.spawn("event-sweeper", async move {
         loop {

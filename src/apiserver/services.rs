@@ -1,6 +1,8 @@
 //! Cluster IPs and node ports. What is taken is read from the services themselves (`ledger`), so nothing can leak or drift.
 
+mod families;
 pub mod ledger;
+pub(crate) mod upgrade;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,6 +44,14 @@ fn cidr_family(cidr: &IpNet) -> &'static str {
     family(&cidr.addr())
 }
 
+/// The `place`th address of a range, counted from its network's own, which is the 0th.
+pub fn nth_address(range: &IpNet, place: u128) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(net) => IpAddr::from(u32::to_be_bytes(u32::from(net) + u32::try_from(place).unwrap_or(0))),
+        IpAddr::V6(net) => IpAddr::from(u128::to_be_bytes(u128::from(net) + place)),
+    }
+}
+
 /// Gives a new service its addresses. The caller holds the allocation turn until the service is stored.
 ///
 /// Errors: 422 when an address asked for is taken or outside its range, or none is left.
@@ -78,6 +88,8 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
         if !wrong.is_empty() {
             return Err(kinds::invalid("", "Service", &name, wrong));
         }
+        families::complete(service, old, &server.config.service_cidrs.iter().map(cidr_family).collect::<Vec<_>>())
+            .map_err(|wrong| kinds::invalid("", "Service", &name, wrong))?;
         give_ips(server, service, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
@@ -175,16 +187,16 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
 fn give_ips(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let cidrs = &server.config.service_cidrs;
     let asked = cluster_ips(service);
-    let families = families(service, &asked, cidrs);
     if asked.first().is_some_and(|ip| ip == "None") {
-        set_ips(service, &["None".to_owned()], &families);
+        set_ips(service, &["None".to_owned()]);
         return;
     }
     let mut given = Vec::new();
-    for (idx, family_wanted) in families.iter().enumerate() {
-        let Some(cidr) = cidrs.iter().find(|c| cidr_family(c) == family_wanted) else {
-            errors.push(FieldError::invalid(format!("spec.ipFamilies[{idx}]"), json!(family_wanted), "not configured on this cluster"));
-            return;
+    for (idx, wanted) in families::of(service).iter().enumerate() {
+        // A service from when the cluster had that family keeps what it has.
+        let Some(cidr) = cidrs.iter().find(|c| cidr_family(c) == wanted) else {
+            given.extend(asked.get(idx).cloned());
+            continue;
         };
         let ip = match asked.get(idx) {
             Some(text) => match fixed_ip(text, cidr, taken) {
@@ -206,34 +218,13 @@ fn give_ips(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &
         };
         given.push(ip.to_string());
     }
-    set_ips(service, &given, &families);
+    set_ips(service, &given);
 }
 
-fn families(service: &Value, asked: &[String], cidrs: &[IpNet]) -> Vec<String> {
-    let mut families: Vec<String> =
-        service["spec"]["ipFamilies"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-    for ip in asked.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).skip(families.len()) {
-        families.push(family(&ip).to_owned());
-    }
-    if families.is_empty() {
-        families.extend(cidrs.first().map(|c| cidr_family(c).to_owned()));
-    }
-    let dual = matches!(service["spec"]["ipFamilyPolicy"].as_str(), Some("PreferDualStack" | "RequireDualStack"));
-    if dual && families.len() == 1 {
-        let second = cidrs.iter().map(cidr_family).find(|f| *f != families[0]);
-        families.extend(second.map(str::to_owned));
-    }
-    families
-}
-
-fn set_ips(service: &mut Value, ips: &[String], families: &[String]) {
+fn set_ips(service: &mut Value, ips: &[String]) {
     let spec = &mut service["spec"];
     spec["clusterIP"] = json!(ips.first());
     spec["clusterIPs"] = json!(ips);
-    spec["ipFamilies"] = json!(families);
-    if spec["ipFamilyPolicy"].is_null() {
-        spec["ipFamilyPolicy"] = json!(if families.len() > 1 { "RequireDualStack" } else { "SingleStack" });
-    }
 }
 
 fn fixed_ip(text: &str, cidr: &IpNet, taken: Taken<'_>) -> Result<IpAddr, String> {
@@ -251,14 +242,10 @@ fn free_ip(cidr: &IpNet, taken: impl Fn(&IpAddr) -> bool, below: impl Fn(u64) ->
     // Neither the network's address nor (IPv4) the broadcast address.
     let (first, end) = (1, if cidr_family(cidr) == "IPv4" { size - 1 } else { size });
     let band = (size / 16).clamp(16, STATIC_BAND_MAX).min(end);
-    let at = |offset: u128| match cidr.network() {
-        IpAddr::V4(net) => IpAddr::from(u32::to_be_bytes(u32::from(net) + u32::try_from(offset).unwrap_or(0))),
-        IpAddr::V6(net) => IpAddr::from(u128::to_be_bytes(u128::from(net) + offset)),
-    };
     let upper = end.saturating_sub(band);
     let start = u128::from(below(u64::try_from(upper).unwrap_or(1)));
     let candidates = (0..upper).map(|i| band + (start + i) % upper).chain(first..band);
-    candidates.map(at).find(|ip| !taken(ip))
+    candidates.map(|place| nth_address(cidr, place)).find(|ip| !taken(ip))
 }
 
 fn keep_old_ports(service: &mut Value, old: Option<&Value>) {

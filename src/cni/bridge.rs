@@ -188,8 +188,8 @@ fn complete(result: &mut NetResult, config: &Config) {
     for ip in &mut result.ips {
         ip.interface = Some(2);
         if config.is_gateway && ip.gateway.is_none() {
-            // Upstream's rule: the first address of the network.
-            ip.gateway = ip.address.hosts().next();
+            // Upstream's rule: the first address of the network behind its own.
+            ip.gateway = ip.address.trunc().hosts().find(|first| *first != ip.address.network());
         }
     }
     let gateways: Vec<IpAddr> = result.ips.iter().filter_map(|ip| ip.gateway).collect();

@@ -55,6 +55,8 @@ struct PortMapping {
 struct Mapping {
     protocol: &'static str,
     host_ip: Option<IpAddr>,
+    /// The one family that it is for, if the host address tells.
+    v4: Option<bool>,
     host_port: u16,
     container_port: u16,
 }
@@ -90,15 +92,20 @@ impl Mapping {
         };
         let host_ip = match given.host_ip.as_str() {
             "" => None,
-            text => Some(text.parse::<IpAddr>().map_err(|_| CniError::config(format!("invalid hostIP {text:?}")))?)
-                .filter(|ip| !ip.is_unspecified()),
+            text => Some(text.parse::<IpAddr>().map_err(|_| CniError::config(format!("invalid hostIP {text:?}")))?),
         };
         Ok(Mapping {
             protocol,
-            host_ip,
+            v4: host_ip.map(|ip| ip.is_ipv4()),
+            host_ip: host_ip.filter(|ip| !ip.is_unspecified()),
             host_port: port(given.host_port, "host")?,
             container_port: port(given.container_port, "container")?,
         })
+    }
+
+    /// Whether it is about this family: a host address, also an unspecified one, is about its own.
+    fn is_for(&self, v4: bool) -> bool {
+        self.v4.is_none_or(|own| own == v4)
     }
 
     /// The map's name and this mapping's key in it.
@@ -119,7 +126,7 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
     let mut script = String::new();
     for v4 in [true, false] {
         let Some(ip) = prev.container_ips().find(|ip| ip.address.addr().is_ipv4() == v4) else { continue };
-        let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.host_ip.is_none_or(|host| host.is_ipv4() == v4)).collect();
+        let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.is_for(v4)).collect();
         let family = Family::of(v4);
         script += &family.frame();
         // What another container left under these keys is stale: the scheduler gave the port to this one.
@@ -162,7 +169,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
             continue;
         }
         let present = if mappings.is_empty() { Vec::new() } else { Family::of(v4).present()? };
-        for mapping in mappings.iter().filter(|m| m.host_ip.is_none_or(|host| host.is_ipv4() == v4)) {
+        for mapping in mappings.iter().filter(|m| m.is_for(v4)) {
             if !present.iter().any(|e| e.container == request.container_id && mapping.key() == (e.map, e.key.clone())) {
                 return Err(CniError::internal(format!(
                     "host port {}/{} is not mapped to container {}",
@@ -294,6 +301,8 @@ mod tests {
     fn an_unspecified_host_address_means_any() {
         let any = mapping(json!({ "hostPort": 80, "containerPort": 8080, "hostIP": "0.0.0.0" })).unwrap();
         assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
+        assert!(any.is_for(true) && !any.is_for(false));
+        assert!(mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap().is_for(false));
         let one = mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
         assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
     }

@@ -39,8 +39,8 @@ pub trait Signer: Send + Sync {
 /// What controllers must be told.
 #[derive(Clone)]
 pub struct Config {
-    /// Address range of pods; each node gets a slice of it.
-    pub cluster_cidr: IpNet,
+    /// Address ranges of pods, at most one a family; each node gets a slice of each.
+    pub cluster_cidrs: Vec<IpNet>,
     /// PEM of the CA that pods verify the API server with.
     pub root_ca_pem: String,
     /// Ports of the nodes that no LoadBalancer Service may take; `None` leaves such Services to somebody else.
@@ -72,7 +72,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     volume::start(&context, config.local_path.clone());
     garbage::start(&context);
     pod_gc::start(&context, config.settings.ended_pods_max);
-    node::start(&context, config.cluster_cidr, config.settings.node_grace);
+    node::start(&context, &config.cluster_cidrs, config.settings.node_grace);
     deployment::start(&context);
     replicaset::start(&context);
     endpointslice::start(&context);

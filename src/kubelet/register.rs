@@ -119,7 +119,11 @@ async fn keep_status(node: &Node) {
         let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
         if due || without_heartbeats(&next) != without_heartbeats(&before) {
             tell_transitions(node, &before, &next);
-            let change = serde_json::json!({"status": next});
+            let mut change = serde_json::json!({"status": next});
+            // Addresses merge by their type: of two internal ones, one would come out twice (https://issue.k8s.io/79391).
+            if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
+                addresses.insert(0, serde_json::json!({"$patch": "replace"}));
+            }
             match api.patch_status(&node.config.node_name, &PatchParams::default(), &Patch::Strategic(change)).await {
                 Ok(_) => {
                     before = next;

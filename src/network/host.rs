@@ -25,6 +25,9 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
             Family::V4 => "/proc/sys/net/ipv4/ip_forward",
             Family::V6 => "/proc/sys/net/ipv6/conf/all/forwarding",
         };
+        if *family == Family::V6 {
+            keep_router_advertisements(path);
+        }
         set(path, "1").map_err(|source| NetworkError::Forwarding { path, source })?;
     }
     let bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables";
@@ -49,6 +52,22 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
         info!("strict reverse path filtering is on: packets that come in on another interface than they leave are dropped");
     }
     Ok(())
+}
+
+/// A machine that forwards IPv6 hears routers no more, unless it is told to in so many words: one that has its address or default route from
+/// them would lose it when that ends.
+fn keep_router_advertisements(forwarding: &str) {
+    if fs::read_to_string(forwarding).is_ok_and(|value| value.trim() != "0") {
+        return;
+    }
+    for interface in fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
+        let path = interface.path().join("accept_ra");
+        if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1")
+            && let Err(err) = fs::write(&path, "2")
+        {
+            warn!(path = %path.display(), err = %err, "cannot keep hearing IPv6 routers: a default route from them ends with its life");
+        }
+    }
 }
 
 fn set(path: &str, value: &str) -> std::io::Result<()> {

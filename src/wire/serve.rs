@@ -81,6 +81,8 @@ impl Server {
             loop {
                 match self.listener.accept().await {
                     Ok((socket, peer)) => {
+                        // IPv4's callers come to a socket of both families under another name.
+                        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                         let (tls, handler) = (self.tls.clone(), Arc::clone(&self.handler));
                         let Some(beside) = self.beside.clone() else {
                             group.spawn_short("connection", report(peer, serve_tcp(socket, peer, tls, handler)));

@@ -8,6 +8,7 @@
 mod namespaces;
 
 mod agents;
+mod dual;
 mod history;
 mod hosts;
 mod life;
@@ -35,6 +36,11 @@ fn inside(test: &str, story: impl FnOnce(&Path)) {
 #[test]
 fn a_server_and_agents_behind_a_firewall() {
     inside("a_server_and_agents_behind_a_firewall", agents::run);
+}
+
+#[test]
+fn a_cluster_of_ipv4_gets_ipv6() {
+    inside("a_cluster_of_ipv4_gets_ipv6", dual::run);
 }
 
 #[test]

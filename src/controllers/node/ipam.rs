@@ -1,4 +1,5 @@
-//! Gives each node its part of the cluster's pod network, for ever: a node keeps its range until it is deleted.
+//! Gives each node its part of the cluster's pod network, for ever: a node keeps its range until it is deleted. When the cluster gets a
+//! second family, each node gets a range of it beside the first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::plan::Range;
+use super::plan::{self, Range};
 use crate::driver::{Context, Error, Next, Reconcile};
 
 const NAME: &str = "node-controller";
@@ -51,16 +52,16 @@ impl Reconcile for Controller {
         let mut given = self.given.lock().await;
         let nodes = self.nodes.list();
         let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).collect();
-        let Some(node) = self.nodes.get("", &key.name).filter(|node| node.metadata.deletion_timestamp.is_none() && cidrs(node).is_empty())
-        else {
+        let wanted = |node: &Node| plan::ranges_of_node(&cidrs(node), &self.ranges, |cidr| used.contains(cidr) || given.contains(cidr));
+        let node = self.nodes.get("", &key.name).filter(|node| node.metadata.deletion_timestamp.is_none());
+        let Some((node, wanted)) = node.and_then(|node| Some((Arc::clone(&node), wanted(&node)?))) else {
             // Every node that waits for a range is in the queue: when none is left, the cache has caught up.
-            if nodes.iter().all(|node| !cidrs(node).is_empty()) {
+            if nodes.iter().all(|node| plan::ranges_of_node(&cidrs(node), &self.ranges, |_| false).is_none()) {
                 given.clear();
             }
             return Ok(Next::Wait);
         };
-        let free = |range: &Range| range.first_free(|cidr| used.contains(cidr) || given.contains(cidr));
-        let Some(chosen) = self.ranges.iter().map(free).collect::<Option<Vec<String>>>() else {
+        let Ok(chosen) = wanted else {
             let text = format!("Node {} status is now: CIDRNotAvailable", key.name);
             self.recorder.report(&*node, Severity::Normal, "CIDRNotAvailable", text);
             return Err(Error::Object("no free pod range is left in the cluster's range".to_owned()));

@@ -14,8 +14,8 @@ use ipnet::IpNet;
 use crate::driver::Context;
 
 /// Starts all controllers of nodes.
-pub(crate) fn start(context: &Context, cluster_cidr: IpNet, grace: Duration) {
-    ipam::start(context, &[cluster_cidr]);
+pub(crate) fn start(context: &Context, cluster_cidrs: &[IpNet], grace: Duration) {
+    ipam::start(context, cluster_cidrs);
     lifecycle::start(context, grace);
     ttl::start(context);
 }

@@ -29,6 +29,11 @@ impl Range {
         Range { v6, first: number, piece_bits, pieces: 1 << (piece_bits - u32::from(cidr.prefix_len())).min(16) }
     }
 
+    /// Whether its pieces are of the same family as a node's range.
+    pub(super) fn is_like(&self, cidr: &str) -> bool {
+        self.v6 == cidr.contains(':')
+    }
+
     /// The lowest piece that is not taken.
     pub(super) fn first_free(&self, taken: impl Fn(&str) -> bool) -> Option<String> {
         (0..self.pieces).map(|n| self.piece(n)).find(|cidr| !taken(cidr))
@@ -40,6 +45,18 @@ impl Range {
         let address = if self.v6 { IpAddr::V6(number.into()) } else { IpAddr::V4((number as u32).into()) };
         format!("{address}/{}", self.piece_bits)
     }
+}
+
+/// The ranges that a node with `have` should have, or `None` where it has all. What it has stays, as its pods' addresses are in it.
+///
+/// Errors: a range is used up.
+pub(super) fn ranges_of_node(have: &[String], ranges: &[Range], taken: impl Fn(&str) -> bool) -> Option<Result<Vec<String>, ()>> {
+    let missing: Vec<&Range> = ranges.iter().filter(|range| !have.iter().any(|cidr| range.is_like(cidr))).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let fresh: Option<Vec<String>> = missing.into_iter().map(|range| range.first_free(&taken)).collect();
+    Some(fresh.map(|fresh| have.iter().cloned().chain(fresh).collect()).ok_or(()))
 }
 
 /// The condition of this type: its status, empty if there is none.

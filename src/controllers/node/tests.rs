@@ -22,6 +22,20 @@ fn a_range_gives_its_lowest_free_piece() {
 }
 
 #[test]
+fn a_node_keeps_its_range_and_gets_what_it_lacks() {
+    let ranges: Vec<Range> = ["10.42.0.0/16", "fd42::/56"].map(|cidr| Range::new(&cidr.parse().unwrap())).into();
+    let of = |have: &[&str], ranges: &[Range]| {
+        let have: Vec<String> = have.iter().map(|cidr| (*cidr).to_owned()).collect();
+        plan::ranges_of_node(&have, ranges, |cidr| cidr == "fd42::/64")
+    };
+    assert_eq!(of(&[], &ranges).unwrap().unwrap(), ["10.42.0.0/24", "fd42:0:0:1::/64"]);
+    assert_eq!(of(&["10.42.7.0/24"], &ranges).unwrap().unwrap(), ["10.42.7.0/24", "fd42:0:0:1::/64"]);
+    assert_eq!(of(&["10.42.7.0/24"], &ranges[..1]), None);
+    assert_eq!(of(&["10.42.7.0/24", "fd42::/64"], &ranges), None);
+    assert_eq!(of(&[], &[Range::new(&"fd42::/64".parse().unwrap())]).unwrap(), Err(()));
+}
+
+#[test]
 fn a_ready_node_loses_our_taints_and_keeps_the_users() {
     let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]);
     let node = node(json!([{"type": "Ready", "status": "True"}]), taints);

@@ -361,6 +361,7 @@ impl Worker {
     async fn look(&mut self) -> Result<(), crate::runtime::cri::CriError> {
         self.observed = observe(&self.node.runtime.cri, &self.uid, &self.observed).await?;
         self.observed.recall(&self.status);
+        self.observed.order_ips(self.node.config.node_ips.borrow().first());
         let running: Vec<String> = self.observed.running().map(|c| c.name.clone()).collect();
         self.waiting.retain(|name, _| !running.contains(name));
         self.probes.follow(&self.pod, &self.observed, self.ips());

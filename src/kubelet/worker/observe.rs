@@ -84,6 +84,14 @@ impl Observed {
 const EXIT_UNKNOWN: i32 = 137;
 
 impl Observed {
+    /// Puts addresses of the node's first family first, as upstream: runtimes prefer IPv4.
+    pub(crate) fn order_ips(&mut self, node_ip: Option<&std::net::IpAddr>) {
+        let Some(first) = node_ip else { return };
+        for sandbox in &mut self.sandboxes {
+            sandbox.ips.sort_by_key(|ip| ip.contains(':') != first.is_ipv6());
+        }
+    }
+
     /// Adds what a status told of containers that the runtime has lost (its data deleted, the pod killed behind our back): a pod that
     /// ended stays ended, and a restart counts on.
     pub(crate) fn recall(&mut self, status: &PodStatus) {

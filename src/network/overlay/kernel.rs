@@ -8,7 +8,7 @@ use base::task::Group;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
 use rtnetlink::packet_core::NetlinkPayload;
-use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol};
@@ -195,8 +195,12 @@ impl Kernel {
             }
         }
         for ip in want.iter().filter(|ip| !have.contains(ip)) {
-            let bits = if ip.is_ipv4() { 32 } else { 128 };
-            self.handle.address().add(index, *ip, bits).execute().await.map_err(failed("cannot give the tunnel its address"))?;
+            let mut request = self.handle.address().add(index, *ip, if ip.is_ipv4() { 32 } else { 128 });
+            if ip.is_ipv6() {
+                // Nobody else can have it; looking for others would keep it unusable for a second.
+                request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+            }
+            request.execute().await.map_err(failed("cannot give the tunnel its address"))?;
         }
         Ok(())
     }

@@ -91,25 +91,40 @@ impl Plan {
         let mut plan = Plan::default();
         for node in nodes {
             let name = node.metadata.name.as_deref().unwrap_or_default();
-            let Some(ip) = public_ip(node).filter(|_| name != mine.name) else { continue };
+            let Some(ip) = reachable(node, mine.local_ip).filter(|_| name != mine.name) else { continue };
             if let Some(other) = annotation(node, BACKEND_TYPE).filter(|kind| *kind != backend.name()) {
                 plan.troubles
                     .push(format!("node {name} uses the overlay {other}, this one {}: their pods cannot reach each other", backend.name()));
                 continue;
             }
             match backend {
-                Backend::Vxlan => plan.tunnel(node, ip),
-                Backend::HostGw if networks.iter().any(|net| net.contains(&ip)) => {
-                    let cidrs = cidrs(node);
-                    plan.routes.extend(cidrs.into_iter().filter(|cidr| cidr.addr().is_ipv4() == ip.is_ipv4()).map(|cidr| (cidr, ip)));
-                }
-                Backend::HostGw => plan.troubles.push(format!(
-                    "node {name} ({ip}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan"
+                Backend::Vxlan if ip.is_ipv4() != mine.local_ip.is_ipv4() => plan.troubles.push(format!(
+                    "node {name} ({ip}) has no address of the family of this node's {}: the tunnel cannot reach its pods; name one with its \
+                     --node-ip",
+                    mine.local_ip
                 )),
+                Backend::Vxlan => plan.tunnel(node, ip),
+                Backend::HostGw => plan.gateways(node, ip, networks),
                 Backend::None => {}
             }
         }
         plan
+    }
+
+    /// Each of the node's ranges by the node's address of that family.
+    fn gateways(&mut self, node: &Node, ip: IpAddr, networks: &[IpNet]) {
+        for cidr in cidrs(node) {
+            let like = |ip: &IpAddr| ip.is_ipv4() == cidr.addr().is_ipv4();
+            let gateway = Some(ip).filter(like).or_else(|| addresses(node, "InternalIP").find(like));
+            match gateway.filter(|ip| networks.iter().any(|net| net.contains(ip))) {
+                Some(gateway) => drop(self.routes.insert(cidr, gateway)),
+                None => self.troubles.push(format!(
+                    "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan",
+                    node.metadata.name.as_deref().unwrap_or_default(),
+                    gateway.map_or_else(|| format!("without an address for {cidr}"), |ip| ip.to_string()),
+                )),
+            }
+        }
     }
 
     fn tunnel(&mut self, node: &Node, ip: IpAddr) {
@@ -124,9 +139,9 @@ impl Plan {
 }
 
 /// Everything of a Node that matters here.
-pub(crate) fn facts(node: &Node) -> (Vec<IpNet>, Option<IpAddr>, Option<IpAddr>, Vec<Option<String>>) {
+pub(crate) fn facts(node: &Node) -> (Vec<IpNet>, Vec<IpAddr>, Option<IpAddr>, Vec<Option<String>>) {
     let annotations = [BACKEND_TYPE, BACKEND_DATA, PUBLIC_IP, PUBLIC_IP_OVERWRITE].map(|key| annotation(node, key).map(str::to_owned));
-    (cidrs(node), address(node, "InternalIP"), address(node, "ExternalIP"), annotations.to_vec())
+    (cidrs(node), addresses(node, "InternalIP").collect(), address(node, "ExternalIP"), annotations.to_vec())
 }
 
 pub(crate) fn cidrs(node: &Node) -> Vec<IpNet> {
@@ -137,8 +152,19 @@ pub(crate) fn cidrs(node: &Node) -> Vec<IpNet> {
 }
 
 fn address(node: &Node, kind: &str) -> Option<IpAddr> {
-    let addresses = node.status.as_ref()?.addresses.as_ref()?;
-    addresses.iter().find(|address| address.type_ == kind)?.address.parse().ok()
+    addresses(node, kind).next()
+}
+
+fn addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    addresses.filter(move |address| address.type_ == kind).filter_map(|address| address.address.parse().ok())
+}
+
+/// Where a node is reached from `here`: at its public address, or at another one of its own if only that is of the same family.
+fn reachable(node: &Node, here: IpAddr) -> Option<IpAddr> {
+    let public = public_ip(node)?;
+    let like = |ip: &IpAddr| ip.is_ipv4() == here.is_ipv4();
+    Some(public).filter(like).or_else(|| addresses(node, "InternalIP").find(like)).or(Some(public))
 }
 
 fn public_ip(node: &Node) -> Option<IpAddr> {
@@ -215,6 +241,22 @@ mod tests {
         let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()]);
         assert_eq!(plan.routes.into_iter().collect::<Vec<_>>(), [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]);
         assert_eq!(plan.troubles.len(), 1);
+    }
+
+    #[test]
+    fn both_families_of_a_node_go_by_its_addresses_of_each() {
+        let mut node = (*node("b", "10.42.1.0/24", "192.168.1.2", json!(mine().annotations(Backend::HostGw)))).clone();
+        node.metadata.annotations.as_mut().unwrap().insert(PUBLIC_IP.to_owned(), "192.168.1.2".to_owned());
+        node.spec.as_mut().unwrap().pod_cidrs = Some(vec!["10.42.1.0/24".to_owned(), "fd42:0:0:1::/64".to_owned()]);
+        let v6 = json!([{ "type": "InternalIP", "address": "192.168.1.2" }, { "type": "InternalIP", "address": "fd77::2" }]);
+        node.status.as_mut().unwrap().addresses = serde_json::from_value(v6).unwrap();
+        let node = [Arc::new(node)];
+        let networks: Vec<IpNet> = vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];
+        let plan = Plan::of(&node, &mine(), Backend::HostGw, &networks);
+        let routes: Vec<String> = plan.routes.iter().map(|(cidr, ip)| format!("{cidr} {ip}")).collect();
+        assert_eq!(routes, ["10.42.1.0/24 192.168.1.2", "fd42:0:0:1::/64 fd77::2"]);
+        assert_eq!(Plan::of(&node, &mine(), Backend::HostGw, &networks[..1]).troubles.len(), 1);
+        assert_eq!(reachable(&node[0], "fd77::1".parse().unwrap()), "fd77::2".parse().ok());
     }
 
     #[test]

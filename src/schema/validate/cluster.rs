@@ -46,7 +46,9 @@ pub(super) fn node(object: &Value, errors: &mut Errors) {
 
 pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let ranges = |object| read::texts(object, "spec.podCIDRs");
-    if !ranges(old).is_empty() && ranges(new) != ranges(old) {
+    // Beyond upstream: a node gets a range of the second family when the cluster gets that.
+    let added = |now: &[&str], before: &[&str]| matches!((before, now), ([first], [same, second]) if first == same && first.contains(':') != second.contains(':'));
+    if !ranges(old).is_empty() && ranges(new) != ranges(old) && !added(&ranges(new), &ranges(old)) {
         errors.push(FieldError::forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid"));
     }
     let provider = |object| read::text(object, "spec.providerID");

@@ -1,0 +1,100 @@
+//! A cluster that gets its second family later: a Service that prefers two gets its second address when a server starts that gives both.
+//! Upstream leaves such a Service as it is until somebody changes its policy; here the operator's new range is that change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::task::Group;
+use schema::meta;
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::{cidr_family, families, on_update};
+use crate::serve::{ApiServer, BuildError};
+use crate::status::Status;
+use crate::verbs::{get, write};
+
+/// After a failure, before the next try.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Refuses to take a family away that the cluster's services may have addresses of: a family can come, and stays.
+///
+/// Errors: the store fails, or a family is missing.
+pub(crate) async fn check(server: &ApiServer) -> Result<(), BuildError> {
+    let failed = |why: String| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why };
+    let catalog = server.catalogs.now();
+    let row = catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = row.ok_or_else(|| failed("there is no such kind".to_owned()))?;
+    let Some(have) = get::read(server, &row, "", "kubernetes").await.map_err(|status| failed(status.message.clone()))? else {
+        return Ok(());
+    };
+    let value = have.value();
+    let ranges = schema::read::texts(&value, "spec.cidrs");
+    let before: Vec<&str> = ranges.iter().map(|range| if range.contains(':') { "IPv6" } else { "IPv4" }).collect();
+    let now: Vec<&str> = server.config.service_cidrs.iter().map(cidr_family).collect();
+    if now.starts_with(&before) {
+        return Ok(());
+    }
+    Err(failed(format!(
+        "this cluster began with services of {} ({}) and --service-cidr is {}: a family can be added behind the first, and none be taken away",
+        before.join(" and "),
+        ranges.join(","),
+        now.join(" and "),
+    )))
+}
+
+/// Gives the second address to those that wait for it, as long as the group lives or until all have it.
+pub(crate) fn start(server: &Arc<ApiServer>, group: &Group) {
+    if server.config.service_cidrs.len() < 2 {
+        return;
+    }
+    let server = Arc::clone(server);
+    group.spawn_short("second-family", async move {
+        loop {
+            let (mut given, mut failed) = (0, None);
+            for (namespace, name) in waiting(&server) {
+                match give(&server, &namespace, &name).await {
+                    Ok(true) => given += 1,
+                    // Somebody was faster: the next look tells.
+                    Ok(false) => failed = failed.or(Some("it was changed meanwhile".to_owned())),
+                    Err(status) => failed = Some(format!("{namespace}/{name}: {}", status.message)),
+                }
+            }
+            if given > 0 {
+                info!(n = given, "services that prefer two families got their second address");
+            }
+            let Some(why) = failed else { return };
+            warn!(why, "cannot give every service its second address yet, trying again");
+            tokio::time::sleep(RETRY).await;
+        }
+    });
+}
+
+/// Services that prefer two families and have one.
+fn waiting(server: &ApiServer) -> Vec<(String, String)> {
+    let all = server.cache.kind("", "services").snapshot(None).items;
+    let name = |service: Value| (meta::namespace(&service).to_owned(), meta::name(&service).to_owned());
+    all.iter().map(|entry| entry.value()).filter(waits).map(name).collect()
+}
+
+fn waits(service: &Value) -> bool {
+    let spec = &service["spec"];
+    spec["type"] != "ExternalName" && spec["ipFamilyPolicy"] == "PreferDualStack" && families::of(service).len() == 1
+}
+
+/// False if the service was changed meanwhile.
+async fn give(server: &ApiServer, namespace: &str, name: &str) -> Result<bool, Status> {
+    let catalog = server.catalogs.now();
+    let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = row.ok_or_else(Status::no_such_resource)?;
+    let turn = server.turn().await?;
+    let Some(have) = get::read(server, &row, namespace, name).await?.filter(|have| waits(&have.value())) else { return Ok(true) };
+    let old = have.value();
+    let mut new = old.clone();
+    let first = families::of(&old);
+    let all = server.config.service_cidrs.iter().map(cidr_family);
+    let second: Vec<&str> = all.filter(|family| !first.iter().any(|have| have == family)).collect();
+    new["spec"]["ipFamilies"] = json!(first.iter().map(String::as_str).chain(second).collect::<Vec<_>>());
+    on_update(server, &mut new, &old)?;
+    Ok(write::put_in_turn(server, &row, namespace, name, &mut new, have.rv, Some(&turn)).await?.is_some())
+}
