@@ -32,7 +32,10 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Follows Services and EndpointSlices as long as the group lives.
 pub(crate) async fn run(config: Config, informers: &Informers, group: &Group) {
-    let health = Health::start(group).await;
+    // IPv4's callers come to IPv6's wildcard, too.
+    let v6 = config.families().contains(&Family::V6);
+    let any = if v6 { std::net::Ipv6Addr::UNSPECIFIED.into() } else { std::net::Ipv4Addr::UNSPECIFIED.into() };
+    let health = Health::start(any, group).await;
     let services = Services::follow(informers);
     group.spawn("service-proxy", follow(Proxy::new(config), health, services, informers.get::<Node>()));
 }

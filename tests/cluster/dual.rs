@@ -115,9 +115,10 @@ impl One {
     }
 
     /// What this machine gets from there.
-    fn page(&self, url: &str, says: &str) {
-        wait_for(&format!("{url} to say {says}"), LIMIT, || {
-            let said = self.host.said("curl", &["-sg", "--noproxy", "*", "-m", "3", url]);
+    fn page(&self, ip: &str, port: u16, says: &str) {
+        wait_for(&format!("{ip} port {port} to say {says}"), LIMIT, || {
+            let ask = format!("exec 3<>/dev/tcp/{ip}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+            let said = self.host.said("timeout", &["3", "bash", "-c", &ask]);
             if said.text.contains(says) { Ok(()) } else { Err(said.text) }
         });
     }
@@ -148,18 +149,20 @@ impl One {
 
     fn served(&self) {
         let v6 = self.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
-        self.page(&format!("http://[{v6}]/"), "I am new");
+        self.page(&v6, 80, "I am new");
         let slices = ["endpointslices", "-l", "kubernetes.io/service-name=both"];
         self.field_is(&slices, "{.items[*].addressType}", &|kinds| kinds.contains("IPv4") && kinds.contains("IPv6"));
         let ips = self.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|_| true);
-        for ip in ips.split(' ').map(|ip| if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() }) {
-            self.page(&format!("http://{ip}/"), "I am new");
+        for ip in ips.split(' ') {
+            self.page(ip, 80, "I am new");
         }
-        for ip in ["10.210.0.40", "[fd77::40]"] {
-            self.page(&format!("http://{ip}:{NODE_PORT}/"), "I am new");
+        for ip in ["10.210.0.40", "fd77::40"] {
+            self.page(ip, NODE_PORT, "I am new");
         }
-        let env = self.kubectl(&["exec", "new", "--", "sh", "-c", "echo $IPS; cat /etc/resolv.conf"]).text;
-        assert!(env.contains(&format!(",{v6}")) && env.contains("fd43::a"), "{env}");
+        wait_for("the pod to know both addresses and both name servers", LIMIT, || {
+            let env = self.kubectl(&["exec", "new", "--", "sh", "-c", "echo $IPS; cat /etc/resolv.conf"]).text;
+            if env.contains(&format!(",{v6}")) && env.contains("fd43::a") { Ok(()) } else { Err(env) }
+        });
         wait_for("both addresses in DNS", LIMIT, || {
             let said = self.kubectl(&["exec", "new", "--", "nslookup", "both.default.svc.cluster.local", "10.43.0.10"]);
             let all = ips.split(' ').all(|ip| said.text.contains(ip));
@@ -169,7 +172,7 @@ impl One {
             "spec": { "ipFamilies": ["IPv6"], "selector": { "who": "new" }, "ports": [{ "port": 80 }] } });
         self.apply(&spec);
         let six = self.field_is(&["service", "six"], "{.spec.clusterIPs[*]}", &|ips| ips.starts_with("fd43::"));
-        self.page(&format!("http://[{six}]/"), "I am new");
+        self.page(&six, 80, "I am new");
     }
 
     /// Over IPv6, from a pod to a pod.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +34,9 @@ pub(crate) fn local_endpoints(ports: &[ServicePort]) -> BTreeMap<u16, LocalEndpo
     let mut all = BTreeMap::new();
     for port in ports {
         let Some(number) = port.health_port else { continue };
-        let count = port.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.ready).count();
+        let here = |v4: bool| port.endpoints.iter().filter(|e| e.local && e.ready && e.addr.is_ipv4() == v4).count();
+        // A pod of both families is one endpoint.
+        let count = here(true).max(here(false));
         let entry: &mut LocalEndpoints = all.entry(number).or_default();
         *entry = LocalEndpoints { ns: port.ns.clone(), name: port.name.clone(), count: entry.count.max(count) };
     }
@@ -59,17 +61,18 @@ pub(crate) struct Health {
     state: Arc<Mutex<State>>,
     clock: Clock,
     group: Group,
+    /// Where everybody asks.
+    any: IpAddr,
     /// One server a health check port.
     open: Arc<Mutex<BTreeMap<u16, Group>>>,
 }
 
 impl Health {
     /// Opens the two fixed ports. One that another proxy has is said and left.
-    pub(crate) async fn start(group: &Group) -> Health {
-        let health = Health { state: Arc::default(), clock: Clock::system(), group: group.child("health"), open: Arc::default() };
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTH_PORT));
+    pub(crate) async fn start(any: IpAddr, group: &Group) -> Health {
+        let health = Health { state: Arc::default(), clock: Clock::system(), group: group.child("health"), any, open: Arc::default() };
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-        health.serve(any, Page::Proxy, &health.group).await;
+        health.serve(SocketAddr::new(any, HEALTH_PORT), Page::Proxy, &health.group).await;
         health.serve(own, Page::Metrics, &health.group).await;
         health
     }
@@ -118,7 +121,7 @@ impl Health {
             group.shutdown().await;
         }
         for (port, group) in opened {
-            self.serve(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), Page::Service(port), &group).await;
+            self.serve(SocketAddr::new(self.any, port), Page::Service(port), &group).await;
         }
     }
 
