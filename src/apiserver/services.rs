@@ -2,6 +2,7 @@
 
 mod families;
 pub mod ledger;
+mod ranges;
 pub(crate) mod upgrade;
 
 use std::collections::BTreeSet;
@@ -90,7 +91,7 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
         }
         families::complete(service, old, &server.config.service_cidrs.iter().map(cidr_family).collect::<Vec<_>>())
             .map_err(|wrong| kinds::invalid("", "Service", &name, wrong))?;
-        give_ips(server, service, taken, &mut errors);
+        give_ips(server, service, old, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
         keep_old_ports(service, old);
@@ -184,22 +185,22 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn give_ips(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
-    let cidrs = &server.config.service_cidrs;
+fn give_ips(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let asked = cluster_ips(service);
     if asked.first().is_some_and(|ip| ip == "None") {
         set_ips(service, &["None".to_owned()]);
         return;
     }
-    let mut given = Vec::new();
+    let (mut given, had) = (Vec::new(), old.map(cluster_ips).unwrap_or_default());
     for (idx, wanted) in families::of(service).iter().enumerate() {
-        // A service from when the cluster had that family keeps what it has.
-        let Some(cidr) = cidrs.iter().find(|c| cidr_family(c) == wanted) else {
-            given.extend(asked.get(idx).cloned());
+        // What it has it keeps, whatever became of the range.
+        if let Some(kept) = asked.get(idx).filter(|ip| had.contains(ip)) {
+            given.push(kept.clone());
             continue;
-        };
+        }
+        let ranges = ranges::of_family(server, wanted);
         let ip = match asked.get(idx) {
-            Some(text) => match fixed_ip(text, cidr, taken) {
+            Some(text) => match fixed_ip(text, &ranges, taken) {
                 Ok(ip) => ip,
                 Err(why) => {
                     let detail = format!("failed to allocate IP {text}: {why}");
@@ -207,7 +208,7 @@ fn give_ips(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &
                     return;
                 }
             },
-            None => match free_ip(cidr, |ip| taken.ip(ip), |bound| server.config.rng.below(bound)) {
+            None => match ranges.iter().find_map(|range| free_ip(range, |ip| taken.ip(ip), |bound| server.config.rng.below(bound))) {
                 Some(ip) => ip,
                 None => {
                     let detail = "failed to allocate a serviceIP: range is full";
@@ -227,10 +228,11 @@ fn set_ips(service: &mut Value, ips: &[String]) {
     spec["clusterIPs"] = json!(ips);
 }
 
-fn fixed_ip(text: &str, cidr: &IpNet, taken: Taken<'_>) -> Result<IpAddr, String> {
+fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, String> {
     let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
-    if !cidr.contains(&ip) {
-        return Err(format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {cidr}"));
+    if !ranges.iter().any(|range| range.contains(&ip)) {
+        let valid: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
+        return Err(format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}", valid.join(", ")));
     }
     if taken.ip(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
 }

@@ -25,6 +25,7 @@ mod endpointslice;
 mod endpointslice_mirroring;
 
 mod service_account;
+mod service_cidr;
 mod service_lb;
 
 mod node;

@@ -12,7 +12,7 @@ use crate::driver::Context;
 use crate::settings::Settings;
 use crate::{
     certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace, node,
-    pod_gc, quota, replicaset, secrets, service_account, service_lb, statefulset, volume,
+    pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb, statefulset, volume,
 };
 
 /// Where volumes of the class `local-path` lie and what makes their folders.
@@ -75,6 +75,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     node::start(&context, &config.cluster_cidrs, config.settings.node_grace);
     deployment::start(&context);
     replicaset::start(&context);
+    service_cidr::start(&context);
     endpointslice::start(&context);
     endpointslice_mirroring::start(&context);
     if let Some(reserved) = &config.balancer_reserved_ports {
