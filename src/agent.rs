@@ -136,6 +136,9 @@ pub(crate) enum AgentError {
     Stopped,
 }
 
+/// Where a machine's only kubelet has its folder.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+
 /// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
 pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") {
@@ -147,6 +150,14 @@ pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
+}
+
+/// The kubelet's folder. Drivers of volumes and device plugins expect it at this place, as with k3s and upstream; a server beside
+/// others on one machine has its own. Pods that an earlier version has mounted elsewhere keep the place until none is left.
+pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
+    let own = data_dir.join("agent/kubelet");
+    let holds_pods = || std::fs::read_dir(own.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
+    if data_dir == Path::new("/var/lib/kedge") && !holds_pods() { PathBuf::from(KUBELET_DIR) } else { own }
 }
 
 fn log_dir(data_dir: &Path) -> PathBuf {
@@ -208,7 +219,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         node_external_ips: config.node_external_ips.clone(),
         node_dns: config.node_dns.clone(),
         port: config.kubelet_port,
-        root_dir: agent_dir.join("kubelet"),
+        root_dir: kubelet_dir(&config.data_dir),
         log_dir: log_dir(&config.data_dir),
         manifest_dir: Some(manifest_dir),
         runtime,

@@ -18,6 +18,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::agent::kubelet_dir;
 use crate::agent::run_dir;
 use crate::cli::{KillallArgs, UninstallArgs};
 
@@ -247,7 +248,7 @@ impl Cleaner {
     /// Detaches mounts in our folders, innermost first.
     fn detach_mounts(&mut self) -> Result<(), CleanupError> {
         let text = fs::read_to_string("/proc/self/mountinfo").map_err(|source| CleanupError::Look { what: "mounts", source })?;
-        let ours = [self.run_dir.clone(), self.data_dir.join("agent/kubelet"), self.data_dir.join("agent/containerd")];
+        let ours = [self.run_dir.clone(), kubelet_dir(&self.data_dir), self.data_dir.join("agent/containerd")];
         let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
         let points: BTreeSet<PathBuf> = points.filter(|point| ours.iter().any(|dir| point.starts_with(dir) && point != dir)).collect();
         for point in points.into_iter().rev() {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::agent::kubelet_dir;
 use crate::cleanup::{self, Cleaner, CleanupError, succeeds, tree};
 use crate::cli::UninstallArgs;
 
@@ -51,6 +52,7 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
     remove_tree(&mut cleaner, &run_dir, &[]);
+    remove_tree(&mut cleaner, &kubelet_dir(&data_dir), &[]);
     remove_tree(&mut cleaner, &data_dir, keep);
     remove_empty_folders(&mut cleaner);
     if keep.contains(&VOLUMES) && data_dir.join(VOLUMES).exists() {
@@ -124,7 +126,7 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
 
 /// Pods that kedge's kubelet had on this machine.
 fn pod_uids(data_dir: &Path) -> Vec<String> {
-    let pods = fs::read_dir(data_dir.join("agent/kubelet/pods")).into_iter().flatten().flatten();
+    let pods = fs::read_dir(kubelet_dir(data_dir).join("pods")).into_iter().flatten().flatten();
     pods.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|uid| uid.len() >= 32).collect()
 }
 

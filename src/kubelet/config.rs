@@ -129,7 +129,7 @@ impl Config {
 
     pub(crate) fn prepare_dirs(&self) -> Result<(), Error> {
         create_private_dir(&self.root_dir)?;
-        for dir in ["pods", "plugins", "plugins_registry"] {
+        for dir in ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources"] {
             create_private_dir(&self.root_dir.join(dir))?;
         }
         std::fs::create_dir_all(&self.log_dir).map_err(base::files::FileError::at("cannot create directory", &self.log_dir))?;

@@ -34,6 +34,12 @@ mod preload;
 pub mod runtime;
 
 pub mod volumes;
+// Drivers of volumes (CSI).
+mod csi;
+// Plugins of devices.
+mod devices;
+// How drivers of volumes and plugins of devices are found.
+mod plugins;
 
 mod probes;
 
@@ -103,6 +109,8 @@ pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client
     registries::follow(Arc::clone(&node), &group);
     let pods = manager::start(Arc::clone(&node), &group).await;
     register::start(Arc::clone(&node), &group);
+    plugins::start(Arc::clone(&node), &group);
+    devices::start(&node, &pods, &group);
     images::start_gc(Arc::clone(&node), &group);
     evict::start(Arc::clone(&node), pods.clone(), &group);
     rotate::start(Arc::clone(&node), pods.clone(), &group);

@@ -1,8 +1,11 @@
 //! Which pods this node has: a task for each, and the desk where all events arrive.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use base::backoff::Backoff;
 use base::chain::Chain;
 use base::task::Group;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
@@ -10,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use crate::config::RuntimeChoice;
+use crate::csi;
 use crate::node::Node;
 use crate::runtime::events::{self as runtime_events, RuntimeEvent};
 use crate::runtime::labels;
@@ -23,6 +27,8 @@ pub(crate) use admit::{Host, requests};
 
 /// Changes that wait for the desk; when full their senders wait.
 const BACKLOG_CHANGES: usize = 256;
+/// Between two tries to remove what a pod left: the first and the longest pause.
+const ORPHAN_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 /// The pods of this node; clones are the same map.
 #[derive(Clone, Default)]
@@ -292,11 +298,24 @@ impl Desk {
         }
         let dirs = std::fs::read_dir(self.node.config.root_dir.join("pods")).into_iter().flatten().flatten();
         for dir in dirs {
-            if !known(&dir.file_name().to_string_lossy())
-                && let Err(err) = volumes::tidy(&dir.path())
-            {
-                warn!(path = %dir.path().display(), err = %err, "cannot remove the volumes of a pod that is gone");
+            let uid = dir.file_name().to_string_lossy().into_owned();
+            if !known(&uid) {
+                self.group.spawn_short("orphan", orphaned(Arc::clone(&self.node), uid, dir.path()));
             }
         }
+    }
+}
+
+/// Removes the folder of a pod that is gone. A driver that must unmount something may come later than the kubelet.
+async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
+    let mut backoff = Backoff::new(ORPHAN_RETRY.0, ORPHAN_RETRY.1);
+    loop {
+        let done = match Box::pin(csi::unmount::tear_down(&node, &uid)).await {
+            Ok(()) => volumes::tidy(&dir).map_err(|err| err.to_string()),
+            Err(why) => Err(why),
+        };
+        let Err(why) = done else { return };
+        warn!(path = %dir.display(), err = %why, "cannot remove the volumes of a pod that is gone");
+        tokio::time::sleep(backoff.next(&node.rng)).await;
     }
 }

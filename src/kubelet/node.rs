@@ -15,6 +15,8 @@ use tokio::sync::mpsc;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::container::fields::Surroundings;
+use crate::csi::Csi;
+use crate::devices::Devices;
 use crate::disk::Disk;
 use crate::events::Recorder;
 use crate::images::Pulls;
@@ -41,6 +43,10 @@ pub(crate) struct Node {
     pub(crate) refs: Refs,
     pub(crate) ref_changes: Mutex<Option<mpsc::Receiver<Ref>>>,
     pub(crate) tokens: Tokens,
+    /// Drivers of volumes, and volumes in use.
+    pub(crate) csi: Csi,
+    /// Devices of plugins.
+    pub(crate) devices: Devices,
     pub(crate) pulls: Pulls,
     pub(crate) registries: Registries,
     /// Whether the images of the folder are in.
@@ -82,6 +88,8 @@ impl Node {
             refs,
             ref_changes: Mutex::new(Some(changes)),
             tokens: Tokens::default(),
+            csi: Csi::new(&config.root_dir),
+            devices: Devices::new(&config.root_dir),
             pulls: Pulls::default(),
             registries: Registries::default(),
             preload: Ready::default(),
@@ -132,6 +140,7 @@ impl Node {
         .map(|(name, value)| (name.to_owned(), value))
         .into();
         all.extend(machine.huge.clone());
+        all.extend(self.devices.amounts().into_iter().map(|(name, (all, _))| (name, all)));
         all
     }
 
@@ -154,14 +163,18 @@ impl Node {
             *value = value.saturating_sub(aside).saturating_sub(settings.reserved_of(name)).max(0);
         }
         all.extend(self.extended());
+        all.extend(self.devices.amounts().into_iter().map(|(name, (_, healthy))| (name, healthy)));
         all
     }
 
-    /// Resources with a domain of their own in the Node's capacity, e.g. `example.com/dongle`.
+    /// Resources with a domain of their own in the Node's capacity, e.g. `example.com/dongle`, that no plugin here has.
     pub(crate) fn extended(&self) -> BTreeMap<String, i64> {
         let object = self.object();
         let capacity = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
-        let foreign = capacity.filter(|(name, _)| name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io")));
+        let ours = self.devices.amounts();
+        let foreign = capacity
+            .filter(|(name, _)| name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io")))
+            .filter(|(name, _)| !ours.contains_key(*name));
         foreign.map(|(name, quantity)| (name.clone(), crate::cgroups::parse(quantity).value())).collect()
     }
 

@@ -113,6 +113,8 @@ async fn keep_status(node: &Node) {
     let mut written_at: Option<Timestamp> = None;
     let (mut changes, mut node_ips) = (node.own.changes(), node.config.node_ips.clone());
     let mut unready = Backoff::new(UNREADY_PERIOD.0, UNREADY_PERIOD.1);
+    let mut uses = node.csi.uses();
+    let mut devices = node.devices.changes();
     loop {
         let now = node.clock.now();
         let next = status(node, &before).await;
@@ -145,6 +147,9 @@ async fn keep_status(node: &Node) {
             () = foreign_change(&mut changes) => {}
             // An end means that the process ends.
             Ok(()) = node_ips.changed() => {}
+            // A volume is attached, and mounted, only after it was told to be in use.
+            Ok(()) = uses.changed() => {}
+            Ok(()) = devices.changed() => {}
         }
     }
 }
@@ -202,7 +207,10 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         // They are still there when the runtime is back.
         Err(_) => before.images.clone(),
     };
+    let in_use = node.csi.volumes_in_use();
     NodeStatus {
+        // Told to be none once there were some.
+        volumes_in_use: Some(in_use).filter(|all| !all.is_empty() || had_volumes(node, before)),
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         addresses: Some(addresses(&node.config)),
@@ -215,6 +223,12 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         declared_features: Some(DECLARED.iter().map(|feature| (*feature).to_owned()).collect()),
         ..Default::default()
     }
+}
+
+/// Whether the Node shows volumes, or we have told of some.
+fn had_volumes(node: &Node, before: &NodeStatus) -> bool {
+    let shown = node.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
+    shown || before.volumes_in_use.is_some()
 }
 
 fn handlers(node: &Node) -> Vec<NodeRuntimeHandler> {

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
 use self::read::{Interface, Usage};
+use crate::csi;
 use crate::disk::{self, Disk};
 use crate::manager::Pods;
 use crate::node::Node;
@@ -128,7 +129,7 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
     if !only_cpu_and_memory {
         value["process_stats"] = json!({"process_count": usage.pids});
         value["network"] = network(&now, &used.interfaces);
-        let volumes = volumes_of(&used, &now).await;
+        let volumes = volumes_of(node, &used, &now).await;
         let sum = |list: &[Value], path: &str| list.iter().filter_map(|v| v.pointer(path)?.as_u64()).sum::<u64>();
         let bytes = sum(&containers, "/rootfs/usedBytes") + sum(&containers, "/logs/usedBytes") + sum(&volumes, "/usedBytes");
         let mut storage = disk_value(&now, node.disk());
@@ -212,24 +213,37 @@ fn disk_value(now: &str, disk: Option<Disk>) -> Map<String, Value> {
 }
 
 /// Every volume that has a file system: what it occupies, and what is left where it lies.
-async fn volumes_of(used: &PodUse, now: &str) -> Vec<Value> {
+async fn volumes_of(node: &Node, used: &PodUse, now: &str) -> Vec<Value> {
     let pod = &used.pod;
     let mut all = Vec::new();
     // A folder of the host is not the pod's.
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none()) {
         let Some(path) = used.snapshot.volumes.get(&volume.name).cloned() else { continue };
-        let measured = path.clone();
-        let (bytes, inodes) = Group::blocking(move || disk::tree(&measured)).await.unwrap_or_default();
-        let mut value = disk_value(now, Disk::of(&path));
+        let mut value = match csi::stats::of(node, &path).await {
+            Some(u) => driver_value(now, u),
+            None => {
+                let measured = path.clone();
+                let (bytes, inodes) = Group::blocking(move || disk::tree(&measured)).await.unwrap_or_default();
+                let mut value = disk_value(now, Disk::of(&path));
+                value.insert("usedBytes".to_owned(), json!(bytes));
+                value.insert("inodesUsed".to_owned(), json!(inodes));
+                value
+            }
+        };
         value.insert("name".to_owned(), json!(volume.name));
-        value.insert("usedBytes".to_owned(), json!(bytes));
-        value.insert("inodesUsed".to_owned(), json!(inodes));
         if let Some(claim) = volumes::claim_name(pod, volume) {
             value.insert("pvcRef".to_owned(), json!({"name": claim, "namespace": pod.metadata.namespace}));
         }
         all.push(Value::Object(value));
     }
     all
+}
+
+/// What a driver says of its volume.
+fn driver_value(now: &str, u: csi::stats::Usage) -> Map<String, Value> {
+    let value = json!({"time": now, "availableBytes": u.available, "capacityBytes": u.capacity, "usedBytes": u.used,
+        "inodesFree": u.inodes_free, "inodes": u.inodes, "inodesUsed": u.inodes_used});
+    value.as_object().cloned().unwrap_or_default()
 }
 
 fn machine(node: &Node, at: Timestamp) -> Value {

@@ -91,7 +91,8 @@ async fn config_map(node: &Node, ns: &str, name: &str, optional: Option<bool>) -
     Ok(text.chain(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0))).collect())
 }
 
-async fn secret(node: &Node, ns: &str, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+/// A Secret's values.
+pub(crate) async fn secret(node: &Node, ns: &str, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let api: Api<Secret> = Api::namespaced(node.client.clone(), ns);
     match api.get_opt(name).await.map_err(|err| err.to_string())? {
         Some(secret) => Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect()),
@@ -158,8 +159,14 @@ async fn token(
     let (text, refresh_at) = match node.tokens.get(&key, now) {
         Some(kept) => kept,
         None => {
-            let fresh =
-                request(node, pod, &spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()), source, life).await?;
+            let fresh = request(
+                node,
+                pod,
+                &spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
+                source.audience.as_deref(),
+                life,
+            )
+            .await?;
             let (text, expires) = fresh;
             let whole = expires.duration_since(now).as_secs().max(0);
             let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
@@ -182,17 +189,18 @@ async fn token(
     Ok(())
 }
 
-async fn request(
+/// A fresh token of the pod's account that lives for `life` seconds, and when it ends.
+pub(crate) async fn request(
     node: &Node,
     pod: &Pod,
     account: &str,
-    source: &ServiceAccountTokenProjection,
+    audience: Option<&str>,
     life: i64,
 ) -> Result<(String, Timestamp), String> {
     let api: Api<ServiceAccount> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     let ask = TokenRequest {
         spec: Some(TokenRequestSpec {
-            audiences: Some(source.audience.iter().filter(|a| !a.is_empty()).cloned().collect()),
+            audiences: Some(audience.into_iter().filter(|a| !a.is_empty()).map(str::to_owned).collect()),
             expiration_seconds: Some(life),
             bound_object_ref: Some(BoundObjectReference {
                 api_version: Some("v1".to_owned()),

@@ -2,7 +2,7 @@
 
 mod claims;
 
-mod content;
+pub(crate) mod content;
 
 mod host_path;
 
@@ -29,14 +29,37 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::cgroups;
 use crate::container::fields::Surroundings;
+use crate::csi::{self, wanted::Wanted};
 use crate::node::Node;
 
 /// A volume that cannot be mounted, with upstream's text for the event `FailedMount`.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume \"{volume}\" : {why}")]
+#[error("{phase} failed for volume \"{volume}\" : {why}")]
 pub(crate) struct VolumeError {
+    pub(crate) phase: &'static str,
     pub(crate) volume: String,
     pub(crate) why: String,
+    /// Nothing is wrong: the volume is on its way.
+    pub(crate) is_waiting: bool,
+}
+
+impl VolumeError {
+    pub(crate) fn new(phase: &'static str, volume: &str, why: String) -> VolumeError {
+        VolumeError { phase, volume: volume.to_owned(), why, is_waiting: false }
+    }
+
+    /// Somebody else must do something first.
+    pub(crate) fn waiting(volume: &str) -> VolumeError {
+        VolumeError {
+            is_waiting: true,
+            ..VolumeError::new("VerifyControllerAttachedVolume", volume, "volume is not attached yet".to_owned())
+        }
+    }
+
+    /// The reason of its event.
+    pub(crate) fn reason(&self) -> &'static str {
+        if self.phase.starts_with("MapVolume") { "FailedMapVolume" } else { "FailedMount" }
+    }
 }
 
 /// The volumes of one pod as they are mounted.
@@ -80,7 +103,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
     let spec = pod.spec.clone().unwrap_or_default();
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok());
     for volume in spec.volumes.iter().flatten() {
-        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let failed = |why: String| VolumeError::new("MountVolume.SetUp", &volume.name, why);
         let known = before.paths.contains_key(&volume.name);
         if volume.image.is_some() {
             // Mounted when its image is here, before the first container that shows it.
@@ -98,7 +121,14 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             path
         } else if let Some(claim) = claim_name(pod, volume) {
             let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
-            let local = claims::resolve(node, pod, &claim, &target).await.map_err(failed)?;
+            let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
+            let local = match claims::resolve(node, pod, &claim, &target, pod_read_only).await.map_err(failed)? {
+                claims::Found::Local(local) => local,
+                claims::Found::Driver(wanted) => {
+                    driven(node, pod, &volume.name, &wanted, known, &mut mounted).await?;
+                    continue;
+                }
+            };
             if local.read_only || volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true) {
                 mounted.read_only.insert(volume.name.clone(), true);
             }
@@ -106,8 +136,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
                 spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some(group) = fs_group.filter(|_| local.takes_group && !known) {
                 let root = local.path.clone();
-                let work = move || if mismatch_only && fits(&root, group) { Ok(()) } else { own_tree(&root, group) };
-                let owned = Group::blocking(work).await.map_err(|err| failed(err.to_string()))?;
+                let owned = Group::blocking(move || give(&root, group, mismatch_only)).await.map_err(|err| failed(err.to_string()))?;
                 owned.map_err(|err| failed(err.to_string()))?;
             }
             local.path
@@ -118,12 +147,27 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
             nfs::attach(source, &[], &target).await.map_err(failed)?;
             target
+        } else if let Some(source) = &volume.csi {
+            let wanted = Wanted::inline(pod, volume, source);
+            driven(node, pod, &volume.name, &wanted, known, &mut mounted).await?;
+            continue;
         } else {
             rendered(node, pod, volume, around, fs_group, &mut mounted).await.map_err(failed)?
         };
         mounted.paths.insert(volume.name.clone(), path);
     }
     Ok(mounted)
+}
+
+/// A volume that a driver has.
+async fn driven(node: &Node, pod: &Pod, name: &str, wanted: &Wanted, known: bool, mounted: &mut Mounted) -> Result<(), VolumeError> {
+    let ready = Box::pin(csi::mount::set_up(node, pod, wanted, known)).await?;
+    if wanted.read_only {
+        mounted.read_only.insert(name.to_owned(), true);
+    }
+    mounted.refresh_at = Some(mounted.refresh_at.map_or(ready.again_at, |at| at.min(ready.again_at)));
+    mounted.paths.insert(name.to_owned(), ready.path);
+    Ok(())
 }
 
 /// An ephemeral volume's claim has a name made of the pod's and the volume's.
@@ -147,10 +191,7 @@ async fn rendered(
     mounted: &mut Mounted,
 ) -> Result<PathBuf, String> {
     let Some(plugin) = content::plugin(volume) else {
-        return Err(match &volume.csi {
-            Some(csi) => format!("kubernetes.io/csi: driver name {} not found in the list of registered CSI drivers", csi.driver),
-            None => "no volume plugin matched".to_owned(),
-        });
+        return Err("no volume plugin matched".to_owned());
     };
     let path = plugin_dir(node, pod, plugin.dir, &volume.name);
     let content = content::of(node, pod, volume, around, &path).await?;
@@ -213,6 +254,11 @@ pub(super) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
 fn fits(path: &Path, group: u32) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     fs::metadata(path).is_ok_and(|m| m.gid() == group && m.permissions().mode() & 0o2770 == 0o2770)
+}
+
+/// Gives a volume to the pod's group; with `mismatch_only` not again if its root shows that this was done.
+pub(crate) fn give(root: &Path, group: u32, mismatch_only: bool) -> io::Result<()> {
+    if mismatch_only && fits(root, group) { Ok(()) } else { own_tree(root, group) }
 }
 
 /// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group.

@@ -21,7 +21,7 @@ use crate::container::{self, ConfigError, Making, Role, env};
 use crate::events::Kind;
 use crate::runtime::cri::CriError;
 use crate::volumes::{self, mounts};
-use crate::{hosts, images, resolv, sandbox};
+use crate::{devices, hosts, images, resolv, sandbox};
 
 /// What the kernel takes as a host name.
 const HOSTNAME_BYTES_MAX: usize = 64;
@@ -158,7 +158,10 @@ impl Worker {
         let sandbox_config = self.sandbox_config(sandbox.attempt);
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
         Box::pin(self.image_volumes(spec, &role.field(&spec.name), &sandbox_config)).await?;
-        let config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
+        let mut config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
+        devices::allocate::apply(&self.node.devices.of_container(&self.uid, &spec.name), &mut config);
+        let told = Box::pin(self.node.devices.before_start(&self.uid, &spec.name)).await;
+        told.map_err(|why| Problem::new("PreStartHookError", &why))?;
         let cri = self.node.runtime.cri.clone();
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await

@@ -16,7 +16,7 @@ use super::{Desired, Outcome, Worker, hooks};
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::runtime::tasks;
-use crate::{images, sandbox, volumes};
+use crate::{csi, images, sandbox, volumes};
 
 /// A container always gets this long after its preStop hook, as upstream.
 const GRACE_MIN: Duration = Duration::from_secs(2);
@@ -181,6 +181,11 @@ impl Worker {
         self.node.probe_counts.forget(&self.uid);
         let dir = volumes::pod_dir(&self.node, &self.uid);
         self.node.tokens.forget(&dir);
+        self.node.devices.release(&self.uid);
+        if let Err(why) = Box::pin(csi::unmount::tear_down(&self.node, &self.uid)).await {
+            warn!(pod = %self.name(), err = %why, "cannot give a volume back yet");
+            return false;
+        }
         let (cgroups, pod, path) = (self.node.cgroups.clone(), self.pod.clone(), dir.clone());
         let tidied = Group::blocking(move || {
             cgroups.remove(&pod);

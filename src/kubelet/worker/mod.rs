@@ -43,6 +43,8 @@ use crate::volumes::{self, Mounted};
 const RETRY: Duration = Duration::from_secs(2);
 /// Between two looks whether a deferred resize fits now.
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// A volume that is on its way for so long is told of.
+const VOLUME_PATIENCE: Duration = Duration::from_secs(120);
 /// The safety net below all events.
 const RELIST: Duration = Duration::from_secs(300);
 /// containerd tells of an end a moment before its CRI knows it.
@@ -114,6 +116,8 @@ pub(crate) struct Worker {
     resizing: resize::Resizing,
     /// Since when the kubelet has known a pod none of whose containers ran before; gone once all have.
     seen: Option<Stopwatch>,
+    /// Since when a volume has been on its way.
+    waits_since: Option<Stopwatch>,
     /// Held where a call must not be dropped half-way.
     uncut: Arc<tokio::sync::Mutex<()>>,
 }
@@ -146,6 +150,7 @@ impl Worker {
             backoffs: Backoffs::default(),
             waiting: BTreeMap::new(),
             uncut: Arc::default(),
+            waits_since: None,
             published: Some(status.clone()).filter(|s| s.phase.is_some()),
             version: None,
             status,
@@ -216,6 +221,14 @@ impl Worker {
             {
                 self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
                 self.failure = Some((reason, format!("Pod was rejected: {message}")));
+                return Outcome::Again;
+            }
+            if self.observed.sandboxes.is_empty()
+                && self.status.phase.as_deref().is_none_or(|p| p == "Pending")
+                && let Err(message) = Box::pin(self.node.devices.admit(&self.pod)).await
+            {
+                self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
+                self.failure = Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {message}")));
                 return Outcome::Again;
             }
             self.admitted = true;
@@ -345,17 +358,37 @@ impl Worker {
             let around = self.node.surroundings(self.ips());
             match volumes::mount_all(&self.node, &self.pod, &around, &self.mounted).await {
                 Ok(mounted) => {
+                    self.waits_since = None;
                     self.mounted = mounted;
                     self.refreshed = desired.refresh;
                 }
                 Err(err) => {
-                    self.node.events.pod(&self.pod, None, Kind::Warning, "FailedMount", err.to_string());
+                    self.tell_unmounted(&err);
                     return Err(Outcome::Retry);
                 }
             }
         }
         self.wake(self.mounted.refresh_at);
         Ok(())
+    }
+
+    /// A volume that is on its way is told of only when it takes long, as upstream.
+    fn tell_unmounted(&mut self, err: &volumes::VolumeError) {
+        if !err.is_waiting {
+            self.waits_since = None;
+            return self.node.events.pod(&self.pod, None, Kind::Warning, err.reason(), err.to_string());
+        }
+        let since = self.waits_since.get_or_insert_with(Stopwatch::start);
+        if since.elapsed() >= VOLUME_PATIENCE {
+            self.waits_since = None;
+            let all = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).map(|v| v.name.as_str()).collect::<Vec<_>>();
+            let missing: Vec<&str> = all.iter().copied().filter(|name| !self.mounted.paths.contains_key(*name)).collect();
+            let text = format!(
+                "Unable to attach or mount volumes: unmounted volumes=[{missing}], unattached volumes=[{missing}], failed to process volumes=[]: context deadline exceeded",
+                missing = missing.join(" ")
+            );
+            self.node.events.pod(&self.pod, None, Kind::Warning, "FailedMount", text);
+        }
     }
 
     async fn look(&mut self) -> Result<(), crate::runtime::cri::CriError> {

@@ -1,0 +1,92 @@
+//! A volume that has grown: its file system is made to fill it, and the claim says so.
+
+use std::path::Path;
+
+use base::chain::Chain;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use proto::csi as pb;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::Driver;
+use super::mount;
+use super::wanted::Wanted;
+use crate::cgroups;
+use crate::events::Kind;
+use crate::node::Node;
+
+/// Grows a file system whose volume is larger than the claim says. What fails is told and tried again with the next look.
+pub(super) async fn grow(node: &Node, pod: &Pod, wanted: &Wanted, driver: &Driver, target: &Path, staging: &Path) {
+    let (Some(claim), Some(size)) = (&wanted.claim, &wanted.capacity) else { return };
+    let shown = claim.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"));
+    let Some(shown) = shown.map(|q| cgroups::parse(q).value()) else { return };
+    let bytes = cgroups::parse(size).value();
+    if bytes <= shown || wanted.read_only {
+        return;
+    }
+    match driver.can(pb::EXPAND_VOLUME).await {
+        Ok(true) => {}
+        Ok(false) => return,
+        Err(err) => return warn!(volume = %wanted.spec, err = %err, "cannot ask a driver what it can do"),
+    }
+    let tell = |kind: Kind, reason: &str, text: String| node.events.pod(pod, None, kind, reason, text);
+    if let Err(why) = ask(node, wanted, driver, (target, staging), bytes).await {
+        let text = format!("MountVolume.NodeExpandVolume failed for volume {:?} : {why}", wanted.spec);
+        return tell(Kind::Warning, "FileSystemResizeFailed", text);
+    }
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(grown(claim, &size.0))).await {
+        Ok(_) => {
+            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {}", wanted.spec, node.config.node_name);
+            tell(Kind::Normal, "FileSystemResizeSuccessful", text);
+        }
+        Err(err) => warn!(volume = %wanted.spec, err = %Chain(&err), "cannot write that a claim has grown"),
+    }
+}
+
+async fn ask(node: &Node, wanted: &Wanted, driver: &Driver, (target, staging): (&Path, &Path), bytes: i64) -> Result<(), String> {
+    let fine = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await.map_err(|err| err.to_string())?;
+    let secrets = match &wanted.expand_secret {
+        Some(r) => {
+            let (ns, name) = (r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default());
+            mount::secrets(node, ns, name).await.map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
+        }
+        None => std::collections::HashMap::new(),
+    };
+    let request = pb::ExpandRequest {
+        volume_id: wanted.handle.clone(),
+        volume_path: target.display().to_string(),
+        capacity_range: Some(pb::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(wanted.capability(fine, None)),
+        secrets,
+    };
+    let grown: Result<pb::ExpandResponse, _> = driver.call(pb::NODE_EXPAND_VOLUME, request).await;
+    grown.map(drop).map_err(|err| err.to_string())
+}
+
+/// What the claim's status says when all is done.
+fn grown(claim: &PersistentVolumeClaim, size: &str) -> Value {
+    let over = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+    let conditions = claim.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+    let left: Vec<_> = conditions.into_iter().filter(|c| !over.contains(&c.type_.as_str())).collect();
+    json!({"status": {"capacity": {"storage": size}, "conditions": left, "allocatedResourceStatuses": {"storage": null}}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_has_grown_waits_for_nothing() {
+        let claim = json!({"metadata": {"name": "c"}, "status": {"conditions": [
+            {"type": "FileSystemResizePending", "status": "True"}, {"type": "ModifyVolumeError", "status": "True"}]}});
+        let change = grown(&serde_json::from_value(claim).unwrap(), "2Gi");
+        assert_eq!(change["status"]["capacity"]["storage"], "2Gi");
+        assert_eq!(change["status"]["conditions"].as_array().unwrap().len(), 1);
+        assert!(change["status"]["allocatedResourceStatuses"]["storage"].is_null());
+    }
+}

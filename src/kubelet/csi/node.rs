@@ -1,0 +1,159 @@
+//! The drivers of this node as the cluster sees them: the CSINode object, and what the Node says of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use base::backoff::Backoff;
+use base::chain::Chain;
+use k8s_openapi::api::core::v1::Node as ApiNode;
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use proto::csi as pb;
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::Driver;
+use crate::node::Node;
+
+/// The Node's annotation with its names as drivers know it.
+const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
+/// Between two tries to write: the first and the longest pause.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// Somebody else writes the objects, too.
+const TRIES: usize = 5;
+
+/// Sees to it that the node has its CSINode, as upstream has for every node.
+pub(crate) async fn ensure(node: &Node) {
+    let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+    loop {
+        // The owner's uid is known once the Node is there.
+        if node.node_uid.get().is_some_and(|uid| !uid.is_empty()) {
+            match write(node, |_| {}).await {
+                Ok(()) => return,
+                Err(err) => warn!(err = %Chain(&err), "cannot write this node's CSINode"),
+            }
+        }
+        tokio::time::sleep(backoff.next(&node.rng)).await;
+    }
+}
+
+/// Takes a driver in: from now on pods may use it.
+pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &[String]) -> Result<(), String> {
+    if !versions.iter().any(|v| v.trim_start_matches('v').starts_with("1.")) {
+        return Err(format!(
+            "kubernetes.io/csi: validation for CSI driver {name:?} failed. None of the versions specified {versions:?} are supported"
+        ));
+    }
+    let driver = Arc::new(Driver::new(name, socket));
+    let info: pb::NodeInfo = driver
+        .call(pb::NODE_GET_INFO, pb::Empty {})
+        .await
+        .map_err(|err| format!("{}: error during CSI NodeGetInfo() call: {err}", super::PLUGIN))?;
+    if info.node_id.is_empty() {
+        return Err(format!("error adding CSI driver node info: driver {name} gave no nodeID"));
+    }
+    let segments: BTreeMap<String, String> = info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
+    let failed = |err: kube::Error| format!("error updating CSINode object with CSI driver node info: {}", Chain(&err));
+    mark(node, name, Some(&info.node_id), &segments).await?;
+    let keys: Vec<String> = segments.keys().cloned().collect();
+    let entry = CSINodeDriver {
+        name: name.to_owned(),
+        node_id: info.node_id.clone(),
+        topology_keys: Some(keys).filter(|k| !k.is_empty()),
+        allocatable: i32::try_from(info.max_volumes_per_node).ok().filter(|n| *n > 0).map(|n| VolumeNodeResources { count: Some(n) }),
+    };
+    write(node, |drivers| {
+        drivers.retain(|d| d.name != entry.name);
+        drivers.push(entry.clone());
+    })
+    .await
+    .map_err(failed)?;
+    node.csi.drivers.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), driver);
+    info!(driver = name, node_id = %info.node_id, "driver of volumes registered");
+    Ok(())
+}
+
+/// Takes a driver out.
+pub(crate) async fn deregister(node: &Node, name: &str) {
+    node.csi.drivers.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    if let Err(err) = write(node, |drivers| drivers.retain(|d| d.name != name)).await {
+        warn!(driver = name, err = %Chain(&err), "cannot take a driver out of CSINode");
+    }
+    if let Err(why) = mark(node, name, None, &BTreeMap::new()).await {
+        warn!(driver = name, err = %why, "cannot take a driver out of the Node's annotation");
+    }
+}
+
+/// Changes the node's CSINode, which is made if it is not there.
+async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<(), kube::Error> {
+    let api: Api<CSINode> = Api::all(node.client.clone());
+    let name = &node.config.node_name;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let found = api.get_opt(name).await?;
+        let done = match found {
+            Some(mut object) => {
+                let before = object.spec.drivers.clone();
+                change(&mut object.spec.drivers);
+                if object.spec.drivers == before {
+                    return Ok(());
+                }
+                api.replace(name, &PostParams::default(), &object).await
+            }
+            None => {
+                let owner = OwnerReference {
+                    api_version: "v1".to_owned(),
+                    kind: "Node".to_owned(),
+                    name: name.clone(),
+                    uid: node.node_uid.get().cloned().unwrap_or_default(),
+                    ..Default::default()
+                };
+                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
+                let mut drivers = Vec::new();
+                change(&mut drivers);
+                api.create(&PostParams::default(), &CSINode { metadata, spec: CSINodeSpec { drivers } }).await
+            }
+        };
+        match done {
+            Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Writes the driver's name for the node, and where the node lies, into the Node. A label that says otherwise stays, and is an error.
+async fn mark(node: &Node, driver: &str, id: Option<&str>, segments: &BTreeMap<String, String>) -> Result<(), String> {
+    let api: Api<ApiNode> = Api::all(node.client.clone());
+    let text = |err: kube::Error| format!("error updating Node object with CSI driver node info: {}", Chain(&err));
+    let name = &node.config.node_name;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let object = api.get(name).await.map_err(text)?;
+        let labels = object.metadata.labels.unwrap_or_default();
+        if let Some((key, value)) = segments.iter().find(|(key, value)| labels.get(*key).is_some_and(|have| have != *value)) {
+            return Err(format!(
+                "detected topology value collision: driver reported {key:?}:{value:?} but existing label is {key:?}:{:?}",
+                labels[key]
+            ));
+        }
+        let noted = object.metadata.annotations.unwrap_or_default().remove(NODE_IDS).unwrap_or_default();
+        let mut ids: BTreeMap<String, String> = serde_json::from_str(&noted).unwrap_or_default();
+        match id {
+            Some(id) => drop(ids.insert(driver.to_owned(), id.to_owned())),
+            None => drop(ids.remove(driver)),
+        }
+        let note = if ids.is_empty() { serde_json::Value::Null } else { json!(json!(ids).to_string()) };
+        let change = json!({"metadata": {"resourceVersion": object.metadata.resource_version,
+            "annotations": {NODE_IDS: note}, "labels": segments}});
+        match api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
+            other => return other.map(drop).map_err(text),
+        }
+    }
+}

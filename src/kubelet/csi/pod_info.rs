@@ -1,0 +1,82 @@
+//! What drivers are told of the pod, if their object asks for it: names, and tokens of its service account.
+
+use std::collections::HashMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::{CSIDriver, TokenRequest};
+use serde_json::{Map, Value, json};
+
+use super::data;
+use super::wanted::Wanted;
+use crate::node::Node;
+use crate::volumes::content;
+
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+/// Default life of such a token, as upstream's.
+const TOKEN_SECS: i64 = 3600;
+
+/// Names of the pod, if the driver wants them.
+pub(super) fn names(pod: &Pod, driver: Option<&CSIDriver>, wanted: &Wanted) -> HashMap<String, String> {
+    if driver.and_then(|d| d.spec.pod_info_on_mount) != Some(true) {
+        return HashMap::new();
+    }
+    let meta = &pod.metadata;
+    let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
+    [
+        ("csi.storage.k8s.io/pod.name", meta.name.clone().unwrap_or_default()),
+        ("csi.storage.k8s.io/pod.namespace", meta.namespace.clone().unwrap_or_default()),
+        ("csi.storage.k8s.io/pod.uid", meta.uid.clone().unwrap_or_default()),
+        ("csi.storage.k8s.io/serviceAccount.name", account.unwrap_or_default()),
+        ("csi.storage.k8s.io/ephemeral", wanted.is_ephemeral.to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+/// Where tokens go.
+pub(super) struct Tokens {
+    pub(super) context: HashMap<String, String>,
+    pub(super) secrets: HashMap<String, String>,
+    /// When they must be told anew.
+    pub(super) refresh_at: Option<Timestamp>,
+}
+
+/// The tokens that the driver asks for, in its context or among its secrets.
+pub(super) async fn tokens(node: &Node, pod: &Pod, driver: Option<&CSIDriver>, wanted: &Wanted) -> Result<Tokens, String> {
+    let mut tokens = Tokens { context: HashMap::new(), secrets: HashMap::new(), refresh_at: None };
+    let requests = driver.and_then(|d| d.spec.token_requests.clone()).unwrap_or_default();
+    if requests.is_empty() {
+        return Ok(tokens);
+    }
+    let mut all = Map::new();
+    for request in &requests {
+        let (token, expires, refresh_at) = one(node, pod, request, wanted).await?;
+        all.insert(request.audience.clone(), json!({"token": token, "expirationTimestamp": base::time::rfc3339_secs(expires)}));
+        tokens.refresh_at = Some(tokens.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
+    }
+    let in_secrets = driver.and_then(|d| d.spec.service_account_token_in_secrets) == Some(true);
+    let place = if in_secrets { &mut tokens.secrets } else { &mut tokens.context };
+    place.insert(TOKENS.to_owned(), Value::Object(all).to_string());
+    Ok(tokens)
+}
+
+/// A token, when it ends, and when it must be fetched anew: after four fifths of its life.
+async fn one(node: &Node, pod: &Pod, request: &TokenRequest, wanted: &Wanted) -> Result<(String, Timestamp, Timestamp), String> {
+    let life = request.expiration_seconds.unwrap_or(TOKEN_SECS);
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let key = format!("{}/{}", data::pod_volume_dir(&node.config.root_dir, uid, &wanted.spec).display(), request.audience);
+    let now = node.clock.now();
+    let ends = |at: Timestamp, secs: i64| at.checked_add(SignedDuration::from_secs(secs)).unwrap_or(at);
+    if let Some((kept, refresh_at)) = node.tokens.get(&key, now)
+        && let Some((token, expires)) = kept.split_once(' ')
+        && let Ok(expires) = expires.parse()
+    {
+        return Ok((token.to_owned(), expires, refresh_at));
+    }
+    let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
+    let (token, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
+    let refresh_at = ends(now, expires.duration_since(now).as_secs().max(0) * 4 / 5);
+    node.tokens.keep(key, format!("{token} {expires}"), refresh_at);
+    Ok((token, expires, refresh_at))
+}

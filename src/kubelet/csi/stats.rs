@@ -1,0 +1,46 @@
+//! How full a volume is, asked of its driver.
+
+use proto::csi as pb;
+
+use super::data::{self, Data};
+use crate::node::Node;
+
+/// In bytes and in files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) available: i64,
+    pub(crate) capacity: i64,
+    pub(crate) used: i64,
+    pub(crate) inodes_free: i64,
+    pub(crate) inodes: i64,
+    pub(crate) inodes_used: i64,
+}
+
+/// What the driver of a pod's volume says; `None` if the folder is no driver's, or the driver does not tell.
+pub(crate) async fn of(node: &Node, path: &std::path::Path) -> Option<Usage> {
+    let dir = path.parent()?;
+    if dir.parent()?.file_name()? != "kubernetes.io~csi" {
+        return None;
+    }
+    let data = Data::read(dir).ok().flatten()?;
+    let driver = node.csi.driver(&data.driver).ok()?;
+    if !driver.can(pb::GET_VOLUME_STATS).await.ok()? {
+        return None;
+    }
+    let staging = data::staging_dir(&node.config.root_dir, &data.driver, &data.handle);
+    let request = pb::StatsRequest {
+        staging_target_path: if data.is_ephemeral() { String::new() } else { staging.display().to_string() },
+        volume_id: data.handle,
+        volume_path: path.display().to_string(),
+    };
+    let answer: pb::StatsResponse = driver.call(pb::NODE_GET_VOLUME_STATS, request).await.ok()?;
+    let mut usage = Usage::default();
+    for part in answer.usage {
+        match part.unit {
+            1 => (usage.available, usage.capacity, usage.used) = (part.available, part.total, part.used),
+            2 => (usage.inodes_free, usage.inodes, usage.inodes_used) = (part.available, part.total, part.used),
+            _ => {}
+        }
+    }
+    Some(usage)
+}
