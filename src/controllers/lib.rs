@@ -57,3 +57,5 @@ mod certificates;
 mod secrets;
 
 mod volume;
+
+mod attach;

@@ -11,8 +11,8 @@ use ipnet::IpNet;
 use crate::driver::Context;
 use crate::settings::Settings;
 use crate::{
-    certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace, node,
-    pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb, statefulset, volume,
+    attach, certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace,
+    node, pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb, statefulset, volume,
 };
 
 /// Where volumes of the class `local-path` lie and what makes their folders.
@@ -70,6 +70,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     certificates::start(&context, Arc::clone(&config.signer), config.settings.signing_life);
     secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
     volume::start(&context, config.local_path.clone());
+    attach::start(&context);
     garbage::start(&context);
     pod_gc::start(&context, config.settings.ended_pods_max);
     node::start(&context, &config.cluster_cidrs, config.settings.node_grace);
