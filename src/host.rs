@@ -10,6 +10,7 @@ use base::files::{self, FileError};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
+use nix::ifaddrs::InterfaceAddress;
 use tracing::{info, warn};
 
 use crate::flags::NodeArgs;
@@ -100,7 +101,26 @@ pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (std::net::Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(to).ok()?;
-    socket.local_addr().ok().map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+    let ip = socket.local_addr().ok()?.ip();
+    // With IPv6 the kernel takes any interface's address where the one that leads there has none yet, also our tunnel's.
+    (!ip.is_unspecified() && !ip.is_loopback() && !is_pod_networks(ip)).then_some(ip)
+}
+
+/// Whether an address belongs to the pod network's own links, which outlive us: it is nobody's way to this machine.
+fn is_pod_networks(ip: IpAddr) -> bool {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return false };
+    let has = |interface: &InterfaceAddress| address(interface) == Some(ip);
+    all.filter(has).any(|interface| is_ours(&interface.interface_name))
+}
+
+fn is_ours(link: &str) -> bool {
+    link == "cni0" || link.starts_with("kedge.") || link.starts_with("flannel")
+}
+
+fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
+    let address = interface.address?;
+    let v4 = address.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|sin| IpAddr::V6(sin.ip())))
 }
 
 /// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other end is a
@@ -212,13 +232,9 @@ pub(crate) fn node_ip(like: IpAddr) -> Result<IpAddr, HostError> {
         return Ok(ip);
     }
     let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
-    // The pod network's own links outlive us: their addresses are nobody's way to this machine.
-    let ours = |name: &str| name == "cni0" || name.starts_with("kedge.") || name.starts_with("flannel") || name.starts_with("veth");
-    let ips = addresses.filter(|interface| !ours(&interface.interface_name)).filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|sin| IpAddr::V6(sin.ip())))
-    });
+    let ips = addresses
+        .filter(|interface| !is_ours(&interface.interface_name) && !interface.interface_name.starts_with("veth"))
+        .filter_map(|interface| address(&interface));
     let link_local = |ip: &IpAddr| match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
