@@ -71,6 +71,7 @@ pub(crate) struct RuntimeFlags {
     pub(crate) endpoint: Option<String>,
     pub(crate) snapshotter: Option<String>,
     pub(crate) default_runtime: String,
+    pub(crate) nonroot_devices: bool,
 }
 
 impl RuntimeFlags {
@@ -79,6 +80,7 @@ impl RuntimeFlags {
             endpoint: args.container_runtime_endpoint.clone(),
             snapshotter: args.snapshotter.clone(),
             default_runtime: args.default_runtime.clone(),
+            nonroot_devices: args.nonroot_devices,
         }
     }
 }
@@ -202,6 +204,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
             state: run_dir(&config.data_dir).join("containerd"),
             snapshotter: config.runtime.snapshotter.clone(),
             default_runtime: config.runtime.default_runtime.clone(),
+            nonroot_devices: config.runtime.nonroot_devices,
         },
     };
     let managed = matches!(runtime, RuntimeChoice::Managed { .. });

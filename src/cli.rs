@@ -15,7 +15,7 @@ use crate::config_file::{ConfigError, FlagKind, Settings};
 use crate::flags::{AgentArgs, ServerArgs};
 use crate::tokens::TokenArgs;
 use crate::{
-    agent, certificates, cleanup, config_check, refused, runtime_tools, secrets_encrypt, server, snapshots, status, tokens, tools,
+    agent, certificates, cleanup, config_check, refused, runtime_tools, secrets_encrypt, server, snapshots, status, tokens, tools, why,
 };
 
 /// Where the configuration is looked for when nobody names a file.
@@ -57,6 +57,8 @@ enum Role {
     Certificate(certificates::CertificateArgs),
     /// Show how this machine and its cluster are, what is wrong and what to do about it.
     Status(status::StatusArgs),
+    /// Show what an object waits for, and what to do about it.
+    Why(why::WhyArgs),
     /// Tell whether this machine can run kedge: kernel, cgroups, nftables, containerd. Fails if something needed is missing.
     CheckConfig,
     /// List the images of this node's containerd.
@@ -173,6 +175,7 @@ pub(crate) fn main(args: Vec<OsString>) -> i32 {
         },
         Role::Certificate(args) => said(certificates::main(&args)),
         Role::Status(args) => said(status::main(&args)),
+        Role::Why(args) => said(why::main(&args)),
         Role::CheckConfig => config_check::main(),
         Role::Images(args) => said(runtime_tools::images(&args)),
         Role::Ps(args) => said(runtime_tools::ps(&args)),
@@ -222,6 +225,12 @@ pub(crate) fn search_path() -> OsString {
     environment("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()).into()
 }
 
+/// The variables that lead programs to the network.
+pub(crate) fn proxies() -> Vec<(String, String)> {
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+    names.into_iter().filter_map(|name| Some((name.to_owned(), environment(name)?))).collect()
+}
+
 /// Where systemd waits to hear from us.
 pub(crate) fn notify_socket() -> Option<String> {
     environment("NOTIFY_SOCKET")
@@ -235,7 +244,8 @@ enum Refusal {
 /// Puts environment, file and command line into one list of flags and lets clap judge it.
 fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cli, Refusal> {
     let overriding = |role: Command| role.args_override_self(true);
-    let mut command = Cli::command().mut_subcommand("server", overriding).mut_subcommand("agent", overriding);
+    let mut command =
+        Cli::command().mut_subcommand("server", overriding).mut_subcommand("agent", overriding).mut_subcommand("snapshot", overriding);
     let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut all: Vec<OsString> = vec!["kedge".into()];
     let role = words.first().cloned().unwrap_or_default();
@@ -248,6 +258,25 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.push(role.into());
         all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
         all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
+        all.extend(args.into_iter().skip(1));
+    } else if matches!(role.as_str(), "snapshot" | "etcd-snapshot") && words.len() > 1 {
+        let mut flags = flags_of(&mut command, "server");
+        // The file may be an agent's, whose commands say that there is no server.
+        flags.extend(flags_of(&mut command, "agent"));
+        let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
+        let settings = Settings::read("server", Path::new(named.as_deref().unwrap_or(CONFIG_FILE)), false, &flags);
+        let settings = settings.map_err(Refusal::Config)?;
+        // Those of the command line stand in a later word, and win.
+        let none = BTreeSet::new();
+        let of_env = env_args(&flags, &settings, &none, env);
+        let known: Vec<String> = of_env.chain(settings.to_args(&flags)).collect();
+        all.push(role.into());
+        all.extend(
+            known
+                .into_iter()
+                .filter(|arg| is_of_snapshots(arg.trim_start_matches("--").split('=').next().unwrap_or_default()))
+                .map(OsString::from),
+        );
         all.extend(args.into_iter().skip(1));
     } else {
         let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
@@ -301,8 +330,9 @@ fn env_args<'a>(
     })
 }
 
-/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names two of them differently, and the server's address URL.
-fn env_names(flag: &str) -> [String; 2] {
+/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names some differently: the server's address URL, and keys of
+/// S3 as everybody does.
+fn env_names(flag: &str) -> Vec<String> {
     let upper = if flag == "server" { "URL".to_owned() } else { flag.to_uppercase().replace('-', "_") };
     let in_k3s = match flag {
         "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
@@ -310,7 +340,25 @@ fn env_names(flag: &str) -> [String; 2] {
         "write-kubeconfig-group" => "KUBECONFIG_GROUP".to_owned(),
         _ => upper.clone(),
     };
-    [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")]
+    let everywhere = match flag {
+        "etcd-s3-access-key" => Some("AWS_ACCESS_KEY_ID"),
+        "etcd-s3-secret-key" => Some("AWS_SECRET_ACCESS_KEY"),
+        "etcd-s3-session-token" => Some("AWS_SESSION_TOKEN"),
+        _ => None,
+    };
+    [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")].into_iter().chain(everywhere.map(str::to_owned)).collect()
+}
+
+/// A flag with a secret in it that stands on this process's command line.
+pub(crate) fn secret_on_command_line() -> Option<&'static str> {
+    let secrets = ["--etcd-s3-secret-key", "--etcd-s3-session-token", "--s3-secret-key", "--s3-session-token"];
+    let given: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    secrets.into_iter().find(|secret| given.iter().any(|arg| arg.split('=').next() == Some(secret)))
+}
+
+/// What `kedge snapshot` takes from the server's configuration and the environment: where its state is, and the bucket.
+fn is_of_snapshots(flag: &str) -> bool {
+    flag.starts_with("etcd-s3") || matches!(flag, "data-dir" | "etcd-snapshot-dir" | "node-name")
 }
 
 fn given_flags(words: &[String]) -> BTreeSet<String> {

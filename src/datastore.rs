@@ -23,6 +23,9 @@ use store::member::{Birth, Network};
 use store::store::Store;
 use tracing::{info, warn};
 
+use crate::life::{self, LifeError};
+use crate::snapshots::away::{AwayError, Got, S3Flags};
+
 /// Port of the etcd face on the loopback address, as etcd's.
 const ETCD_PORT: u16 = 2379;
 /// Socket of the etcd face in the store's folder.
@@ -67,9 +70,11 @@ pub(crate) struct StoreFlags {
     /// Forget the other members, make this server a cluster of one, and end.
     #[arg(long, help_heading = "Store")]
     pub(crate) cluster_reset: bool,
-    /// With --cluster-reset: restore this snapshot first.
+    /// With --cluster-reset: restore this snapshot first, a file or one that is in the bucket of --etcd-s3.
     #[arg(long, value_name = "FILE", requires = "cluster_reset", help_heading = "Store")]
     pub(crate) cluster_reset_restore_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) s3: S3Flags,
 }
 
 fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
@@ -77,7 +82,7 @@ fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
     Endpoint::parse(text.trim()).ok_or_else(wrong)
 }
 
-fn parse_retention(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_retention(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| format!("'{text}' is not a number from 1 on"))
 }
 
@@ -104,6 +109,14 @@ pub(crate) enum DatastoreError {
     HalfPair(&'static str),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    #[error("--etcd-snapshot-schedule-cron: {0}")]
+    Schedule(String),
+    #[error("--etcd-s3: with --datastore-endpoint kedge takes no snapshots; an external etcd is saved by its own tools")]
+    NotOurs,
+    #[error(transparent)]
+    Away(#[from] AwayError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
 }
 
 /// The store, and the embedded one if it is that.
@@ -113,6 +126,12 @@ pub(crate) struct Datastore {
 }
 
 impl StoreFlags {
+    /// Whether snapshots can be kept as the flags say.
+    pub(crate) fn check(&self) -> Result<(), DatastoreError> {
+        self.s3.check()?;
+        if self.s3.etcd_s3 && !self.datastore_endpoint.is_empty() { Err(DatastoreError::NotOurs) } else { Ok(()) }
+    }
+
     /// Where snapshots and what goes into them are.
     pub(crate) fn places(&self, data_dir: &Path, config: &Path) -> Places {
         let dir = self.etcd_snapshot_dir.clone().unwrap_or_else(|| data_dir.join("server/db/snapshots"));
@@ -204,6 +223,16 @@ impl StoreFlags {
         let (clock, rng) = (Clock::system(), Rng::from_os());
         let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db and start it: it joins anew.";
         if let Some(archive) = &self.cluster_reset_restore_path {
+            let mut got = None;
+            if self.s3.etcd_s3 && !archive.exists() {
+                life::block_on(async {
+                    let (group, _reports) = Group::root("restore");
+                    got = Some(Got::new(&self.s3.bucket(None, &group).await?, &archive.to_string_lossy(), data_dir).await?);
+                    group.shutdown().await;
+                    Ok::<(), DatastoreError>(())
+                })?;
+            }
+            let archive = got.as_ref().map_or(archive.as_path(), Got::path);
             let restored = snapshot::restore(&self.places(data_dir, config), archive, &clock, &rng)?;
             return Ok(format!("Restored the state of {} at revision {}. {next}", restored.manifest.created, restored.manifest.revision));
         }

@@ -118,6 +118,12 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
+    /// Accepted as k3s has it: metrics of all parts of a server are on the API's page GET /metrics in any case.
+    #[arg(long, help_heading = "Components")]
+    pub(crate) supervisor_metrics: bool,
+    /// Accepted as k3s has it: no name that nobody asked for with --tls-san ever enters a certificate; it cannot be switched off.
+    #[arg(long, value_name = "true", value_parser = ["true"], num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Listening")]
+    pub(crate) tls_san_security: Option<String>,
     /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
     #[arg(long, value_name = "DIR", help_heading = "Components")]
     pub(crate) default_local_storage_path: Option<PathBuf>,
@@ -143,9 +149,12 @@ pub(crate) struct ServerArgs {
     /// Accepted as k3s has it: there is no cloud controller.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_cloud_controller: bool,
-    /// Accepted as k3s has it: there is no Helm controller.
+    /// Do not install HelmCharts, and do not define their kinds.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_helm_controller: bool,
+    /// Program that installs HelmCharts (default: helm on the PATH).
+    #[arg(long, value_name = "FILE", help_heading = "Components")]
+    pub(crate) helm_binary: Option<PathBuf>,
 
     /// Accepted as k3s has it: Secrets are encrypted at rest in any case.
     #[arg(long, help_heading = "Security")]
@@ -200,6 +209,9 @@ pub(crate) struct NodeArgs {
     /// Runtime of pods that name no RuntimeClass: runc, or one of those found on this machine.
     #[arg(long, value_name = "NAME", default_value = "runc", conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
     pub(crate) default_runtime: String,
+    /// Give a pod's devices to the user that it runs as, not to root.
+    #[arg(long, conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
+    pub(crate) nonroot_devices: bool,
     /// Image of the pods' first process (default: made from this binary).
     #[arg(long, value_name = "IMAGE", help_heading = "Node")]
     pub(crate) pause_image: Option<String>,
@@ -209,6 +221,12 @@ pub(crate) struct NodeArgs {
     /// Do not ask a registry itself where its mirrors have failed.
     #[arg(long, help_heading = "Node")]
     pub(crate) disable_default_registry_endpoint: bool,
+    /// CredentialProviderConfig: which programs give credentials for which images. A file, or a folder of them.
+    #[arg(long, value_name = "FILE", requires = "image_credential_provider_bin_dir", help_heading = "Node")]
+    pub(crate) image_credential_provider_config: Option<PathBuf>,
+    /// Folder of these programs.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config", help_heading = "Node")]
+    pub(crate) image_credential_provider_bin_dir: Option<PathBuf>,
     /// Interface for the overlay (default: the one with the node's address).
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub(crate) flannel_iface: Option<String>,

@@ -139,7 +139,13 @@ pub(crate) fn any_address(v6: bool) -> IpAddr {
 ///
 /// Errors: a setting that the kubelet does not have, or a value that does not fit, as a sentence.
 pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, String> {
-    let mut settings = kubelet::settings::Settings::parse(args.kubelet_arg.iter().map(String::as_str))?;
+    let flag = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("{name}={}", path.display()));
+    let providers = [
+        flag("image-credential-provider-config", &args.image_credential_provider_config),
+        flag("image-credential-provider-bin-dir", &args.image_credential_provider_bin_dir),
+    ];
+    let words = providers.iter().flatten().chain(&args.kubelet_arg).map(String::as_str);
+    let mut settings = kubelet::settings::Settings::parse(words)?;
     settings.protect_kernel_defaults |= args.protect_kernel_defaults;
     Ok(settings)
 }

@@ -5,6 +5,7 @@ mod admin;
 mod agent;
 mod authorities;
 mod certificates;
+mod charts;
 mod cleanup;
 mod cli;
 mod config_check;
@@ -35,6 +36,7 @@ mod snapshots;
 mod status;
 mod tokens;
 mod tools;
+mod why;
 
 use std::path::Path;
 use std::process::ExitCode;

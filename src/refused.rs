@@ -1,7 +1,7 @@
 //! Flags of k3s that kedge refuses: why, and what to do instead. Any other unknown flag is a misspelling.
 
 /// A flag without dashes, and the sentence that follows "--flag is refused: ".
-const REFUSED: [(&str, &str); 35] = [
+const REFUSED: [(&str, &str); 30] = [
     ("rootless", "kedge runs containers as root; run it in a virtual machine, or with --disable-agent for an API server alone"),
     ("docker", "kedge drives containerd; images of Docker come in by 'docker save' and the folder agent/images"),
     ("selinux", "kedge has no SELinux policy"),
@@ -19,36 +19,25 @@ const REFUSED: [(&str, &str); 35] = [
     ("supervisor-port", "the supervisor is on the port of the API"),
     ("apiserver-port", "the API is on --https-listen-port"),
     ("apiserver-bind-address", "the API listens on --bind-address"),
-    ("tls-san-security", "a certificate never takes in names that nobody asked for; add names with --tls-san"),
     ("servicelb-namespace", "a LoadBalancer needs no pods here: its rules are in the nodes' own table"),
-    ("helm-job-image", "kedge has no Helm controller; use the helm program"),
-    ("helm-controller-arg", "kedge has no Helm controller; use the helm program"),
+    ("helm-job-image", "charts are installed by the servers' own helm, not by a job; name the program with --helm-binary"),
+    ("helm-controller-arg", "the Helm controller is kedge's own and has no settings but --helm-binary and --disable-helm-controller"),
     ("kube-proxy-arg", "the service proxy is kedge's own, in nftables, and has no settings"),
     ("kube-cloud-controller-manager-arg", "there is no cloud controller"),
     ("etcd-arg", "the store is kedge's own, with etcd's API, and has no settings of etcd's"),
     ("etcd-expose-metrics", "there is no etcd process; kedge status and GET /metrics of the API tell how the store is"),
     ("etcd-snapshot-reconcile-interval", "'kedge snapshot ls' reads the folder of snapshots itself"),
-    ("supervisor-metrics", "the supervisor's metrics are among the API's: GET /metrics"),
     ("enable-pprof", "kedge is not a Go program; use perf"),
     ("prefer-bundled-bin", "kedge brings no programs; containerd, runc and nft are those on PATH"),
     ("image-service-endpoint", "images come from the runtime of --container-runtime-endpoint"),
-    ("image-credential-provider-bin-dir", "kedge calls no credential plugins; put credentials into registries.yaml or imagePullSecrets"),
-    ("image-credential-provider-config", "kedge calls no credential plugins; put credentials into registries.yaml or imagePullSecrets"),
-    ("nonroot-devices", "containerd's default counts: devices belong to root"),
     ("vmodule", "kedge's log has one level; use --debug or --v"),
     ("kine-tls", "there is no kine; the store speaks TLS"),
 ];
-
-/// What every flag of k3s for snapshots in S3 begins with.
-const S3: &str = "etcd-s3";
 
 /// Why a flag of k3s (with or without dashes) is refused; `None` for one that k3s does not know either.
 pub(crate) fn why(flag: &str) -> Option<&'static str> {
     let name = flag.trim_start_matches('-');
     let name = name.split_once('=').map_or(name, |(name, _)| name);
-    if name == S3 || name.strip_prefix(S3).is_some_and(|rest| rest.starts_with('-')) || name == "s3" || name.starts_with("s3-") {
-        return Some("snapshots are files; copy the folder of snapshots with a tool for S3, such as rclone");
-    }
     REFUSED.iter().find(|(refused, _)| *refused == name).map(|(_, why)| *why)
 }
 
@@ -59,8 +48,7 @@ mod tests {
     #[test]
     fn flags_of_k3s_are_refused_with_a_reason_and_misspelt_ones_are_not_known() {
         assert!(why("--rootless").unwrap().contains("root"));
-        assert!(why("etcd-s3-bucket=b").unwrap().contains("S3"));
-        assert_eq!(why("--s3").unwrap(), why("etcd-s3").unwrap());
-        assert_eq!((why("--rootles"), why("etcd-s3bucket")), (None, None));
+        assert!(why("docker=true").unwrap().contains("containerd"));
+        assert_eq!(why("--rootles"), None);
     }
 }

@@ -29,7 +29,7 @@ use pki::server::Pki;
 use store::member::{MutualTls, Network};
 use store::store::Store;
 use tokio::sync::watch;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use wire::serve::Protocol;
 
 use crate::addons::{self, Variables};
@@ -47,7 +47,7 @@ use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::ranges::{self, BadRange, Ranges};
 use crate::signing::Keys;
-use crate::{authorities, certificates, cli, encryption, identity, leader, membership, rotation, snapshots};
+use crate::{authorities, certificates, charts, cli, encryption, identity, leader, membership, rotation, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +120,11 @@ impl Plan {
         let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
+        args.store.check()?;
+        // Everybody who may list processes sees it.
+        if let Some(flag) = cli::secret_on_command_line() {
+            warn!(flag, "a secret stands on the command line, which every user sees: put it into the configuration file");
+        }
         Ok(Plan {
             kubelet: host::kubelet_settings(&args.node).map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
             node_name,
@@ -254,6 +259,11 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
         membership::end_when_removed(Arc::clone(store), plan.args.common.state.data_dir.join("server/db"), workers);
     }
+    if base.embedded.is_some() {
+        let store = &plan.args.store;
+        let places = store.places(&plan.args.common.state.data_dir, &plan.args.common.config);
+        snapshots::keep_by(store, places, &plan.node_name, supervisor.clone(), &clock, workers)?;
+    }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
         front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &supervisor).await?;
@@ -325,7 +335,6 @@ impl Base {
         if let Some(store) = &datastore.embedded {
             joining.settle(place, store, &pki, rng, &groups.port).await?;
             datastore::serve_etcd(store, &pki, &db, rng, &groups.serving).await?;
-            keep_snapshots(plan, clock, &groups.workers)?;
         }
         Ok(Base { pki, passwords, front, storage: datastore.storage, embedded: datastore.embedded, clock: clock.clone(), rng: rng.clone() })
     }
@@ -374,6 +383,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
+    let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, kubeconfig(plan).url);
     let schedules = !plan.args.disable_scheduler;
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
     let kept = cluster::addons::keep(
@@ -391,29 +401,15 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
             scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
         }
         let supervisor = clients.for_user(identity::SUPERVISOR);
+        if let Some(helm) = helm.clone() {
+            cluster::helm::run(helm, supervisor.clone(), &informers, leading);
+        }
         front::tie_identities(supervisor.clone(), &informers, leading);
         addons::keep_node_hosts(supervisor, &informers, leading);
         if let Some(store) = store.clone() {
             leading.spawn_short("two-servers", async move { membership::warn_of_two(&store).await });
         }
     });
-}
-
-fn keep_snapshots(plan: &Plan, clock: &Clock, group: &Group) -> Result<(), ServerError> {
-    let flags = &plan.args.store;
-    if flags.etcd_disable_snapshots {
-        return Ok(());
-    }
-    let bad = |reason| ServerError::Flag { flag: "etcd-snapshot-schedule-cron", reason };
-    let plan = snapshots::Plan {
-        schedule: base::cron::Schedule::parse(&flags.etcd_snapshot_schedule_cron).map_err(bad)?,
-        places: flags.places(&plan.args.common.state.data_dir, &plan.args.common.config),
-        prefix: flags.etcd_snapshot_name.clone(),
-        node: plan.node_name.clone(),
-        keep: flags.etcd_snapshot_retention,
-    };
-    snapshots::keep(plan, clock.clone(), group);
-    Ok(())
 }
 
 /// The ways to nodes that cannot be dialled, and to this server.

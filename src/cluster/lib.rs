@@ -30,4 +30,8 @@ pub mod balancer;
 
 pub mod snapshot;
 
+pub mod s3;
+
 pub mod addons;
+
+pub mod helm;

@@ -212,19 +212,43 @@ pub fn delete(dir: &Path, name: &str) -> Result<PathBuf, SnapshotError> {
     Ok(found.location)
 }
 
+/// A snapshot's file name, with or without its ending.
+///
+/// Errors: `Name`, where it could lead out of a folder.
+pub fn file_of(name: &str) -> Result<String, SnapshotError> {
+    let stem = name.strip_suffix(ENDING).unwrap_or(name);
+    if stem.is_empty() || stem.starts_with('.') || !stem.chars().all(|c| NAME_CHARS.contains(c)) {
+        return Err(SnapshotError::Name(name.to_owned()));
+    }
+    Ok(format!("{stem}{ENDING}"))
+}
+
+/// When a snapshot was made, as its file name says; `None` if it is no snapshot's.
+pub fn made_at(file_name: &str) -> Option<i64> {
+    file_name.strip_suffix(ENDING)?.rsplit_once('-')?.1.parse().ok()
+}
+
+/// Those of one prefix and node among files' names but the newest `keep`, oldest first.
+pub fn surplus<'a>(names: impl IntoIterator<Item = &'a str>, prefix: &str, node: &str, keep: usize) -> Vec<&'a str> {
+    let stem = format!("{prefix}-{node}-");
+    let number = |name: &str| {
+        let digits = name.strip_prefix(&stem)?.strip_suffix(ENDING)?;
+        digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let mut ours: Vec<(u64, &str)> = names.into_iter().filter_map(|name| Some((number(name)?, name))).collect();
+    ours.sort_unstable();
+    ours.truncate(ours.len().saturating_sub(keep));
+    ours.into_iter().map(|(_, name)| name).collect()
+}
+
 /// Deletes all but the newest `keep` snapshots of a prefix and node; says which.
 pub fn prune(dir: &Path, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, SnapshotError> {
-    let stem = format!("{prefix}-{node}-");
-    let ours: Vec<_> = list(dir)?
-        .into_iter()
-        .filter(|snapshot| {
-            snapshot.name.strip_prefix(&stem).is_some_and(|rest| rest.trim_end_matches(ENDING).bytes().all(|b| b.is_ascii_digit()))
-        })
-        .collect();
+    let all = list(dir)?;
     let mut gone = Vec::new();
-    for old in ours.iter().take(ours.len().saturating_sub(keep)) {
-        fs::remove_file(&old.location).map_err(FileError::at("cannot delete", &old.location))?;
-        gone.push(old.name.clone());
+    for name in surplus(all.iter().map(|snapshot| snapshot.name.as_str()), prefix, node, keep) {
+        let path = dir.join(name);
+        fs::remove_file(&path).map_err(FileError::at("cannot delete", &path))?;
+        gone.push(name.to_owned());
     }
     Ok(gone)
 }

@@ -82,3 +82,13 @@ fn what_is_no_snapshot_is_refused_by_name() {
     fs::write(&file, "nonsense").unwrap();
     assert!(read_manifest(&file).unwrap_err().to_string().contains("x.tar.zst"));
 }
+
+#[test]
+fn the_newest_of_a_name_and_node_stay_wherever_the_files_are() {
+    let names = ["a-n-9.tar.zst", "a-n-10.tar.zst", "a-n-2.tar.zst", "a-n-x-1.tar.zst", "a-m-1.tar.zst", "b-n-1.tar.zst", "a-n-1.zip"];
+    assert_eq!(surplus(names, "a", "n", 1), ["a-n-2.tar.zst", "a-n-9.tar.zst"]);
+    assert_eq!(surplus(names, "a", "n", 5), [""; 0]);
+    assert_eq!((made_at("a-n-9.tar.zst"), made_at("a-n-9"), made_at("notes.tar.zst")), (Some(9), None, None));
+    assert_eq!(file_of("a-n-9").unwrap(), file_of("a-n-9.tar.zst").unwrap());
+    assert!(file_of("../a").is_err() && file_of(".tar.zst").is_err());
+}

@@ -27,6 +27,8 @@ pub enum RuntimeChoice {
         snapshotter: Option<String>,
         /// Handler of pods without a RuntimeClass.
         default_runtime: String,
+        /// Devices belong to the user that a pod runs as, not to root.
+        nonroot_devices: bool,
     },
     /// A CRI socket that somebody else serves, `unix:///…` or a path.
     Endpoint(String),

@@ -150,14 +150,20 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
     Ok((found, watch.elapsed()))
 }
 
-/// Pulls with the credentials given, then with those of registries.yaml, one after another; without any if there are none.
+/// Pulls with the credentials given, then with those of registries.yaml and of the operator's programs, one after another; without any
+/// if there are none.
 pub(crate) async fn fetch(
     node: &Node,
     image: &str,
     given: Vec<cri::AuthConfig>,
     sandbox: Option<cri::PodSandboxConfig>,
 ) -> Result<cri::Image, String> {
-    let mut tries: Vec<Option<cri::AuthConfig>> = given.into_iter().chain(node.registries.credentials(image)).map(Some).collect();
+    let known = match &node.config.settings.providers {
+        Some(providers) => providers.credentials(image).await,
+        None => Vec::new(),
+    };
+    let all = given.into_iter().chain(node.registries.credentials(image)).chain(known);
+    let mut tries: Vec<Option<cri::AuthConfig>> = all.map(Some).collect();
     if tries.is_empty() {
         tries.push(None);
     }

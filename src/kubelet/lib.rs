@@ -27,6 +27,8 @@ mod container;
 
 mod images;
 
+pub mod providers;
+
 pub mod registries;
 
 mod preload;

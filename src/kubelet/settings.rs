@@ -1,9 +1,13 @@
 //! The kubelet's own settings, as `--kubelet-arg` spells them (upstream's flags without the dashes).
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schema::quantity::Quantity;
+
+use crate::providers::Providers;
 
 /// What an operator may tune; the defaults are upstream's, but for the disk's thresholds, which are k3s's 5 %: small machines run full.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct Settings {
     pub protect_kernel_defaults: bool,
     /// `kube-reserved` and `system-reserved` together: resource → amount.
     pub reserved: BTreeMap<String, Quantity>,
+    /// `image-credential-provider-config` and `image-credential-provider-bin-dir`.
+    pub providers: Option<Arc<Providers>>,
 }
 
 /// When a signal says that something runs out.
@@ -88,6 +94,7 @@ impl Default for Settings {
             unsafe_sysctls: Vec::new(),
             protect_kernel_defaults: false,
             reserved: BTreeMap::new(),
+            providers: None,
         }
     }
 }
@@ -98,10 +105,23 @@ impl Settings {
     /// Errors: a name that this kubelet does not have, a value that does not fit, as a sentence for the operator.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Settings, String> {
         let mut settings = Settings::default();
+        let (mut config, mut bin_dir) = (None, None);
         for word in words {
             let (name, value) = word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("{word:?}: expected name=value"))?;
-            settings.set(name, value).map_err(|why| format!("{name}: {why}"))?;
+            match name {
+                "image-credential-provider-config" => config = Some(value),
+                "image-credential-provider-bin-dir" => bin_dir = Some(value),
+                _ => settings.set(name, value).map_err(|why| format!("{name}: {why}"))?,
+            }
         }
+        settings.providers = match (config, bin_dir) {
+            (None, None) => None,
+            (Some(config), Some(bin_dir)) => {
+                let read = Providers::read(Path::new(config), Path::new(bin_dir));
+                Some(Arc::new(read.map_err(|why| format!("image-credential-provider-config: {why}"))?))
+            }
+            _ => return Err("image-credential-provider-config and image-credential-provider-bin-dir are given together".to_owned()),
+        };
         if settings.image_gc_low_percent > settings.image_gc_high_percent {
             return Err("image-gc-low-threshold: must not be above image-gc-high-threshold".to_owned());
         }

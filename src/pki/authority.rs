@@ -120,9 +120,14 @@ impl Authority {
 
     /// Signs a new leaf with a new P-256 key.
     pub fn issue(&self, spec: &LeafSpec, now: Timestamp) -> Result<Issued, PkiError> {
+        self.issue_for(spec, now, self.leaf_life)
+    }
+
+    /// The same for a life of its own.
+    pub fn issue_for(&self, spec: &LeafSpec, now: Timestamp, life: Duration) -> Result<Issued, PkiError> {
         let refused = |source| PkiError::Issue { subject: spec.common_name.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
-        let mut params = params_for(&spec.common_name, &spec.organizations, Start::Epoch(now), self.leaf_life);
+        let mut params = params_for(&spec.common_name, &spec.organizations, Start::Epoch(now), life);
         params.subject_alt_names = spec.san_types().map_err(refused)?;
         self.finish(&mut params, spec.usage);
         let cert = params.signed_by(&key, &self.issuer).map_err(refused)?;

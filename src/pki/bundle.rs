@@ -34,7 +34,19 @@ impl fmt::Debug for Bundle {
     }
 }
 
+/// Where distributions keep the system's authorities.
+const SYSTEM_ROOTS: [&str; 4] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
+
 impl Bundle {
+    /// The authorities that this machine trusts.
+    ///
+    /// Errors: it has none, or they cannot be read.
+    pub fn of_system() -> Result<Bundle, PkiError> {
+        let text = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read_to_string(path).ok());
+        Bundle::from_pem(&text.ok_or_else(|| PkiError::malformed("authority", "this machine has no /etc/ssl/certs/ca-certificates.crt"))?)
+    }
+
     /// Every certificate of the PEM texts becomes a trusted authority.
     pub fn from_pems<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Bundle, PkiError> {
         let mut certs = Vec::new();

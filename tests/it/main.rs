@@ -11,5 +11,7 @@ mod objects;
 mod outside;
 mod refusals;
 mod settings;
+mod snapshots;
 mod watching;
+mod why;
 mod workloads;

@@ -23,7 +23,8 @@ fn an_unknown_flag_is_named() {
 #[test]
 fn a_flag_of_k3s_that_has_no_place_here_is_refused_with_the_reason() {
     refused(&Place::new(&["--rootless"]), &["--rootless is refused", "as root"]);
-    refused(&Place::new(&["--etcd-s3-bucket=b"]), &["--etcd-s3-bucket", "snapshots are files"]);
+    refused(&Place::new(&["--etcd-s3"]), &["--etcd-s3-bucket", "no bucket"]);
+    refused(&Place::new(&["--etcd-s3", "--etcd-s3-bucket=b"]), &["--etcd-s3-access-key", "AWS_ACCESS_KEY_ID"]);
     refused(&Place::new(&["--write-kubeconfig-group=no-such-group"]), &["--write-kubeconfig-group", "no-such-group"]);
 }
 
@@ -135,7 +136,7 @@ fn help_and_version_end_well() {
 fn every_command_names_what_it_does_not_know() {
     let said = |args: &[&str]| run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args).env("KEDGE_CONFIG_FILE", "/dev/null"), "");
     let commands = "server|agent|token|token create|token list|token delete|snapshot save|snapshot ls|snapshot restore|snapshot prune|\
-        secrets-encrypt|certificate check|certificate rotate|status|check-config|images|ps|logs|killall|uninstall|completion";
+        secrets-encrypt|certificate check|certificate rotate|status|why|check-config|images|ps|logs|killall|uninstall|completion";
     for command in commands.split('|') {
         let args: Vec<&str> = command.split(' ').chain(["--no-such-flag"]).collect();
         let said = said(&args);

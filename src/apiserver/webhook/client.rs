@@ -27,9 +27,6 @@ use crate::lookup::Lookup;
 const ANSWER_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// TLS set-ups that are remembered; when full, all are made anew.
 const SETUPS_MAX: usize = 64;
-/// Where distributions keep the system's authorities.
-const SYSTEM_ROOTS: [&str; 4] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
 
 /// Why a webhook gave no answer. The text is what follows `failed to call webhook: `.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -186,7 +183,7 @@ impl Webhooks {
         let trust = match (as_who.insecure, ca_pem.is_empty()) {
             (true, _) => None,
             (false, false) => Some(Bundle::from_pem(ca_pem)?),
-            (false, true) => Some(system_roots()?),
+            (false, true) => Some(Bundle::of_system()?),
         };
         let setup = Arc::new(tls::ClientSetup::http1(trust.as_ref(), as_who.certificate.clone())?);
         if setups.len() >= SETUPS_MAX {
@@ -227,11 +224,6 @@ pub fn ready(slice: &Value, port_name: &str) -> Vec<(String, u16, Option<String>
     let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else { return Vec::new() };
     let ready = slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != Value::Bool(false));
     ready.filter_map(|e| Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))).collect()
-}
-
-fn system_roots() -> Result<Bundle, pki::error::PkiError> {
-    let text = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    Bundle::from_pem(&text)
 }
 
 /// The innermost reason, as Go's errors end with it.

@@ -37,6 +37,7 @@ pub(super) struct Managed<'a> {
     pub(super) state: &'a Path,
     pub(super) snapshotter: Option<&'a str>,
     pub(super) default_runtime: &'a str,
+    pub(super) nonroot_devices: bool,
 }
 
 /// What differs between machines and versions, and ends up in config.toml.
@@ -51,6 +52,8 @@ struct Settings<'a> {
     disable_apparmor: bool,
     snapshotter: &'a str,
     default_runtime: &'a str,
+    /// Devices belong to the user that a pod runs as.
+    nonroot_devices: bool,
     /// Runtimes beside runc that this machine has.
     extra: Vec<Extra>,
 }
@@ -158,6 +161,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         disable_apparmor: !has_apparmor(),
         snapshotter: snapshotter(managed.snapshotter, overlay_works(root), root)?,
         default_runtime: managed.default_runtime,
+        nonroot_devices: managed.nonroot_devices,
         extra: extras(&config.search_path),
     };
     if !has_handler(&settings.extra, managed.default_runtime) {
@@ -399,7 +403,8 @@ fn render_v2(settings: &Settings<'_>) -> String {
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
          [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n  \
          enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
-         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
+         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
+         device_ownership_from_security_context = {devices}\n\n\
          [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = {default_runtime}\n  disable_snapshot_annotations = true\n\n\
          [plugins.{cri}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
          [plugins.{cri}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
@@ -408,6 +413,7 @@ fn render_v2(settings: &Settings<'_>) -> String {
         pause = quoted(&settings.config.pause_image),
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
+        devices = settings.nonroot_devices,
         snapshotter = quoted(settings.snapshotter),
         default_runtime = quoted(settings.default_runtime),
         systemd = settings.systemd_cgroup,
@@ -425,7 +431,8 @@ fn render_v3(settings: &Settings<'_>) -> String {
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
          [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n\n\
          [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
-         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n\n\
+         restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
+         device_ownership_from_security_context = {devices}\n\n\
          [plugins.{runtime}.containerd]\n  default_runtime_name = {default_runtime}\n\n\
          [plugins.{runtime}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
          [plugins.{runtime}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
@@ -436,6 +443,7 @@ fn render_v3(settings: &Settings<'_>) -> String {
         pause = quoted(&settings.config.pause_image),
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
+        devices = settings.nonroot_devices,
         snapshotter = quoted(settings.snapshotter),
         default_runtime = quoted(settings.default_runtime),
         systemd = settings.systemd_cgroup,

@@ -85,8 +85,9 @@ impl Runtime {
 /// Starts or joins the runtime and waits until it answers.
 pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
     let socket = match &config.runtime {
-        RuntimeChoice::Managed { root, state, snapshotter, default_runtime } => {
-            let places = containerd::Managed { root, state, snapshotter: snapshotter.as_deref(), default_runtime };
+        RuntimeChoice::Managed { root, state, snapshotter, default_runtime, nonroot_devices } => {
+            let snapshotter = snapshotter.as_deref();
+            let places = containerd::Managed { root, state, snapshotter, default_runtime, nonroot_devices: *nonroot_devices };
             containerd::start(config, &places, group).await?
         }
         RuntimeChoice::Endpoint(endpoint) => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),

@@ -1,0 +1,385 @@
+//! What a HelmChart and its HelmChartConfig ask for, as files and arguments of `helm`. Pure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+/// For one operation of helm, as in k3s.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Tries before it is given up, as in k3s.
+const TRIES_MAX: u32 = 1000;
+/// The repository in helm's own list.
+const REPOSITORY: &str = "kedge";
+/// Fields that say how k3s's job is to run: here is none.
+pub const WITHOUT_EFFECT: [&str; 3] = ["jobImage", "podSecurityContext", "securityContext"];
+
+/// The name of another object in the same namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+}
+
+/// Values in a Secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ValuesSecret {
+    /// The Secret's name.
+    pub name: String,
+    /// Which of its keys, each a document of values; none: all.
+    pub keys: Vec<String>,
+    /// A change of the Secret is no reason to upgrade.
+    pub ignore_updates: bool,
+}
+
+/// `spec` of a HelmChart.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Spec {
+    /// Name in the repository, URL, or path of an archive.
+    pub chart: String,
+    /// The archive itself, in base64.
+    pub chart_content: String,
+    /// Version in the repository.
+    pub version: String,
+    /// The repository's URL.
+    pub repo: String,
+    /// Authorities of its certificate, PEM.
+    #[serde(rename = "repoCA")]
+    pub repo_ca: String,
+    /// ConfigMap with more of them.
+    #[serde(rename = "repoCAConfigMap")]
+    pub repo_ca_config_map: Option<Named>,
+    /// Where the chart's objects go; empty: the HelmChart's namespace.
+    pub target_namespace: String,
+    /// Make that namespace.
+    pub create_namespace: bool,
+    /// Empty or `v3`.
+    pub helm_version: String,
+    /// `reinstall` or `abort`.
+    pub failure_policy: String,
+    /// For one operation, as Go writes durations.
+    pub timeout: String,
+    /// Tries.
+    pub back_off_limit: Option<u32>,
+    /// Secret with username and password for the repository.
+    pub auth_secret: Option<Named>,
+    /// Show them to other hosts, too.
+    pub auth_pass_credentials: bool,
+    /// Take any certificate.
+    #[serde(rename = "insecureSkipTLSVerify")]
+    pub insecure_skip_tls_verify: bool,
+    /// HTTP for OCI registries.
+    #[serde(rename = "plainHTTP")]
+    pub plain_http: bool,
+    /// Secret with credentials for OCI registries.
+    pub docker_registry_secret: Option<Named>,
+    /// Single values.
+    pub set: BTreeMap<String, Value>,
+    /// Values as an object.
+    pub values: Option<Value>,
+    /// Values as text.
+    pub values_content: String,
+    /// Values in Secrets.
+    pub values_secrets: Vec<ValuesSecret>,
+    /// Take objects that are there already.
+    pub take_ownership: bool,
+}
+
+/// `spec` of a HelmChartConfig.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ConfigSpec {
+    /// Values as an object.
+    pub values: Option<Value>,
+    /// Values as text.
+    pub values_content: String,
+    /// Values in Secrets.
+    pub values_secrets: Vec<ValuesSecret>,
+    /// `reinstall` or `abort`, before the chart's.
+    pub failure_policy: String,
+}
+
+/// What other objects of the namespace hold of it.
+#[derive(Clone, Debug, Default)]
+pub struct Fetched {
+    /// Of Secrets that hold values, repository credentials and registry credentials, by name.
+    pub secrets: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
+    /// Of the ConfigMap with authorities.
+    pub authorities: Vec<String>,
+}
+
+/// What is done where an installation failed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Uninstall, and begin anew.
+    Reinstall,
+    /// Leave all as it is, for a person.
+    Abort,
+}
+
+/// All that helm needs of a chart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Private files in helm's folder.
+    pub files: BTreeMap<String, Vec<u8>>,
+    /// Whether the repository's index is fetched first.
+    pub repository: bool,
+    /// Arguments that name the values.
+    pub values: Vec<String>,
+    /// Arguments that say how to get the chart.
+    pub options: Vec<String>,
+    /// The chart, as helm is told.
+    pub chart: String,
+    /// For one operation.
+    pub timeout: Duration,
+    /// Tries.
+    pub tries_max: u32,
+    /// What is done where it failed before.
+    pub on_failure: OnFailure,
+    /// Names the content: another one is another installation.
+    pub hash: String,
+}
+
+/// Says how helm is called for a chart.
+///
+/// Errors: a text for people, that names the field.
+pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Result<Layout, String> {
+    let mut files = BTreeMap::new();
+    let mut unhashed = Vec::new();
+    let mut values = Vec::new();
+    let mut add = |name: String, text: Vec<u8>, counts: bool| {
+        values.push(format!("--values={name}"));
+        if !counts {
+            unhashed.push(name.clone());
+        }
+        files.insert(name, text);
+    };
+    let config = config.cloned().unwrap_or_default();
+    let layers = [
+        ("chart", &spec.values, &spec.values_content, &spec.values_secrets),
+        ("config", &config.values, &config.values_content, &config.values_secrets),
+    ];
+    for (layer, object, content, secrets) in layers {
+        if let Some(object) = object.as_ref().filter(|object| !object.is_null()) {
+            add(format!("{layer}-values.yaml"), object.to_string().into_bytes(), true);
+        }
+        if !content.trim().is_empty() {
+            add(format!("{layer}-content.yaml"), content.clone().into_bytes(), true);
+        }
+        for (idx, wanted) in secrets.iter().enumerate() {
+            let held = fetched.secrets.get(&wanted.name).ok_or_else(|| format!("valuesSecrets: secret {:?} not found", wanted.name))?;
+            let keys: Vec<&String> = if wanted.keys.is_empty() { held.keys().collect() } else { wanted.keys.iter().collect() };
+            for (number, key) in keys.into_iter().enumerate() {
+                let text = held.get(key).ok_or_else(|| format!("valuesSecrets: secret {:?} has no key {key:?}", wanted.name))?;
+                add(format!("{layer}-secret-{idx}-{number}.yaml"), text.clone(), !wanted.ignore_updates);
+            }
+        }
+    }
+    for (idx, (name, value)) in spec.set.iter().enumerate() {
+        set(&mut values, &mut files, idx, name, value)?;
+    }
+    let (chart, options, repository) = source(spec, fetched, &mut files)?;
+    let policy = if config.failure_policy.is_empty() { &spec.failure_policy } else { &config.failure_policy };
+    let timeout = match spec.timeout.as_str() {
+        "" => Some(TIMEOUT),
+        text => base::cron::duration(text).and_then(|length| Duration::try_from(length).ok()).filter(|length| !length.is_zero()),
+    };
+    let mut layout = Layout {
+        files,
+        repository,
+        values,
+        options,
+        chart,
+        timeout: timeout.ok_or_else(|| format!("timeout: {:?} is not a duration such as 5m0s", spec.timeout))?,
+        tries_max: spec.back_off_limit.unwrap_or(TRIES_MAX),
+        on_failure: match policy.as_str() {
+            "" | "reinstall" => OnFailure::Reinstall,
+            "abort" => OnFailure::Abort,
+            other => return Err(format!("failurePolicy: {other:?} is none of reinstall, abort")),
+        },
+        hash: String::new(),
+    };
+    layout.hash = hash(&layout, spec, &unhashed);
+    Ok(layout)
+}
+
+/// One value of `set`: numbers and true, false, null as they are; text by way of a file, for it may be a secret.
+fn set(values: &mut Vec<String>, files: &mut BTreeMap<String, Vec<u8>>, idx: usize, name: &str, value: &Value) -> Result<(), String> {
+    let plain = |text: &str| matches!(text.to_lowercase().as_str(), "true" | "false" | "null");
+    match value {
+        Value::String(text) if !plain(text) => {
+            let file = format!("set-{idx}");
+            values.push(format!("--set-file={name}={file}"));
+            files.insert(file, text.clone().into_bytes());
+        }
+        Value::String(text) => values.push(format!("--set={name}={text}")),
+        Value::Number(_) | Value::Bool(_) | Value::Null => values.push(format!("--set={name}={value}")),
+        Value::Array(_) | Value::Object(_) => return Err(format!("set: {name:?} is neither text nor a number")),
+    }
+    Ok(())
+}
+
+/// The chart as helm is told, the options that go with it, and whether a repository's index is needed.
+fn source(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>) -> Result<(String, Vec<String>, bool), String> {
+    if !matches!(spec.helm_version.as_str(), "" | "v3") {
+        return Err(format!("helmVersion: {:?} is not supported; only v3 is", spec.helm_version));
+    }
+    let authorities: Vec<&str> = [spec.repo_ca.as_str()].into_iter().chain(fetched.authorities.iter().map(String::as_str)).collect();
+    let authorities = authorities.join("\n");
+    let trusts = !authorities.trim().is_empty();
+    let mut options = Vec::new();
+    if trusts {
+        files.insert("repo-ca.pem".to_owned(), authorities.into_bytes());
+        options.push("--ca-file=repo-ca.pem".to_owned());
+    }
+    options.extend(spec.insecure_skip_tls_verify.then(|| "--insecure-skip-tls-verify".to_owned()));
+    options.extend(spec.plain_http.then(|| "--plain-http".to_owned()));
+    options.extend((!spec.version.is_empty()).then(|| format!("--version={}", spec.version)));
+    options.extend(spec.take_ownership.then(|| "--take-ownership".to_owned()));
+    let held = |named: &Option<Named>, field: &str| match named {
+        None => Ok(None),
+        Some(named) => fetched.secrets.get(&named.name).map(Some).ok_or_else(|| format!("{field}: secret {:?} not found", named.name)),
+    };
+    if let Some(registry) = held(&spec.docker_registry_secret, "dockerRegistrySecret")? {
+        let text = registry.get(".dockerconfigjson").ok_or("dockerRegistrySecret: it has no key \".dockerconfigjson\"")?;
+        files.insert("registry.json".to_owned(), text.clone());
+    }
+    let login = held(&spec.auth_secret, "authSecret")?;
+    if !spec.chart_content.is_empty() {
+        let content: String = spec.chart_content.split_whitespace().collect();
+        let archive = STANDARD.decode(content).map_err(|err| format!("chartContent: no base64: {err}"))?;
+        files.insert("chart.tgz".to_owned(), archive);
+        return Ok(("./chart.tgz".to_owned(), options, false));
+    }
+    let chart = spec.chart.as_str();
+    if chart.is_empty() {
+        return Err("neither chart nor chartContent says which chart".to_owned());
+    }
+    if chart.contains("%{KUBERNETES_API}%") {
+        return Err("chart: kedge serves no charts under %{KUBERNETES_API}%; name a path on the servers, or use chartContent".to_owned());
+    }
+    if !spec.repo.is_empty() {
+        let text = |key: &str| login.and_then(|login| login.get(key)).map(|text| String::from_utf8_lossy(text).into_owned());
+        let entry = json!({
+            "name": REPOSITORY, "url": spec.repo, "username": text("username").unwrap_or_default(),
+            "password": text("password").unwrap_or_default(), "caFile": if trusts { "repo-ca.pem" } else { "" },
+            "insecure_skip_tls_verify": spec.insecure_skip_tls_verify, "pass_credentials_all": spec.auth_pass_credentials,
+        });
+        let list = json!({ "apiVersion": "", "generated": "2026-01-01T00:00:00Z", "repositories": [entry] });
+        files.insert("repositories.yaml".to_owned(), list.to_string().into_bytes());
+        // Said of the repository already.
+        options.retain(|option| !matches!(option.as_str(), "--ca-file=repo-ca.pem" | "--insecure-skip-tls-verify"));
+        return Ok((format!("{REPOSITORY}/{chart}"), options, true));
+    }
+    if login.is_some() {
+        return Err("authSecret: it is for a chart of a repository (spec.repo); for OCI use dockerRegistrySecret".to_owned());
+    }
+    let found = chart.contains("://") || Path::new(chart).is_absolute();
+    let refused =
+        format!("chart: {chart:?} is a name, and spec.repo does not say of which repository; else want a URL or an absolute path");
+    if found { Ok((chart.to_owned(), options, false)) } else { Err(refused) }
+}
+
+fn hash(layout: &Layout, spec: &Spec, unhashed: &[String]) -> String {
+    let mut all = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        all.update((bytes.len() as u64).to_be_bytes());
+        all.update(bytes);
+    };
+    for (name, text) in layout.files.iter().filter(|(name, _)| !unhashed.contains(name)) {
+        add(name.as_bytes());
+        add(text);
+    }
+    let words = layout.values.iter().chain(&layout.options).chain([&layout.chart, &spec.target_namespace]);
+    words.for_each(|word| add(word.as_bytes()));
+    format!("{:x}", all.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(value: Value) -> Spec {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn laid(value: Value) -> Result<Layout, String> {
+        layout(&spec(value), None, &Fetched::default())
+    }
+
+    #[test]
+    fn values_are_files_in_the_order_in_which_they_win_and_texts_are_never_arguments() {
+        let config = ConfigSpec { values_content: "b: 2\n".to_owned(), ..ConfigSpec::default() };
+        let fetched = Fetched {
+            secrets: [("s".to_owned(), [("k".to_owned(), b"hidden: 1".to_vec()), ("l".to_owned(), Vec::new())].into())].into(),
+            authorities: Vec::new(),
+        };
+        let spec = spec(json!({
+            "chartContent": "aGk=\n", "valuesContent": "a: 1", "values": {"x": [1]}, "valuesSecrets": [{"name": "s", "keys": ["k"]}],
+            "set": {"on": "true", "n": 3, "password": "hidden"},
+        }));
+        let layout = layout(&spec, Some(&config), &fetched).unwrap();
+        let expected = [
+            "--values=chart-values.yaml",
+            "--values=chart-content.yaml",
+            "--values=chart-secret-0-0.yaml",
+            "--values=config-content.yaml",
+            "--set=n=3",
+            "--set=on=true",
+            "--set-file=password=set-2",
+        ];
+        assert_eq!(layout.values, expected);
+        assert_eq!((layout.files["chart.tgz"].as_slice(), layout.chart.as_str()), (&b"hi"[..], "./chart.tgz"));
+        assert_eq!(layout.files["set-2"], b"hidden");
+        assert_eq!((layout.timeout, layout.tries_max, layout.on_failure), (TIMEOUT, 1000, OnFailure::Reinstall));
+    }
+
+    #[test]
+    fn a_repository_s_credentials_are_in_a_file() {
+        let secret = [("username", "u"), ("password", "hidden")].map(|(k, v)| (k.to_owned(), v.as_bytes().to_vec()));
+        let fetched = Fetched { secrets: [("login".to_owned(), secret.into())].into(), authorities: vec!["PEM".to_owned()] };
+        let spec = spec(json!({"chart": "web", "repo": "https://c.example", "version": "1.2.3", "authSecret": {"name": "login"}}));
+        let layout = layout(&spec, None, &fetched).unwrap();
+        assert_eq!((layout.chart.as_str(), layout.repository, layout.options), ("kedge/web", true, vec!["--version=1.2.3".to_owned()]));
+        let list: Value = serde_json::from_slice(&layout.files["repositories.yaml"]).unwrap();
+        assert_eq!((&list["repositories"][0]["password"], &list["repositories"][0]["caFile"]), (&json!("hidden"), &json!("repo-ca.pem")));
+    }
+
+    #[test]
+    fn what_cannot_be_installed_says_which_field_is_wrong() {
+        for (value, words) in [
+            (json!({}), "neither chart nor chartContent"),
+            (json!({"chart": "web"}), "spec.repo does not say"),
+            (json!({"chart": "https://%{KUBERNETES_API}%/static/x.tgz"}), "KUBERNETES_API"),
+            (json!({"chartContent": "%"}), "chartContent"),
+            (json!({"chart": "/c", "timeout": "soon"}), "timeout"),
+            (json!({"chart": "/c", "failurePolicy": "shrug"}), "failurePolicy"),
+            (json!({"chart": "/c", "helmVersion": "v2"}), "helmVersion"),
+            (json!({"chart": "/c", "valuesSecrets": [{"name": "none"}]}), "secret \"none\" not found"),
+            (json!({"chart": "https://x/c.tgz", "authSecret": {"name": "none"}}), "authSecret"),
+        ] {
+            let why = laid(value).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn another_content_is_another_hash_unless_its_changes_are_to_be_ignored() {
+        let hash = |secret: &str, ignore: bool| {
+            let fetched = Fetched { secrets: [("s".to_owned(), [("k".to_owned(), secret.into())].into())].into(), authorities: Vec::new() };
+            let spec = spec(json!({"chart": "/c", "valuesSecrets": [{"name": "s", "ignoreUpdates": ignore}]}));
+            layout(&spec, None, &fetched).unwrap().hash
+        };
+        assert_eq!(hash("1", false), hash("1", false));
+        assert_ne!(hash("1", false), hash("2", false));
+        assert_eq!(hash("1", true), hash("2", true));
+    }
+}
