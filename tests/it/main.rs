@@ -3,6 +3,7 @@
 
 mod access;
 mod agents;
+mod charts;
 mod crash;
 mod edits;
 mod harness;

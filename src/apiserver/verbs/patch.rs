@@ -19,6 +19,9 @@ use crate::{kinds, negotiate};
 const ACCEPTED: &str =
     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
 
+/// Custom resources know no strategic merge.
+const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Json,
@@ -33,7 +36,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         "application/merge-patch+json" => Way::Merge,
         "application/strategic-merge-patch+json" if !call.resource.custom => Way::Strategic,
         "application/apply-patch+yaml" => return apply::run(call, part).await,
-        _ => return Err(Status::unsupported_media_type(ACCEPTED)),
+        _ => return Err(Status::unsupported_media_type(if call.resource.custom { ACCEPTED_CUSTOM } else { ACCEPTED })),
     };
     if call.x.query.flag("force") {
         return Err(Status::options("PatchOptions", FieldError::forbidden("force", "may not be specified for non-apply patch")));

@@ -70,14 +70,15 @@ fn conditions(old: Vec<ReplicaSetCondition>, failure: Option<(&str, &str)>, now:
     let before = old.iter().find(|c| c.type_ == "ReplicaFailure").cloned();
     let mut conditions: Vec<ReplicaSetCondition> = old.into_iter().filter(|c| c.type_ != "ReplicaFailure").collect();
     if let Some((reason, message)) = failure {
-        let since = before.filter(|c| c.reason.as_deref() == Some(reason)).and_then(|c| c.last_transition_time);
-        conditions.push(ReplicaSetCondition {
+        // One that says so already stays as it is: each pod has another name in the message, and a status that changes with every
+        // failure asks for the next try at once.
+        conditions.push(before.filter(|c| c.reason.as_deref() == Some(reason)).unwrap_or_else(|| ReplicaSetCondition {
             type_: "ReplicaFailure".to_owned(),
             status: "True".to_owned(),
             reason: Some(reason.to_owned()),
             message: Some(message.to_owned()),
-            last_transition_time: since.or(Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now))),
-        });
+            last_transition_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now)),
+        }));
     }
     (!conditions.is_empty()).then_some(conditions)
 }

@@ -13,6 +13,8 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// Custom resources take no strategic merge; kubectl apply reads here which kind of patch it may send.
+const PATCHES_CUSTOM: [&str; 3] = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 const LIST: [(&str, &str); 10] = [
     ("allowWatchBookmarks", "boolean"),
     ("continue", "string"),
@@ -77,7 +79,8 @@ struct Operation {
     kind: Option<Gvk>,
     query: Parameters,
     body: Option<String>,
-    patch: bool,
+    /// The kinds of patch that are taken, of an operation that is one.
+    patches: &'static [&'static str],
     codes: Vec<&'static str>,
     watched: bool,
 }
@@ -114,7 +117,7 @@ impl Writer {
             let (method, operation, answer) = match verb.as_ref() {
                 "get" => ("get", read(r.gvk(), id("read"), format!("read the specified {}", r.kind)), t),
                 "update" => ("put", write(r.gvk(), id("replace"), "put", format!("replace the specified {}", r.kind), t), t),
-                "patch" => ("patch", patch(r.gvk(), id("patch"), format!("partially update the specified {}", r.kind)), t),
+                "patch" => ("patch", patch(r.gvk(), id("patch"), format!("partially update the specified {}", r.kind), r.custom), t),
                 "delete" => ("delete", delete_one(r, id("delete")), "Status"),
                 _ => continue,
             };
@@ -165,7 +168,7 @@ impl Writer {
                 "get" => ("get", read(kind, id("read"), format!("read {of}"))),
                 "create" => ("post", write(kind, id("create"), "post", format!("create {of}"), &t)),
                 "update" => ("put", write(kind, id("replace"), "put", format!("replace {of}"), &t)),
-                "patch" => ("patch", patch(kind, id("patch"), format!("partially update {of}"))),
+                "patch" => ("patch", patch(kind, id("patch"), format!("partially update {of}"), r.custom)),
                 _ => continue,
             };
             path.insert(method.into(), self.operation(operation, &t));
@@ -207,7 +210,7 @@ impl Writer {
     fn operation(&self, o: Operation, answer: &str) -> Value {
         let mut out = json!({"operationId": o.id, "description": o.sentence, "tags": [self.tag]});
         let mut parameters: Vec<Value> = o.query.iter().map(|(name, kind)| self.parameter(name, kind, "query", None)).collect();
-        let consumes: Vec<&str> = if o.patch { PATCHES.to_vec() } else { vec!["*/*"] };
+        let consumes: Vec<&str> = if o.patches.is_empty() { vec!["*/*"] } else { o.patches.to_vec() };
         if let Some(body) = &o.body {
             let schema = self.dialect.reference(body);
             let needs_body = o.action != "delete" && o.action != "deletecollection";
@@ -297,7 +300,7 @@ fn write(kind: Gvk, id: String, action: &'static str, sentence: String, body: &s
     Operation { id, sentence, action, kind: Some(kind), query: WRITE.to_vec(), body: Some(body.to_owned()), codes, ..Operation::default() }
 }
 
-fn patch(kind: Gvk, id: String, sentence: String) -> Operation {
+fn patch(kind: Gvk, id: String, sentence: String, custom: bool) -> Operation {
     let query = WRITE.into_iter().chain([FORCE]).collect();
     Operation {
         id,
@@ -306,7 +309,7 @@ fn patch(kind: Gvk, id: String, sentence: String) -> Operation {
         kind: Some(kind),
         query,
         body: Some(format!("{META}.Patch")),
-        patch: true,
+        patches: if custom { &PATCHES_CUSTOM } else { &PATCHES },
         codes: vec!["201"],
         ..Operation::default()
     }
