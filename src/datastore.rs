@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::chain::Chain;
+use base::cron::Schedule;
 use base::files::FileError;
 use base::rng::Rng;
 use base::task::Group;
@@ -128,6 +129,7 @@ pub(crate) struct Datastore {
 impl StoreFlags {
     /// Whether snapshots can be kept as the flags say.
     pub(crate) fn check(&self) -> Result<(), DatastoreError> {
+        Schedule::parse(&self.etcd_snapshot_schedule_cron).map_err(DatastoreError::Schedule)?;
         self.s3.check()?;
         if self.s3.etcd_s3 && !self.datastore_endpoint.is_empty() { Err(DatastoreError::NotOurs) } else { Ok(()) }
     }

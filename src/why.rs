@@ -3,6 +3,7 @@
 //! `look` asks the API, `reasons` judges what it said, purely.
 
 mod look;
+mod nodes;
 mod reasons;
 
 use clap::Args;

@@ -10,6 +10,7 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{ApiCapabilities, Discovery, Scope};
 use serde_json::Value;
 
+use super::nodes;
 use super::reasons::{self, Finding};
 use crate::admin::Admin;
 
@@ -121,6 +122,17 @@ impl Cluster {
         }
         let mut found = reasons::pod(&format!("pod {name}"), pod, events, &|container| logs.get(container).cloned());
         if pod["spec"]["nodeName"].is_null() && !found.is_empty() {
+            let every = |kind: &str, plural: &str| {
+                let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", kind), plural);
+                Api::<DynamicObject>::all_with(self.client.clone(), &resource)
+            };
+            let nodes = self.list(&every("Node", "nodes"), &ListParams::default()).await?;
+            let pods = self.list(&every("Pod", "pods"), &ListParams::default()).await?;
+            if let Some(first) = found.first_mut() {
+                for line in nodes::lines(pod, &nodes, &pods) {
+                    first.what = format!("{}\n{line}", first.what);
+                }
+            }
             for volume in pod["spec"]["volumes"].as_array().into_iter().flatten() {
                 if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
                     found.extend(self.claim_named(claim).await?);

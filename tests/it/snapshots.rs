@@ -33,7 +33,9 @@ fn serve(mut stream: TcpStream, objects: &mut BTreeMap<String, Vec<u8>>) {
     let head = String::from_utf8(head).unwrap();
     let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
     let mut body = vec![0; header("content-length: ").parse().unwrap_or(0)];
-    stream.read_exact(&mut body).unwrap();
+    if stream.read_exact(&mut body).is_err() {
+        return;
+    }
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap(), words.next().unwrap());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));

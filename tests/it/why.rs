@@ -20,7 +20,7 @@ fn until(server: &Server, args: &[&str], words: &[&str]) {
 fn what_waits_says_for_what_and_what_to_do() {
     let mut server = Server::start();
     server.announce("will try again");
-    server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
+    server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT * 2, |_| true);
     server.ok(&["run", "web", "--image=x", "--labels=app=web"]);
     until(&server, &["pod/web"], &["pod web", "no node takes it", "no nodes available"]);
     server.ok(&["expose", "pod", "web", "--port=80"]);
@@ -31,7 +31,7 @@ fn what_waits_says_for_what_and_what_to_do() {
     until(&server, &["pvc/data"], &["there is no StorageClass fast"]);
     server.ok(&["create", "namespace", "small"]);
     server.ok(&["create", "quota", "none", "-n", "small", "--hard=pods=0"]);
-    server.until(&["get", "quota", "none", "-n", "small", "-o", "jsonpath={.status.hard.pods}"], SETTLE_LIMIT, |said| said == "0");
+    server.until(&["get", "quota", "none", "-n", "small", "-o", "jsonpath={.status.hard.pods}"], SETTLE_LIMIT * 2, |said| said == "0");
     server.ok(&["create", "deployment", "app", "-n", "small", "--image=x"]);
     until(&server, &["deployment/app", "-n", "small"], &["exceeded quota: none", "raise the ResourceQuota"]);
 
