@@ -33,8 +33,8 @@ fn a_bad_value_names_its_flag() {
     for (flag, words) in [
         ("--https-listen-port=70000", &["--https-listen-port", "70000"][..]),
         ("--service-cidr=10.0.0.0", &["--service-cidr", "10.0.0.0"]),
-        ("--cluster-cidr=10.42.0.0/16,fd00::/56", &["--cluster-cidr", "fd00::/56", "dual stack"]),
-        ("--service-cidr=fd00::/112", &["--service-cidr", "fd00::/112", "IPv6"]),
+        ("--cluster-cidr=10.42.0.0/16,fd00::/56", &["--service-cidr", "--cluster-cidr is IPv4 and IPv6"]),
+        ("--service-cidr=fd00::/112", &["--service-cidr", "is IPv6 while --cluster-cidr is IPv4"]),
         ("--cluster-dns=192.0.2.1", &["--cluster-dns", "--service-cidr"]),
         ("--cluster-cidr=10.43.0.0/17", &["--service-cidr", "--cluster-cidr"]),
         ("--disable=../x", &["--disable", "coredns"]),
