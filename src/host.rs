@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use base::files::{self, FileError};
@@ -98,12 +98,37 @@ fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
 /// The address from which this host reaches `to`, if there is a way.
 pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     // Connecting a UDP socket sends nothing; it only asks the kernel for a route.
-    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (std::net::Ipv6Addr::UNSPECIFIED, 0).into() };
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(to).ok()?;
     let ip = socket.local_addr().ok()?.ip();
     // With IPv6 the kernel takes any interface's address where the one that leads there has none yet, also our tunnel's.
-    (!ip.is_unspecified() && !ip.is_loopback() && !is_pod_networks(ip)).then_some(ip)
+    if ip.is_unspecified() || ip.is_loopback() || is_pod_networks(ip) {
+        return None;
+    }
+    match ip {
+        IpAddr::V6(v6) => Some(lasting(v6, &fs::read_to_string("/proc/net/if_inet6").unwrap_or_default()).into()),
+        IpAddr::V4(_) => Some(ip),
+    }
+}
+
+/// The address to be known by: for a temporary one (RFC 8981), which is another one every day, one of its interface that stays, of the same
+/// network if there is one. `table` is the kernel's list.
+fn lasting(ip: Ipv6Addr, table: &str) -> Ipv6Addr {
+    const TEMPORARY: u8 = 0x01;
+    // Deprecated, tentative, or found to be another machine's.
+    const UNUSABLE: u8 = 0x20 | 0x40 | 0x08;
+    let read = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, _, scope, flags, name] = fields.as_slice() else { return None };
+        let address = Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?);
+        Some((address, *scope == "00", u8::from_str_radix(flags, 16).ok()?, (*name).to_owned()))
+    };
+    let all: Vec<(Ipv6Addr, bool, u8, String)> = table.lines().filter_map(read).collect();
+    let Some((.., link)) = all.iter().find(|(address, _, flags, _)| *address == ip && flags & TEMPORARY != 0) else { return ip };
+    let stays = all.iter().filter(|(_, global, flags, name)| *global && name == link && flags & (TEMPORARY | UNUSABLE) == 0);
+    let like = |address: &Ipv6Addr| address.segments()[..4] == ip.segments()[..4];
+    stays.map(|(address, ..)| *address).max_by_key(like).unwrap_or(ip)
 }
 
 /// Whether an address belongs to the pod network's own links, which outlive us: it is nobody's way to this machine.
@@ -126,13 +151,13 @@ fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
 /// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other end is a
 /// documentation address (RFC 5737, RFC 3849).
 pub(crate) fn ip_of_default_route(like: IpAddr) -> Option<IpAddr> {
-    let world = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    let world = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
     ip_towards(if like.is_ipv4() { ([192, 0, 2, 1], 9).into() } else { (world, 9).into() })
 }
 
 /// Where to listen for everybody. IPv4's callers come to IPv6's wildcard, too.
 pub(crate) fn any_address(v6: bool) -> IpAddr {
-    if v6 && Path::new("/proc/net/if_inet6").exists() { std::net::Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() }
+    if v6 && Path::new("/proc/net/if_inet6").exists() { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() }
 }
 
 /// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
@@ -223,7 +248,7 @@ pub(crate) fn node_ips(args: &NodeArgs, families: &[bool]) -> Result<Vec<IpAddr>
 /// The address to have beside `first` in a cluster of these families.
 pub(crate) fn second_ip(first: IpAddr, families: &[bool]) -> Option<IpAddr> {
     let other = *families.iter().find(|v4| **v4 != first.is_ipv4())?;
-    let found = node_ip(if other { [0, 0, 0, 0].into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }).ok();
+    let found = node_ip(if other { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() }).ok();
     if found.is_none() {
         let family = if other { "IPv4" } else { "IPv6" };
         warn!("this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip");
@@ -270,6 +295,20 @@ mod tests {
     fn a_stub_on_loopback_is_no_real_resolver() {
         assert!(!has_real_resolver("nameserver 127.0.0.53\noptions edns0\n"));
         assert!(has_real_resolver("search lan\nnameserver 127.0.0.1\nnameserver 192.0.2.53\n"));
+    }
+
+    #[test]
+    fn a_node_is_known_by_an_address_that_stays() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     20010db8000000000000000000000abc 02 40 00 01     eth0\n\
+                     fd000000000000000000000000000002 02 40 00 00     eth0\n\
+                     20010db8000000000000000000000002 02 40 00 00     eth0\n\
+                     20010db8000000000000000000000def 02 40 00 20     eth0\n\
+                     fe800000000000000000000000000002 02 40 20 80     eth0\n";
+        let of = |ip: &str| lasting(ip.parse().unwrap(), table).to_string();
+        assert_eq!(of("2001:db8::abc"), "2001:db8::2");
+        assert_eq!(of("fd00::2"), "fd00::2");
+        assert_eq!(of("2001:db8::77"), "2001:db8::77");
     }
 
     #[test]

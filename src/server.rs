@@ -251,8 +251,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), using.clone())]);
     authorities::follow(server_dir.clone(), using, &informers, workers);
     rotation::follow(credentials, server_dir, ca, &informers, workers);
-    let port = plan.advertise_port();
-    let own = advertised.clone();
+    let (port, own) = (plan.advertise_port(), advertised.clone());
     membership::follow_servers(tell_servers, move || SocketAddr::new(*own.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);

@@ -116,9 +116,9 @@ impl Reconcile for Controller {
         if !held {
             return Ok(Next::Wait);
         }
-        let still = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
-        self.say(&cidr, "False", "Terminating", still).await?;
         if is_needed(&cidr, &self.cidrs.list(), self.service_ips().into_iter()) {
+            let still = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+            self.say(&cidr, "False", "Terminating", still).await?;
             return Ok(Next::Wait);
         }
         if let Some(left) = left(since, self.clock.now()) {
