@@ -17,6 +17,8 @@ pub mod preempt;
 
 pub mod filters;
 
+mod drivers;
+
 pub mod scores;
 
 pub mod resources;

@@ -15,11 +15,12 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::cycle::{self, Decision};
+use crate::drivers::{self, Followed};
 use crate::filters::volumes::SELECTED_NODE;
 use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
@@ -51,6 +52,10 @@ struct Scheduler {
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
     budgets: Informer<PodDisruptionBudget>,
+    informers: Informers,
+    /// Once there is a driver of volumes.
+    drivers: Option<Followed>,
+    drivers_changed: Arc<Notify>,
     recorder: Recorder,
     queue: Queue,
     /// Node by uid of pods whose Binding was sent and has not come back through the watch.
@@ -75,6 +80,9 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         volumes: informers.get(),
         classes: informers.get(),
         budgets: informers.get(),
+        informers: informers.clone(),
+        drivers: None,
+        drivers_changed: Arc::default(),
         queue: Queue::default(),
         assumed: BTreeMap::new(),
         outcomes,
@@ -124,6 +132,7 @@ impl Scheduler {
         self.classes.synced().await;
         self.budgets.synced().await;
         self.requeue_all();
+        let drivers_changed = Arc::clone(&self.drivers_changed);
         loop {
             if let Some(next) = self.queue.pop(Instant::now()) {
                 self.attempt(&next).await;
@@ -137,6 +146,7 @@ impl Scheduler {
                 change = nodes.next() => self.node_changed(&change),
                 _ = claims.next() => self.queue.wake_all(Instant::now()),
                 _ = volumes.next() => self.queue.wake_all(Instant::now()),
+                () = drivers_changed.notified() => self.queue.wake_all(Instant::now()),
                 Some(outcome) = results.recv() => self.settle(outcome),
                 () = std::future::ready(()), if !idle => {}
                 () = sleep_until(wake), if idle => {}
@@ -232,6 +242,7 @@ impl Scheduler {
         snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
         snapshot.classes = self.classes.list().into_iter().map(|class| (class.name_any(), class)).collect();
         snapshot.volumes = self.volumes.list().into_iter().map(|volume| (volume.name_any(), volume)).collect();
+        snapshot.csi = self.drivers.as_ref().map(Followed::look).unwrap_or_default();
         snapshot.budgets = self.budgets.list();
         snapshot
     }
@@ -243,6 +254,9 @@ impl Scheduler {
         };
         let uid = pod.uid().unwrap_or_default();
         let watch = base::time::Stopwatch::start();
+        if self.drivers.is_none() && drivers::any(&self.volumes, &self.classes) {
+            self.drivers = Some(Followed::start(&self.informers, &self.drivers_changed, &self.group).await);
+        }
         let snapshot = self.snapshot(&pod);
         let decision = cycle::decide(&pod, &snapshot, self.rng.below(u64::MAX));
         attempted(&decision, watch.elapsed());

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVo
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 
+use crate::filters::csi::Drivers;
 use crate::resources::{self, Amounts};
 
 /// A node and everything that already counts against it.
@@ -69,6 +70,8 @@ pub struct Snapshot {
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
     /// Storage classes by name.
     pub classes: BTreeMap<String, Arc<StorageClass>>,
+    /// What is known of drivers of volumes.
+    pub csi: Drivers,
     /// Disruption budgets, which a preemption spares if it can.
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
 }

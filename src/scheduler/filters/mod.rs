@@ -1,5 +1,6 @@
 //! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default plugins.
 
+pub mod csi;
 pub(crate) mod inter_pod;
 mod ports;
 pub(crate) mod spread;
@@ -28,8 +29,8 @@ pub struct Candidate<'a> {
 
 type Filter = fn(&Candidate<'_>, &NodeState, &Snapshot) -> Reasons;
 
-const FILTERS: [Filter; 9] =
-    [unschedulable, node_name, taints, node_affinity, ports::filter, fit, volumes::filter, spread::filter, inter_pod::filter];
+const FILTERS: [Filter; 10] =
+    [unschedulable, node_name, taints, node_affinity, ports::filter, fit, csi::filter, volumes::filter, spread::filter, inter_pod::filter];
 
 /// The first filter's reasons against this node; empty if the node can take the pod.
 pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {

@@ -6,7 +6,7 @@ use client::pod::Pod;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::{Candidate, Reasons, because};
+use super::{Candidate, Reasons, because, csi};
 use crate::affinity;
 use crate::snapshot::{NodeState, Snapshot};
 
@@ -15,8 +15,13 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 fn claim_names<'a>(candidate: &'a Candidate<'_>) -> impl Iterator<Item = String> + 'a {
-    let pod_name = candidate.pod.metadata.name.as_deref().unwrap_or_default();
-    candidate.spec.volumes.iter().flatten().filter_map(move |volume| {
+    claims_of(candidate.pod)
+}
+
+/// The names of a pod's claims.
+pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(move |volume| {
         if let Some(claim) = &volume.persistent_volume_claim {
             return Some(claim.claim_name.clone());
         }
@@ -119,6 +124,9 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
             (Some(volume), _) if !reaches(volume, node) => return because(true, "node(s) didn't match PersistentVolume's node affinity"),
             (None, Some(class)) if volume_of(claim).is_empty() && !can_get(claim, class, node, snapshot) => {
                 return because(true, "node(s) didn't find available persistent volumes to bind");
+            }
+            (None, Some(class)) if volume_of(claim).is_empty() && !csi::has_room(claim, class, node, snapshot) => {
+                return because(true, "node(s) did not have enough free storage");
             }
             _ => {}
         }
