@@ -140,6 +140,8 @@ pub(crate) enum AgentError {
 
 /// Where a machine's only kubelet has its folder.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
+/// In the data folder: the kubelet's folder, as it was chosen last.
+const KUBELET_RECORD: &str = "agent/kubelet-dir";
 
 /// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
 pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
@@ -154,12 +156,25 @@ pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
 }
 
-/// The kubelet's folder. Drivers of volumes and device plugins expect it at this place, as with k3s and upstream; a server beside
-/// others on one machine has its own. Pods that an earlier version has mounted elsewhere keep the place until none is left.
-pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
+/// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
+/// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
+/// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.
+fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, FileError> {
     let own = data_dir.join("agent/kubelet");
     let holds_pods = || std::fs::read_dir(own.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
-    if data_dir == Path::new("/var/lib/kedge") && !holds_pods() { PathBuf::from(KUBELET_DIR) } else { own }
+    let chosen = match wish {
+        Some(wish) => wish.to_owned(),
+        None if data_dir == Path::new("/var/lib/kedge") && !holds_pods() => PathBuf::from(KUBELET_DIR),
+        None => own,
+    };
+    files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
+    Ok(chosen)
+}
+
+/// The folder that the kubelet of a data folder has used last.
+pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
+    let noted = std::fs::read_to_string(data_dir.join(KUBELET_RECORD));
+    noted.map_or_else(|_| data_dir.join("agent/kubelet"), PathBuf::from)
 }
 
 fn log_dir(data_dir: &Path) -> PathBuf {
@@ -222,7 +237,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         node_external_ips: config.node_external_ips.clone(),
         node_dns: config.node_dns.clone(),
         port: config.kubelet_port,
-        root_dir: kubelet_dir(&config.data_dir),
+        root_dir: choose_kubelet_dir(&config.data_dir, config.kubelet.root_dir.as_deref())?,
         log_dir: log_dir(&config.data_dir),
         manifest_dir: Some(manifest_dir),
         runtime,

@@ -122,7 +122,7 @@ impl Handle {
     /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and `probes`.
     pub async fn metrics(&self, page: &str) -> Result<Option<String>, Error> {
         Ok(match page {
-            "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION)),
+            "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION).await),
             "cadvisor" => Some(metrics::cadvisor(&self.node, &self.pods).await?),
             "resource" => Some(metrics::resource(&self.node, &self.pods).await?),
             "probes" => Some(metrics::probes(&self.node)),

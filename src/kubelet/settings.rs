@@ -1,7 +1,7 @@
 //! The kubelet's own settings, as `--kubelet-arg` spells them (upstream's flags without the dashes).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub struct Settings {
     pub unsafe_sysctls: Vec<String>,
     /// `protect-kernel-defaults`: refuse to run where the kernel's settings are not upstream's.
     pub protect_kernel_defaults: bool,
+    /// `root-dir`: where volumes and plugins lie.
+    pub root_dir: Option<PathBuf>,
     /// `kube-reserved` and `system-reserved` together: resource → amount.
     pub reserved: BTreeMap<String, Quantity>,
     /// `image-credential-provider-config` and `image-credential-provider-bin-dir`.
@@ -93,6 +95,7 @@ impl Default for Settings {
             log_files_max: 5,
             unsafe_sysctls: Vec::new(),
             protect_kernel_defaults: false,
+            root_dir: None,
             reserved: BTreeMap::new(),
             providers: None,
         }
@@ -147,6 +150,8 @@ impl Settings {
             }
             "allowed-unsafe-sysctls" => self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned)),
             "protect-kernel-defaults" => self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?,
+            "root-dir" if !value.starts_with('/') => return Err("must be an absolute path".to_owned()),
+            "root-dir" => self.root_dir = Some(PathBuf::from(value)),
             "kube-reserved" | "system-reserved" => {
                 for part in value.split(',').filter(|p| !p.is_empty()) {
                     let (resource, amount) = part.split_once('=').ok_or_else(|| format!("{part:?}: expected resource=amount"))?;

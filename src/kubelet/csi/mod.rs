@@ -76,6 +76,8 @@ pub(crate) struct Csi {
     in_use: watch::Sender<BTreeMap<String, BTreeSet<String>>>,
     /// Volumes staged since the start, by driver and handle.
     staged: Mutex<BTreeSet<(String, String)>>,
+    /// Volumes that pods have since the start: the pod's uid and the volume's name.
+    ready: Mutex<BTreeSet<(String, String)>>,
     /// One at a time for each volume.
     locks: Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -85,7 +87,13 @@ impl Csi {
     pub(crate) fn new(root: &Path) -> Csi {
         let found = data::staged(root).into_iter();
         let in_use = found.map(|volume| (unique_name(&volume.driver, &volume.handle), BTreeSet::from([FOUND.to_owned()]))).collect();
-        Csi { drivers: Mutex::default(), in_use: watch::Sender::new(in_use), staged: Mutex::default(), locks: Mutex::default() }
+        Csi {
+            drivers: Mutex::default(),
+            in_use: watch::Sender::new(in_use),
+            staged: Mutex::default(),
+            ready: Mutex::default(),
+            locks: Mutex::default(),
+        }
     }
 
     fn driver(&self, name: &str) -> Result<Arc<Driver>, String> {
@@ -111,8 +119,17 @@ impl Csi {
         });
     }
 
+    fn is_ready(&self, uid: &str, spec: &str) -> bool {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&(uid.to_owned(), spec.to_owned()))
+    }
+
+    fn note_ready(&self, uid: &str, spec: &str) {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert((uid.to_owned(), spec.to_owned()));
+    }
+
     /// A pod has nothing any more.
     fn let_go(&self, uid: &str) {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| of != uid);
         self.in_use.send_if_modified(|all| {
             let before = all.len();
             all.retain(|_, holders| !holders.remove(uid) || !holders.is_empty());

@@ -45,8 +45,12 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, known: bool)
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let work = Work { node, pod, uid, wanted, object };
     wanted.check_mode(work.object.as_ref()).map_err(|why| failed("MountVolume.NewMounter initialization", why))?;
+    // Another volume of the pod may have failed after this one was done.
+    let known = known || node.csi.is_ready(uid, &wanted.spec);
+    let republish = work.object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
     let mut publish_context = HashMap::new();
-    if wanted.is_attached_first(work.object.as_ref()) {
+    // A volume that the pod has is attached, whatever the Node says of it now.
+    if wanted.is_attached_first(work.object.as_ref()) && (!known || republish) {
         node.csi.hold(&wanted.unique_name(), uid);
         publish_context = match attach::attached(node, wanted).await {
             Ok(context) => context,
@@ -56,10 +60,14 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, known: bool)
     }
     let lock = node.csi.lock(&wanted.driver, &wanted.handle);
     let _one_at_a_time = lock.lock().await;
-    let driver = work.driver()?;
-    let republish = work.object.as_ref().and_then(|o| o.spec.requires_republish) == Some(true);
     let place = work.place();
     let mut again_at = node.clock.now().checked_add(SignedDuration::from_secs(LOOK_SECS)).unwrap_or_else(|_| node.clock.now());
+    let driver = match work.driver() {
+        Ok(driver) => driver,
+        // A driver that is being replaced is no harm to what is mounted.
+        Err(_) if known && !republish => return Ok(Ready { path: place.target, again_at }),
+        Err(why) => return Err(why),
+    };
     if !known || republish {
         if !known {
             work.remember()?;
@@ -71,6 +79,7 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, known: bool)
     if !known && !wanted.is_block {
         work.give_to_group(&driver, &place.target).await?;
     }
+    node.csi.note_ready(uid, &wanted.spec);
     expand::grow(node, pod, wanted, &driver, &place.target, &place.staging).await;
     Ok(Ready { path: place.target, again_at })
 }

@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use proto::csi as pb;
 use serde_json::json;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::Driver;
 use crate::node::Node;
@@ -23,17 +23,25 @@ use crate::node::Node;
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 /// Between two tries to write: the first and the longest pause.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+/// Failures that are no reason for a warning.
+const QUIET_FAILURES: u32 = 8;
 /// Somebody else writes the objects, too.
 const TRIES: usize = 5;
 
 /// Sees to it that the node has its CSINode, as upstream has for every node.
 pub(crate) async fn ensure(node: &Node) {
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+    let mut failures = 0;
     loop {
         // The owner's uid is known once the Node is there.
         if node.node_uid.get().is_some_and(|uid| !uid.is_empty()) {
             match write(node, |_| {}).await {
                 Ok(()) => return,
+                // A cluster that is starting refuses for a moment.
+                Err(err) if failures < QUIET_FAILURES => {
+                    failures += 1;
+                    debug!(err = %Chain(&err), "cannot write this node's CSINode yet");
+                }
                 Err(err) => warn!(err = %Chain(&err), "cannot write this node's CSINode"),
             }
         }

@@ -3,6 +3,7 @@
 use proto::csi as pb;
 
 use super::data::{self, Data};
+use crate::disk::Disk;
 use crate::node::Node;
 
 /// In bytes and in files.
@@ -14,6 +15,20 @@ pub(crate) struct Usage {
     pub(crate) inodes_free: i64,
     pub(crate) inodes: i64,
     pub(crate) inodes_used: i64,
+}
+
+impl Usage {
+    /// In the form of a file system's.
+    pub(crate) fn disk(self) -> Disk {
+        let count = |n: i64| u64::try_from(n).unwrap_or(0);
+        Disk {
+            capacity: count(self.capacity),
+            available: count(self.available),
+            used: count(self.used),
+            inodes: count(self.inodes),
+            inodes_free: count(self.inodes_free),
+        }
+    }
 }
 
 /// What the driver of a pod's volume says; `None` if the folder is no driver's, or the driver does not tell.

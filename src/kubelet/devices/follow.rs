@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use proto::plugins as pb;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Seen;
 use crate::node::Node;
@@ -70,7 +70,7 @@ fn begin(node: &Arc<Node>, group: &Group, resource: &str, link: Link, options: p
         if !is_current {
             return;
         }
-        warn!(resource, err = %ended, "a plugin of devices is gone");
+        info!(resource, err = %ended, "a plugin of devices is gone");
         node.devices.stop(&resource);
         tokio::time::sleep(super::STOP_GRACE).await;
         // If it has not come back, the node has none of it.

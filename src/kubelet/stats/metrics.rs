@@ -9,6 +9,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{PodUse, boot_time, cpu_nanos, look, meminfo, memory_available, name_of};
+use crate::csi;
 use crate::disk::Disk;
 use crate::manager::Pods;
 use crate::node::Node;
@@ -232,7 +233,7 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
 }
 
 /// `/metrics`: the kubelet of itself.
-pub(crate) fn own(node: &Node, pods: &Pods, version: &str) -> String {
+pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
     let mut page = Page::default();
     page.head("kubernetes_build_info", "gauge", "[ALPHA] A metric with a constant '1' value labeled by version.");
     page.value("kubernetes_build_info", &[("git_version", version), ("major", "1"), ("minor", "36")], 1);
@@ -260,7 +261,7 @@ pub(crate) fn own(node: &Node, pods: &Pods, version: &str) -> String {
         boot_time().map_or(0, Timestamp::as_second),
     );
     page.one("machine_memory_free_bytes", "gauge", "Free memory of the machine.", meminfo("MemFree:"));
-    claims(&mut page, &all);
+    claims(node, &mut page, &all).await;
     page.0.push_str(&base::metrics::render_those("kubelet_"));
     page.0
 }
@@ -278,13 +279,14 @@ const CLAIM_MEASURES: [ClaimMeasure; 6] = [
 ];
 
 /// The file systems of the claims that pods here use, each claim once.
-fn claims(page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
+async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
     let mut disks: BTreeMap<(&str, String), Disk> = BTreeMap::new();
     for (pod, snapshot) in all {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
-            let disk = snapshot.volumes.get(&volume.name).and_then(|path| Disk::of(path));
-            if let Some(disk) = disk {
+            let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
+            let told = csi::stats::of(node, path).await.map(|usage| usage.disk());
+            if let Some(disk) = told.or_else(|| Disk::of(path)) {
                 disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
             }
         }
