@@ -130,6 +130,11 @@ impl Plan<'_> {
                     _ => {}
                 }
             }
+            let log = store::journal::dir_in(&self.db());
+            match std::fs::remove_dir_all(&log) {
+                Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at("cannot remove", &log)(err).into()),
+                _ => {}
+            }
         }
         secrets::write(&self.server_dir(), &welcome.secrets)?;
         if self.external {

@@ -5,13 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::rng::Rng;
-use openraft::{CommittedLeaderId, LogId, Membership, StoredMembership, Vote};
+use openraft::{CommittedLeaderId, Entry, LogId, Membership, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::error::Error;
+use crate::journal::record::next_index;
+use crate::journal::{self, Journal};
 use crate::member::{Birth, Peer};
 use crate::mvcc::database::{self, Applied, DirLock, set_meta};
+use crate::mvcc::files::{self, Files};
 use crate::mvcc::writer::{Shared, Writer};
+use crate::raft::TypeConfig;
 use crate::raft::image::{copy_pages, strip};
 use crate::raft::pending::Pending;
 
@@ -24,18 +28,72 @@ pub struct Contents {
     pub revision: u64,
 }
 
+/// How often a copy is tried beside a server that works: its log may be written just where it is read.
+const COPY_TRIES: usize = 10;
+
 /// Copies the store in `dir` to the new file `to`, as it stands at one moment, whether a server works on it or not.
 ///
-/// Blocks. Errors: `Io` if there is no store, `NoSpace`, `Corrupt`.
+/// What is in the log of it counts, as in [`reset`]. Blocks. Errors: `Io` if there is no store, `NoSpace`, `Corrupt`.
 pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
     let path = database::path_in(dir);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |err| database::sqlite(&path, "cannot copy the store", err);
     let source = Connection::open_with_flags(&path, flags).map_err(failed)?;
     let member = database::meta(&source, &path, "member")?.unwrap_or(1);
-    copy_pages(&source, to).map_err(failed)?;
+    let salt: Option<u64> = database::meta(&source, &path, "log_salt")?;
+    let copy = || -> Result<(), Error> {
+        let applied = database::applied(&source, &path, member)?;
+        // Before the database: what the log lets go meanwhile the database has.
+        let entries = salt.map_or(Ok(Vec::new()), |salt| journal::look(&journal::dir_in(dir), salt, next_index(applied.log)))?;
+        copy_pages(&source, to).map_err(failed)?;
+        add(entries, to, member)
+    };
+    let mut tries = 1;
+    while let Err(err) = copy() {
+        tries += 1;
+        if tries > COPY_TRIES || !matches!(err, Error::Corrupt { .. }) {
+            return Err(err);
+        }
+    }
     strip(to, to, member)?;
     look(to)
+}
+
+/// Brings to a copy those entries that it lacks.
+fn add(mut entries: Vec<Entry<TypeConfig>>, to: &Path, member: u64) -> Result<(), Error> {
+    let conn = database::open_writer(to, &Rng::from_os())?;
+    let next = next_index(database::applied(&conn, to, member)?.log);
+    entries.retain(|entry| entry.log_id.index >= next);
+    match entries.first() {
+        None => return Ok(()),
+        Some(first) if first.log_id.index > next => {
+            return Err(Error::Corrupt {
+                path: to.to_owned(),
+                why: format!("it has the entries before {next}, and the log begins behind"),
+            });
+        }
+        Some(_) => {}
+    }
+    // Nothing is written to this log.
+    let work = tempfile::tempdir_in(to.parent().unwrap_or(to)).map_err(Error::io("cannot copy the store"))?;
+    let journal = Journal::open(&journal::dir_in(work.path()), 0)?;
+    let files = Files { conn, path: to.to_owned(), member, journal };
+    Writer::new(files, no_company(member))?.apply_foreign(&entries)
+}
+
+/// What a writer shares that works for itself.
+fn no_company(member: u64) -> Shared {
+    Shared {
+        index: Arc::default(),
+        leases: Arc::default(),
+        hub: Arc::default(),
+        pending: Arc::new(Pending::new(member, 0)),
+        alone: Arc::default(),
+        leases_changed: Arc::default(),
+        cluster_id: Arc::default(),
+        ahead: Arc::default(),
+        behind: Arc::default(),
+    }
 }
 
 /// Looks into a copy: whether it is whole, and what it holds.
@@ -64,20 +122,11 @@ pub fn look(file: &Path) -> Result<Contents, Error> {
 pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let _lock = database::lock_dir(dir)?;
     let path = database::path_in(dir);
-    let conn = database::open_writer(&path, rng)?;
-    let member = database::member(&conn, &path, Birth::First, rng)?;
-    let shared = Shared {
-        index: Arc::default(),
-        leases: Arc::default(),
-        hub: Arc::default(),
-        pending: Arc::new(Pending::new(member, 0)),
-        alone: Arc::default(),
-        leases_changed: Arc::default(),
-        cluster_id: Arc::default(),
-        ahead: Arc::default(),
-    };
+    let files = files::open(dir, Birth::First, rng)?;
+    let member = files.member;
     // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
-    Writer::new(conn, path.clone(), member, shared)?.apply_log()?;
+    let mut writer = Writer::new(files, no_company(member))?;
+    writer.apply_log()?;
     let failed = |err| database::sqlite(&path, "cannot reset the members", err);
     let conn = database::open_writer(&path, rng)?;
     let before = database::applied(&conn, &path, member)?;
@@ -90,13 +139,15 @@ pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let mut drawn = [0; 8];
     rng.fill(&mut drawn);
     let write = || -> rusqlite::Result<()> {
-        conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log; DELETE FROM meta WHERE name = 'purged';")?;
+        conn.execute_batch("BEGIN IMMEDIATE")?;
         set_meta(&conn, "applied", &applied)?;
         set_meta(&conn, "vote", &Vote::new(term, member))?;
         set_meta(&conn, "cluster_id", &(u64::from_be_bytes(drawn) >> 1))?;
         conn.execute_batch("COMMIT")
     };
     write().map_err(failed)?;
+    // All of it is in the database, and nobody is there to ask for it.
+    writer.forget_log()?;
     Ok(Contents { cluster_id: u64::from_be_bytes(drawn) >> 1, revision: database::load(&conn, &path)?.revision })
 }
 

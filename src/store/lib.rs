@@ -4,8 +4,8 @@
 //! In: [`Txn`] and [`RangeRequest`] from `apiserver`. Out: [`Revision`], [`KeyValue`], [`EventBatch`]. It never knows
 //! what a Pod is: keys and bytes only. The semantics are etcd's: one revision counter, compare-and-swap transactions,
 //! reads at a revision, leases, compaction. The road of a write: `raft/batch` gathers what waits into one Raft entry,
-//! `raft/log` hands it to `mvcc/writer`, which applies it and makes it durable with one fsync, then `mvcc/hub` tells
-//! the watchers.
+//! `raft/log` hands it to `mvcc/writer`, which makes it durable in the `journal` with one write and applies it, then
+//! `mvcc/hub` tells the watchers; `mvcc/flush` brings it to the database later.
 
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ pub mod backup;
 pub mod error;
 pub mod etcd;
 pub mod external;
+pub mod journal;
 pub mod lease;
 pub mod member;
 pub mod mvcc;

@@ -1,17 +1,21 @@
-//! Power cuts, simulated: what was synced stays, what was written after it is kept, lost or torn sector by sector. Each seed is one cut.
+//! Power cuts, simulated: what was synced stays, what was written after it is kept, lost or torn sector by sector,
+//! in the files of the log and in the database's each for itself. Each seed is one cut.
 //!
 //! `KEDGE_SEEDS=100000 cargo test -p store --lib power` runs more of them (`make simulate`); a failure prints its seed.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::rng::Rng;
 use base::task::Group;
 use bytes::Bytes;
 
+use crate::journal;
+use crate::journal::trace::{self, Op, Step};
 use crate::member::Birth;
 use crate::store::Store;
-use crate::{Config, Op, RangeRequest, Revision, Storage as _, Txn};
+use crate::{Config, RangeRequest, Revision, Storage as _, Txn};
 
 const WRITES: u64 = 60;
 const SECTOR: usize = 512;
@@ -28,35 +32,97 @@ async fn open(dir: &Path) -> (std::sync::Arc<Store>, Group) {
 
 fn write(n: u64) -> Txn {
     let value = vec![u8::try_from(n).unwrap(); usize::try_from(n * 37 % 3000).unwrap()];
-    let op = |key: String, value: Vec<u8>| Op::Put { key: Bytes::from(key), value: value.into(), lease: 0, prev_kv: false };
+    let op = |key: String, value: Vec<u8>| crate::Op::Put { key: Bytes::from(key), value: value.into(), lease: 0, prev_kv: false };
     Txn { success: vec![op(format!("/k/{}", n % 7), value), op("/n".to_owned(), n.to_string().into_bytes())], ..Txn::default() }
 }
 
-/// A run of the store: its database file, the whole write-ahead log, and how long that was when each write was acknowledged.
+/// A run of the store: its database as it was opened, the whole of the database's own log, and what was done to the files of ours.
 struct Recorded {
     database: Vec<u8>,
     wal: Vec<u8>,
-    synced: Vec<(Revision, usize)>,
+    steps: Vec<Step>,
 }
 
 async fn record(dir: &Path) -> Recorded {
+    let log = journal::dir_in(dir);
+    trace::follow(&log);
     let (store, group) = open(dir).await;
-    let wal_path = dir.join("state.db-wal");
-    let mut synced = vec![(store.current_revision(), usize::try_from(fs::metadata(&wal_path).unwrap().len()).unwrap())];
+    let database = fs::read(dir.join("state.db")).unwrap();
+    trace::note(&log, || Op::Acknowledged(store.current_revision().0));
     for n in 0..WRITES {
         let revision = store.txn(write(n)).await.unwrap().revision;
-        synced.push((revision, usize::try_from(fs::metadata(&wal_path).unwrap().len()).unwrap()));
+        trace::note(&log, || Op::Acknowledged(revision.0));
     }
-    let recorded = Recorded { database: fs::read(dir.join("state.db")).unwrap(), wal: fs::read(&wal_path).unwrap(), synced };
+    let (wal, steps) = (fs::read(dir.join("state.db-wal")).unwrap(), trace::followed(&log));
+    assert!(fs::read(dir.join("state.db")).unwrap() == database, "a checkpoint in between: its cut is not simulated");
+    let count = |wanted: fn(&Op) -> bool| steps.iter().filter(|(op, _)| wanted(op)).count();
+    assert!(count(|op| matches!(op, Op::Rename { .. })) > count(|op| matches!(op, Op::Make { .. })), "no segment was written again");
+    assert!(count(|op| matches!(op, Op::Synced)) > 1, "the database was never on the disk");
     group.shutdown().await;
-    recorded
+    Recorded { database, wal, steps }
 }
 
-/// The files after a cut: the log whole up to what was synced, and behind it whatever the disk made of the rest.
+/// The folder of our log on a disk that loses its power.
+#[derive(Default)]
+struct Disk {
+    files: Vec<Vec<u8>>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    in_flight: Option<(usize, usize, Vec<u8>)>,
+    wal_synced: usize,
+    acknowledged: u64,
+}
+
+impl Disk {
+    fn play(&mut self, (op, wal): &Step) {
+        match op {
+            Op::Make { path, bytes } => {
+                self.files.push(vec![0; *bytes]);
+                self.names.insert(path.clone(), self.files.len() - 1);
+            }
+            Op::Rename { from, to } => {
+                let file = self.names.remove(from).unwrap();
+                self.names.insert(to.clone(), file);
+            }
+            Op::Remove { path } => drop(self.names.remove(path)),
+            Op::SyncDir => self.durable_names = self.names.clone(),
+            Op::Begin { path, at, bytes } => self.in_flight = Some((self.names[path], *at, bytes.clone())),
+            Op::End => {
+                let (file, at, bytes) = self.in_flight.take().unwrap();
+                self.files[file][at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            Op::Synced => self.wal_synced = usize::try_from(*wal).unwrap(),
+            Op::Acknowledged(revision) => self.acknowledged = *revision,
+        }
+    }
+
+    /// What was on its way is there, not there or garbage, sector by sector; names that are not durable are the old or the new ones.
+    fn lose_power(mut self, rng: &Rng) -> BTreeMap<PathBuf, Vec<u8>> {
+        if let Some((file, at, bytes)) = self.in_flight {
+            for (n, sector) in bytes.chunks(SECTOR).enumerate() {
+                let there = &mut self.files[file][at + n * SECTOR..at + n * SECTOR + sector.len()];
+                match rng.below(4) {
+                    0 => {}
+                    1 => rng.fill(there),
+                    _ => there.copy_from_slice(sector),
+                }
+            }
+        }
+        let names = if rng.below(2) == 0 { self.durable_names } else { self.names };
+        names.into_iter().map(|(path, file)| (path, self.files[file].clone())).collect()
+    }
+}
+
+/// The files after a cut: of each what was synced, and behind it whatever the disk made of the rest. Says what was acknowledged.
 fn cut(recorded: &Recorded, rng: &Rng, dir: &Path) -> Revision {
-    let idx = usize::try_from(rng.below(recorded.synced.len() as u64)).unwrap();
-    let (acknowledged, kept) = recorded.synced[idx];
-    let mut wal = recorded.wal.clone();
+    let opened = recorded.steps.iter().position(|(op, _)| matches!(op, Op::Acknowledged(_))).unwrap() + 1;
+    let n_steps = opened + usize::try_from(rng.below((recorded.steps.len() - opened) as u64 + 1)).unwrap();
+    let mut disk = Disk::default();
+    recorded.steps[..n_steps].iter().for_each(|step| disk.play(step));
+    // What was done between two steps may have been done already.
+    let written = recorded.steps.get(n_steps).map_or(recorded.wal.len(), |(_, wal)| usize::try_from(*wal).unwrap());
+    let (acknowledged, kept) = (Revision(disk.acknowledged), disk.wal_synced);
+    let mut wal = recorded.wal[..written].to_vec();
     for sector in wal[kept..].chunks_mut(SECTOR) {
         match rng.below(4) {
             0 => sector.fill(0),
@@ -67,9 +133,13 @@ fn cut(recorded: &Recorded, rng: &Rng, dir: &Path) -> Revision {
     if rng.below(2) == 0 {
         wal.truncate(kept + usize::try_from(rng.below((wal.len() - kept) as u64 + 1)).unwrap());
     }
-    fs::create_dir_all(dir).unwrap();
+    let log = journal::dir_in(dir);
+    fs::create_dir_all(&log).unwrap();
     fs::write(dir.join("state.db"), &recorded.database).unwrap();
     fs::write(dir.join("state.db-wal"), wal).unwrap();
+    for (path, bytes) in disk.lose_power(rng) {
+        fs::write(log.join(path.file_name().unwrap()), bytes).unwrap();
+    }
     acknowledged
 }
 
@@ -90,7 +160,7 @@ async fn after_a_power_cut_every_acknowledged_write_is_there_and_no_write_is_the
         let n_writes = revision.0 - 1;
         for kv in &read.kvs {
             let last = if kv.key == "/n" { n_writes - 1 } else { (0..n_writes).rev().find(|n| kv.key == format!("/k/{}", n % 7)).unwrap() };
-            let Op::Put { value, .. } = &write(last).success[usize::from(kv.key == "/n")] else { unreachable!() };
+            let crate::Op::Put { value, .. } = &write(last).success[usize::from(kv.key == "/n")] else { unreachable!() };
             assert_eq!(&kv.value, value, "seed {seed}: {:?}", kv.key);
         }
         assert_eq!(read.kvs.len() as u64, if n_writes == 0 { 0 } else { n_writes.min(7) + 1 }, "seed {seed}");

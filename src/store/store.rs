@@ -19,6 +19,7 @@ use crate::lease::{self, Lessor};
 use crate::member::{Birth, Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
 use crate::mvcc::database::{self, DirLock};
+use crate::mvcc::files;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
 use crate::mvcc::past::Past;
@@ -51,7 +52,7 @@ const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Handing over and the last writes, when the store closes.
 const FAREWELL: Duration = Duration::from_secs(4);
 
-/// The embedded store: a member of a Raft group over one SQLite file.
+/// The embedded store: a member of a Raft group over a log and one SQLite file.
 pub struct Store {
     dir: PathBuf,
     shared: Shared,
@@ -86,8 +87,8 @@ impl Store {
             .spawn(move || writer.run(job_queue))
             .map_err(Error::io("cannot start the writer thread"))?;
         let log = Log { jobs: jobs.clone(), recent: Recent::default(), ahead: shared.ahead.clone() };
-        let reader = Arc::new(Reader::new(path, shared.index.clone(), shared.hub.clone()));
-        let images = ImageSource { reader: reader.clone(), member, dir: config.dir.clone() };
+        let reader = Arc::new(Reader::new(path, shared.index.clone(), shared.hub.clone(), shared.behind.clone()));
+        let images = ImageSource { reader: reader.clone(), log: log.clone(), member, dir: config.dir.clone() };
         // A member that never applied anything is in no cluster yet, whatever number its file drew.
         let (cluster_id, index_of) = (shared.cluster_id.clone(), shared.hub.clone());
         let cluster = move || (index_of.revision() > 1).then(|| cluster_id.load(Ordering::Acquire));
@@ -200,6 +201,7 @@ impl Store {
     ///
     /// Errors: `NoSpace`, `Io`.
     pub async fn etcd_copy(&self) -> Result<tempfile::TempPath, Error> {
+        self.node.log.flush().await?;
         export::copy(database::path_in(&self.dir), self.node.id, &self.images.dir).await
     }
 
@@ -290,9 +292,8 @@ fn open_files(config: &Config) -> Result<Opened, Error> {
     create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
     remove_copies(&config.dir);
-    let path = database::path_in(&config.dir);
-    let conn = database::open_writer(&path, &config.rng)?;
-    let member = database::member(&conn, &path, config.birth, &config.rng)?;
+    let files = files::open(&config.dir, config.birth, &config.rng)?;
+    let member = files.member;
     let mut boot = [0; 8];
     config.rng.fill(&mut boot);
     let shared = Shared {
@@ -304,8 +305,9 @@ fn open_files(config: &Config) -> Result<Opened, Error> {
         leases_changed: Arc::default(),
         cluster_id: Arc::<AtomicU64>::default(),
         ahead: Arc::default(),
+        behind: Arc::default(),
     };
-    let writer = Writer::new(conn, path, member, shared.clone())?;
+    let writer = Writer::new(files, shared.clone())?;
     Ok(Opened { lock, member, writer, shared })
 }
 

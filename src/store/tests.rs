@@ -200,7 +200,7 @@ async fn compaction_keeps_what_can_be_read_at_the_floor_and_refuses_what_is_olde
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_the_files_at_any_moment_holds_every_acknowledged_write() {
+async fn a_copy_at_any_moment_holds_every_acknowledged_write() {
     let dir = tempfile::tempdir().unwrap();
     let (store, group) = open(dir.path()).await;
     let clients = group.child("clients");
@@ -215,10 +215,8 @@ async fn a_copy_of_the_files_at_any_moment_holds_every_acknowledged_write() {
     for n in 0..5 {
         let acknowledged = store.txn(put("marker", &n.to_string())).await.unwrap().revision;
         let copy = tempfile::tempdir().unwrap();
-        // The WAL after the database: a checkpoint between the two only makes the copied WAL newer.
-        for name in ["state.db", "state.db-wal"] {
-            std::fs::copy(dir.path().join(name), copy.path().join(name)).unwrap();
-        }
+        let contents = crate::backup::copy_to(dir.path(), &copy.path().join("state.db")).unwrap();
+        assert!(contents.revision >= acknowledged.0, "lost a write");
         let (crashed, crashed_group) = open(copy.path()).await;
         assert!(crashed.current_revision() >= acknowledged, "lost a write");
         let marker = crashed.range(RangeRequest { key: "marker".into(), ..RangeRequest::default() }).await.unwrap();
@@ -229,6 +227,102 @@ async fn a_copy_of_the_files_at_any_moment_holds_every_acknowledged_write() {
         crashed_group.shutdown().await;
     }
     group.shutdown().await;
+}
+
+/// The files of a store that runs, as a kill leaves them. Nobody writes meanwhile.
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.join("log")).unwrap();
+    // The log first: what it lets go meanwhile the database has.
+    for file in std::fs::read_dir(from.join("log")).unwrap() {
+        let path = file.unwrap().path();
+        std::fs::copy(&path, to.join("log").join(path.file_name().unwrap())).unwrap();
+    }
+    for name in ["state.db", "state.db-wal"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_behind_the_database_is_read_watched_and_found_after_a_kill() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (store, group) = open(dir.path()).await;
+    store.lease_grant(9, 600).await.unwrap();
+    for i in 0..30 {
+        store.txn(put("k", &format!("{i}{}", "x".repeat(700)))).await.unwrap();
+    }
+    store.txn(put("gone", "soon")).await.unwrap();
+    store.txn(Txn { success: vec![op_delete("gone", "")], ..Txn::default() }).await.unwrap();
+    store.txn(put("last", "one")).await.unwrap();
+    copy_files(dir.path(), copy.path());
+    let (killed, killed_group) = open(copy.path()).await;
+    for store in [&store, &killed] {
+        assert_eq!(store.current_revision().0, 34);
+        assert_eq!(store.leases(), [(9, 600)]);
+        let reply = store.range(all_at(Some(20))).await.unwrap();
+        assert!(reply.kvs.len() == 1 && reply.kvs[0].value.starts_with(b"18x"), "{:?}", reply.kvs[0]);
+        let mut past = store.watch(WatchRequest { prev_kv: true, ..watch_all(2) }).await.unwrap();
+        let seen = collect(&mut past, 34).await;
+        assert_eq!(seen.iter().map(|batch| batch.revision.0).collect::<Vec<_>>(), (2..=34).collect::<Vec<_>>());
+        assert!(seen[29].events[0].prev.as_ref().unwrap().value.starts_with(b"28x"));
+        assert_eq!(seen[31].events[0].prev.as_ref().unwrap().value, "soon");
+    }
+    killed_group.shutdown().await;
+    group.shutdown().await;
+    let alone = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join("state.db"), alone.path().join("state.db")).unwrap();
+    let rows = rusqlite::Connection::open(alone.path().join("state.db")).unwrap();
+    assert_eq!(rows.query_row("SELECT count(*) FROM history", [], |r| r.get::<_, u64>(0)).unwrap(), 33, "one file is the state");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_older_than_its_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_store, group) = open(dir.path()).await;
+    group.shutdown().await;
+    let old = std::fs::read(dir.path().join("state.db")).unwrap();
+    let (store, group) = open(dir.path()).await;
+    for _ in 0..100 {
+        store.txn(put("k", &"x".repeat(1500))).await.unwrap();
+    }
+    group.shutdown().await;
+    std::fs::write(dir.path().join("state.db"), old).unwrap();
+    let config = Config { dir: dir.path().to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
+    let (group, _reports) = Group::root("test");
+    assert!(matches!(Store::open(config, &group).await, Err(Error::Corrupt { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_the_schema_before_goes_on_with_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, group) = open(dir.path()).await;
+    store.txn(put("early", "1")).await.unwrap();
+    group.shutdown().await;
+    // As that one left it: the log in the database, two entries not applied yet.
+    let path = dir.path().join("state.db");
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let applied = crate::mvcc::database::applied(&conn, &path, 1).unwrap().log.unwrap();
+    for n in 1..=2 {
+        let origin = crate::raft::command::Origin { term: applied.leader_id.term, ..Default::default() };
+        let commands = std::sync::Arc::new(vec![crate::raft::command::Command::Txn(put(&format!("late{n}"), "2"))]);
+        let entry = openraft::Entry::<crate::raft::TypeConfig> {
+            log_id: openraft::LogId::new(applied.leader_id, applied.index + n),
+            payload: openraft::EntryPayload::Normal(crate::raft::command::Batch { origin, commands }),
+        };
+        let row = crate::raft::rpc::encode(&entry).unwrap();
+        conn.execute("INSERT INTO raft_log VALUES (?, ?)", rusqlite::params![applied.index + n, row]).unwrap();
+    }
+    crate::mvcc::database::set_meta(&conn, "purged", &Some(applied)).unwrap();
+    conn.execute("DELETE FROM meta WHERE name = 'log_salt'", []).unwrap();
+    conn.pragma_update(None, "user_version", 1).unwrap();
+    drop(conn);
+    for n in 0..2 {
+        let (store, group) = open(dir.path()).await;
+        assert_eq!(store.range(all_at(None)).await.unwrap().count, 3 + n);
+        store.txn(put(&format!("new{n}"), "3")).await.unwrap();
+        group.shutdown().await;
+    }
+    let rows = rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(rows.query_row("SELECT count(*) FROM raft_log", [], |r| r.get::<_, u64>(0)).unwrap(), 0);
 }
 
 #[tokio::test]

@@ -104,9 +104,10 @@ fn the_audit_log_says_who_did_what() {
     server.stop();
 }
 
-/// Whether the database's files hold these bytes.
+/// Whether the files of the store, its database or its log, hold these bytes.
 pub(crate) fn on_disk(place: &Place, needle: &str) -> bool {
-    let files = fs::read_dir(place.data_dir().join("server/db")).unwrap();
+    let db = place.data_dir().join("server/db");
+    let files = [db.join("log"), db].into_iter().flat_map(|dir| fs::read_dir(dir).unwrap());
     files
         .map(|f| f.unwrap().path())
         .filter(|p| p.is_file())

@@ -1,13 +1,13 @@
-//! Commands become rows: the semantics of etcd's transactions, leases and floor, inside one SQLite transaction.
+//! Commands become rows: the semantics of etcd's transactions, leases and floor, in memory; `flush` brings it to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::mvcc::behind::{Behind, Row, Unsaved};
 use crate::mvcc::database;
 use crate::mvcc::index::{CHANGES_MAX, Index, POSITION_BITS, Version, covers};
 use crate::mvcc::past::event;
@@ -21,6 +21,9 @@ const TXN_OPS_MAX: usize = 128;
 /// Bytes of one transaction, as etcd's `--max-request-bytes`.
 const TXN_BYTES_MAX: usize = 1536 * 1024;
 
+/// About what a row takes beside its key and value.
+const ROW_BYTES: usize = 64;
+
 /// A lease and the keys that hang on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
@@ -33,12 +36,14 @@ pub struct Lease {
 /// All leases by id.
 pub type Leases = BTreeMap<u64, Lease>;
 
-/// The state while entries are applied: what is pushed here becomes visible only after the commit.
+/// The state while entries are applied: what is pushed here becomes visible when the hub tells of it.
 pub struct Pass<'a> {
-    /// Inside a transaction once something is written.
+    /// Where values are that are not behind.
     pub conn: &'a Connection,
-    /// For errors.
-    pub path: &'a Path,
+    /// The rows that are not in the database yet.
+    pub behind: &'a Behind,
+    /// What else is not.
+    pub unsaved: &'a mut Unsaved,
     /// The versions.
     pub index: &'a RwLock<Index>,
     /// The leases.
@@ -49,10 +54,8 @@ pub struct Pass<'a> {
     pub entry: (u64, u64),
     /// Whether events carry the key as it was.
     pub want_prev: bool,
-    /// What to tell the watchers after the commit.
+    /// What to tell the watchers.
     pub told: Vec<EventBatch>,
-    /// Whether a transaction is open.
-    pub writing: bool,
     /// Changes so far in the revision being made.
     pub events: Vec<Event>,
 }
@@ -100,7 +103,7 @@ pub fn bytes_of(txn: &Txn) -> usize {
     txn.success.iter().chain(&txn.failure).map(op).sum()
 }
 
-/// What stops a pass: the whole batch is taken back.
+/// What stops a pass: a value that cannot be read.
 type Broken = rusqlite::Error;
 
 impl Pass<'_> {
@@ -108,23 +111,14 @@ impl Pass<'_> {
     pub fn command(&mut self, command: &Command) -> Result<Outcome, Broken> {
         match command {
             Command::Txn(txn) => self.txn(txn),
-            Command::Compact { at } => self.compact(at.0),
-            Command::LeaseGrant { id, ttl_secs } => self.grant(*id, *ttl_secs),
+            Command::Compact { at } => Ok(self.compact(at.0)),
+            Command::LeaseGrant { id, ttl_secs } => Ok(self.grant(*id, *ttl_secs)),
             Command::LeaseRevoke { id } => self.revoke(*id),
         }
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Opens the SQLite transaction if it is not yet.
-    pub fn begin(&mut self) -> Result<(), Broken> {
-        if !self.writing {
-            self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-            self.writing = true;
-        }
-        Ok(())
     }
 
     fn reply(&self, succeeded: bool, replies: Vec<OpReply>) -> TxnReply {
@@ -225,6 +219,9 @@ impl Pass<'_> {
     }
 
     fn value(&self, version: Version) -> Result<Bytes, Broken> {
+        if let Some(value) = self.behind.value(version.id) {
+            return Ok(value);
+        }
         database::value(self.conn, version.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
     }
 
@@ -232,7 +229,7 @@ impl Pass<'_> {
         let old = self.index().newest(key);
         let prev = self.prev(key, old, prev_kv)?;
         let create = old.map_or(self.revision + 1, |v| v.create);
-        self.row(key, value, create, old.map_or(1, |v| v.version + 1), lease, prev.clone())?;
+        self.row(key, value, create, old.map_or(1, |v| v.version + 1), lease, prev.clone());
         self.attach(key, old.map_or(0, |v| v.lease), lease);
         Ok(prev.filter(|_| prev_kv))
     }
@@ -243,7 +240,7 @@ impl Pass<'_> {
         let mut gone = Vec::new();
         for (key, old) in &doomed {
             let prev = self.prev(key, Some(*old), prev_kv)?;
-            self.row(key, &Bytes::new(), 0, 0, 0, prev.clone())?;
+            self.row(key, &Bytes::new(), 0, 0, 0, prev.clone());
             self.attach(key, old.lease, 0);
             gone.extend(prev.filter(|_| prev_kv));
         }
@@ -257,15 +254,13 @@ impl Pass<'_> {
         }
     }
 
-    fn row(&mut self, key: &Bytes, value: &Bytes, create: u64, version: u64, lease: u64, prev: Option<KeyValue>) -> Result<(), Broken> {
-        self.begin()?;
+    fn row(&mut self, key: &Bytes, value: &Bytes, create: u64, version: u64, lease: u64, prev: Option<KeyValue>) {
         let id = (self.revision + 1) << POSITION_BITS | self.events.len() as u64;
         let version = Version { id, create, version, lease };
-        let mut insert = self.conn.prepare_cached("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
-        insert.execute(params![id, create, version.version, lease, self.entry.0, self.entry.1, &key[..], &value[..]])?;
+        self.behind.push(Row { version, entry: self.entry, key: key.clone(), value: value.clone() });
+        self.unsaved.add(ROW_BYTES + key.len() + value.len());
         self.index.write().unwrap_or_else(PoisonError::into_inner).push(key, version);
         self.events.push(event(key, version, value.clone(), prev));
-        Ok(())
     }
 
     fn attach(&mut self, key: &Bytes, old: u64, new: u64) {
@@ -292,40 +287,38 @@ impl Pass<'_> {
         Ok(RangeReply { revision, more: !request.count_only && (kvs.len() as u64) < count, kvs, count })
     }
 
-    fn compact(&mut self, at: u64) -> Result<Outcome, Broken> {
+    fn compact(&mut self, at: u64) -> Outcome {
         let floor = self.index().floor;
         if at <= floor {
-            return Ok(Err(Error::Compacted { asked: Revision(at), floor: Revision(floor) }));
+            return Err(Error::Compacted { asked: Revision(at), floor: Revision(floor) });
         }
         if at > self.revision {
-            return Ok(Err(Error::Future { asked: Revision(at), current: Revision(self.revision) }));
+            return Err(Error::Future { asked: Revision(at), current: Revision(self.revision) });
         }
-        self.begin()?;
-        // Rows that carry them may be freed, so the numbers are kept apart from now on.
-        database::set_meta(self.conn, "floor", &at)?;
-        database::set_meta(self.conn, "revision", &self.revision)?;
+        self.unsaved.floor = Some((at, self.revision));
+        self.unsaved.add(ROW_BYTES);
         self.index.write().unwrap_or_else(PoisonError::into_inner).floor = at;
-        Ok(Ok(self.reply(true, Vec::new())))
+        Ok(self.reply(true, Vec::new()))
     }
 
-    fn grant(&mut self, id: u64, ttl_secs: u64) -> Result<Outcome, Broken> {
+    fn grant(&mut self, id: u64, ttl_secs: u64) -> Outcome {
         if self.leases.contains_key(&id) {
-            return Ok(Err(Error::LeaseExists { id }));
+            return Err(Error::LeaseExists { id });
         }
-        self.begin()?;
-        self.conn.prepare_cached("INSERT INTO lease VALUES (?, ?)")?.execute(params![id, ttl_secs])?;
+        self.unsaved.leases.insert(id, Some(ttl_secs));
+        self.unsaved.add(ROW_BYTES);
         self.leases.insert(id, Lease { ttl_secs, keys: BTreeSet::new() });
-        Ok(Ok(self.reply(true, Vec::new())))
+        Ok(self.reply(true, Vec::new()))
     }
 
     fn revoke(&mut self, id: u64) -> Result<Outcome, Broken> {
         let Some(lease) = self.leases.get(&id).cloned() else { return Ok(Err(Error::LeaseNotFound { id })) };
-        self.begin()?;
         for key in &lease.keys {
             self.delete(key, &Bytes::new(), false)?;
         }
         self.finish_revision();
-        self.conn.prepare_cached("DELETE FROM lease WHERE id = ?")?.execute([id])?;
+        self.unsaved.leases.insert(id, None);
+        self.unsaved.add(ROW_BYTES);
         self.leases.remove(&id);
         Ok(Ok(self.reply(true, Vec::new())))
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::Error;
+use crate::mvcc::behind::{Behind, Row};
 use crate::mvcc::index::{POSITION_BITS, Version, covers};
 use crate::mvcc::read::Reader;
 use crate::{Event, EventBatch, EventKind, KeyValue, Revision, WatchRequest};
@@ -36,7 +37,8 @@ impl Past {
             return Ok(None);
         }
         let (request, next, until) = (Arc::clone(&self.request), self.next, self.until);
-        let (batches, after) = self.reader.with_connection(move |conn| page(conn, &request, next, until)).await?;
+        let behind = self.reader.behind();
+        let (batches, after) = self.reader.with_connection(move |conn| page(conn, &behind, &request, next, until)).await?;
         // Asked after reading: rows were complete if the floor has not passed them meanwhile.
         let floor = self.reader.floor();
         if next < floor {
@@ -48,32 +50,71 @@ impl Past {
 }
 
 /// Batches of whole revisions from `next` on, and the first revision not looked at.
-pub fn page(conn: &Connection, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
+pub fn page(conn: &Connection, behind: &Behind, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
+    // Before the database: what is committed in between is seen twice then, and not missed.
+    let behind = behind.until(until);
+    let mut page = Page { request, behind: &behind, batches: Vec::new(), n_rows: 0, last: next };
     let mut statement =
         conn.prepare_cached("SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut rows = statement.query(params![next << POSITION_BITS, (until + 1) << POSITION_BITS])?;
-    let mut batches: Vec<(u64, Vec<Event>)> = Vec::new();
-    let (mut n_rows, mut last) = (0, next);
+    let mut last_id = 0;
     while let Some(row) = rows.next()? {
         let version = Version { id: row.get(0)?, create: row.get(1)?, version: row.get(2)?, lease: row.get(3)? };
-        // A page ends between revisions, never inside one.
-        if n_rows >= PAGE_ROWS && version.revision() != last {
-            return Ok((whole(batches), version.revision()));
+        last_id = version.id;
+        if page.ends_before(version) {
+            return Ok((whole(page.batches), version.revision()));
         }
-        (n_rows, last) = (n_rows + 1, version.revision());
         let key = row.get_ref(4)?.as_blob()?;
-        if !covers(&request.key, &request.range_end, key) {
-            continue;
-        }
-        let key = Bytes::copy_from_slice(key);
-        let prev = if request.prev_kv { before(conn, &key, version.id)? } else { None };
-        let event = event(&key, version, Bytes::copy_from_slice(row.get_ref(5)?.as_blob()?), prev);
-        match batches.last_mut() {
-            Some((revision, events)) if *revision == last => events.push(event),
-            _ => batches.push((last, vec![event])),
+        if covers(&request.key, &request.range_end, key) {
+            page.push(conn, &Bytes::copy_from_slice(key), version, Bytes::copy_from_slice(row.get_ref(5)?.as_blob()?))?;
         }
     }
-    Ok((whole(batches), until + 1))
+    // Rows leave in the order of their ids: those behind are the newer ones.
+    for row in behind.iter().filter(|row| row.version.id > last_id && row.version.revision() >= next) {
+        if page.ends_before(row.version) {
+            return Ok((whole(page.batches), row.version.revision()));
+        }
+        if covers(&request.key, &request.range_end, &row.key) {
+            page.push(conn, &row.key, row.version, row.value.clone())?;
+        }
+    }
+    Ok((whole(page.batches), until + 1))
+}
+
+struct Page<'a> {
+    request: &'a WatchRequest,
+    behind: &'a [Row],
+    batches: Vec<(u64, Vec<Event>)>,
+    n_rows: usize,
+    last: u64,
+}
+
+impl Page<'_> {
+    /// Counts a row; true if it begins the next page. A page ends between revisions, never inside one.
+    fn ends_before(&mut self, version: Version) -> bool {
+        let ends = self.n_rows >= PAGE_ROWS && version.revision() != self.last;
+        (self.n_rows, self.last) = (self.n_rows + 1, version.revision());
+        ends
+    }
+
+    fn push(&mut self, conn: &Connection, key: &Bytes, version: Version, value: Bytes) -> rusqlite::Result<()> {
+        let prev = if self.request.prev_kv { self.before(conn, key, version.id)? } else { None };
+        let event = event(key, version, value, prev);
+        match self.batches.last_mut() {
+            Some((revision, events)) if *revision == version.revision() => events.push(event),
+            _ => self.batches.push((version.revision(), vec![event])),
+        }
+        Ok(())
+    }
+
+    fn before(&self, conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
+        let behind = self.behind.iter().rev().find(|row| row.version.id < id && row.key == *key);
+        let found = match behind {
+            Some(row) => Some(row.version.with(key, row.value.clone())),
+            None => before(conn, key, id)?,
+        };
+        Ok(found.filter(|kv| kv.version > 0))
+    }
 }
 
 fn whole(batches: Vec<(u64, Vec<Event>)>) -> Vec<EventBatch> {

@@ -1,4 +1,4 @@
-//! Reading without ever blocking the writer: the index says which rows, a few reader connections fetch them.
+//! Reading without ever blocking the writer: the index says which rows, what is behind the database or a few reader connections fetch them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -9,6 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use crate::error::Error;
+use crate::mvcc::behind::Behind;
 use crate::mvcc::database;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::{Index, Version};
@@ -26,6 +27,7 @@ pub struct Reader {
     path: PathBuf,
     index: Arc<RwLock<Index>>,
     hub: Arc<Hub>,
+    behind: Arc<Behind>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
@@ -40,8 +42,8 @@ struct Plan {
 
 impl Reader {
     /// Reads what `hub` has told.
-    pub fn new(path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>) -> Reader {
-        Reader { path, index, hub, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
+    pub fn new(path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>, behind: Arc<Behind>) -> Reader {
+        Reader { path, index, hub, behind, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
     }
 
     /// Answers a range from this member's state.
@@ -70,10 +72,13 @@ impl Reader {
         if keys_only || plan.rows.is_empty() {
             return Ok(Some(plan.rows.iter().map(|(key, v)| v.with(key, Bytes::new())).collect()));
         }
+        let behind = Arc::clone(&self.behind);
         self.with_connection(move |conn| {
             let mut kvs = Vec::with_capacity(plan.rows.len());
             for (key, version) in &plan.rows {
-                let Some(value) = database::value(conn, version.id)? else { return Ok(None) };
+                // A row that is not behind any more is committed, so the database is asked second.
+                let found = behind.value(version.id).map_or_else(|| database::value(conn, version.id), |value| Ok(Some(value)))?;
+                let Some(value) = found else { return Ok(None) };
                 kvs.push(version.with(key, value));
             }
             Ok(Some(kvs))
@@ -97,6 +102,11 @@ impl Reader {
         })
         .await
         .map_err(|_| Error::Closed)?
+    }
+
+    /// The rows that are not in the database yet.
+    pub fn behind(&self) -> Arc<Behind> {
+        Arc::clone(&self.behind)
     }
 
     /// Where the floor stands.

@@ -1,4 +1,5 @@
-//! The one thread that writes. Jobs come in order; each batch of entries is one SQLite transaction and one fsync.
+//! The one thread that writes. Jobs come in order: entries become durable in the log, all that wait with one write, and are applied in
+//! memory; `flush` brings them to the database in the background.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,25 +8,28 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use base::chain::Chain;
 use bytes::Bytes;
 use openraft::storage::{LogFlushed, LogState};
-use openraft::{Entry, EntryPayload, LogId, RaftLogId as _, SnapshotMeta, StoredMembership, Vote};
-use rusqlite::backup::Backup;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use openraft::{Entry, EntryPayload, LogId, RaftLogId as _, StoredMembership};
+use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
 use crate::error::Error;
-use crate::member::Peer;
+use crate::journal::Journal;
+use crate::journal::record::next_index;
 use crate::mvcc::ahead::Ahead;
 use crate::mvcc::apply::{Lease, Leases, Pass, check};
+use crate::mvcc::behind::{Behind, Unsaved};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
+use crate::mvcc::files::Files;
+use crate::mvcc::flush::Level;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
 pub use crate::mvcc::job::{Answer, AppliedState, Job};
-use crate::mvcc::past;
+use crate::mvcc::wait::{self, Came};
 use crate::raft::TypeConfig;
 use crate::raft::command::{Command, Origin, Outcome};
+use crate::raft::log::weight;
 use crate::raft::pending::Pending;
-use crate::raft::rpc::{decode, encode};
 
 /// Jobs that wait for the thread; openraft sends one at a time, the state machine another.
 pub const JOBS: usize = 16;
@@ -33,6 +37,9 @@ pub const JOBS: usize = 16;
 /// Keys that one slice of a compaction looks at; a slice runs when no job waits, or after this many jobs.
 const SLICE_KEYS: usize = 2048;
 const SLICE_EVERY_JOBS: usize = 16;
+
+/// Bytes of entries, roughly, that are appended or read again together.
+const APPEND_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the thread shares with the rest of the store.
 #[derive(Clone, Debug)]
@@ -53,56 +60,87 @@ pub struct Shared {
     pub cluster_id: Arc<AtomicU64>,
     /// What openraft need not ask the thread for.
     pub ahead: Arc<Ahead>,
+    /// What is applied and not in the database yet.
+    pub behind: Arc<Behind>,
 }
 
 /// The thread's state.
 pub struct Writer {
-    conn: Connection,
-    path: PathBuf,
-    member: u64,
-    index: Arc<RwLock<Index>>,
+    pub(super) conn: Connection,
+    pub(super) path: PathBuf,
+    pub(super) member: u64,
+    pub(super) journal: Journal,
+    pub(super) index: Arc<RwLock<Index>>,
     leases: Arc<Mutex<Leases>>,
-    hub: Arc<Hub>,
-    shared: Shared,
-    applied: Applied,
-    /// Whether this member is the only one, nothing waits in the log, and nobody is about to come.
-    alone: bool,
+    pub(super) hub: Arc<Hub>,
+    pub(super) shared: Shared,
+    pub(super) applied: Applied,
+    /// What `meta` in the database says of it, and the entry of its newest row.
+    pub(super) saved: Applied,
+    pub(super) newest_row: Option<(u64, u64)>,
+    /// What the database lacks, beside rows.
+    pub(super) unsaved: Unsaved,
+    /// Up to which entry the database has everything on the disk, as far as this process knows.
+    pub(super) durable: Option<u64>,
+    /// Whether the database could not be written last time.
+    pub(super) is_stuck: bool,
+    /// Whether entries were applied in part: only a new process, from the log, makes the state whole.
+    pub(super) is_broken: bool,
+    /// Whether this member is the only one, all of the log is applied, and nobody is about to come.
+    pub(super) alone: bool,
     /// Others are about to come.
     keep_log: bool,
-    /// The last entry with a row in `raft_log`.
-    last_row: Option<LogId<u64>>,
+    /// Entries that a full disk refused. To Raft they are there, so the next record begins with them, as ones that change nothing.
+    refused: Vec<Entry<TypeConfig>>,
     /// Compaction at work: the floor, and the last key looked at.
     compacting: Option<(u64, Option<Bytes>)>,
 }
 
 impl Writer {
-    /// Takes over an open database.
-    pub fn new(conn: Connection, path: PathBuf, member: u64, shared: Shared) -> Result<Writer, Error> {
+    /// Takes over open files, and applies what a member that was alone has in its log.
+    ///
+    /// Errors: `Corrupt` if log and database do not fit together, `Io`.
+    pub fn new(files: Files, shared: Shared) -> Result<Writer, Error> {
+        let Files { conn, path, member, journal } = files;
         let mut writer = Writer {
             applied: Applied::default(),
+            saved: Applied::default(),
+            newest_row: None,
+            unsaved: Unsaved::default(),
+            durable: None,
+            is_stuck: false,
+            is_broken: false,
             member,
+            journal,
             index: shared.index.clone(),
             leases: shared.leases.clone(),
             hub: shared.hub.clone(),
             alone: false,
             keep_log: false,
-            last_row: None,
+            refused: Vec::new(),
             compacting: None,
             conn,
             path,
             shared,
         };
+        writer.conn.pragma_update(None, "synchronous", "NORMAL").map_err(Error::io("cannot prepare the database"))?;
         let revision = writer.load()?;
         writer.hub.start_at(revision);
+        writer.check_log()?;
+        while writer.is_only() && writer.replay()? {}
+        writer.shared.ahead.note(writer.applied.log);
+        writer.judge_alone();
         Ok(writer)
     }
 
     /// Reads what the database holds. Answers with the newest revision in it.
-    fn load(&mut self) -> Result<u64, Error> {
+    pub(super) fn load(&mut self) -> Result<u64, Error> {
         let Loaded { index: loaded, revision } = database::load(&self.conn, &self.path)?;
-        self.applied = database::applied(&self.conn, &self.path, self.member)?;
+        self.saved = meta(&self.conn, &self.path, "applied")?.unwrap_or_default();
+        self.newest_row = database::newest_row(&self.conn, &self.path)?;
+        self.applied = self.saved.clone();
+        self.applied.log = database::newest(self.saved.log, self.newest_row, self.member);
         self.shared.ahead.note(self.applied.log);
-        self.last_row = self.read_last_row()?;
         *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = read_leases(&self.conn, &loaded, &self.path)?;
         self.compacting = (loaded.floor > 0).then_some((loaded.floor, None));
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = loaded;
@@ -113,24 +151,81 @@ impl Writer {
         Ok(revision)
     }
 
-    /// Applies all that is in the log, agreed upon or not.
+    /// The log must reach to what is applied, and tell the same story.
+    fn check_log(&self) -> Result<(), Error> {
+        let corrupt = |why| Err(Error::Corrupt { path: self.path.clone(), why });
+        let (purged, applied) = (self.journal.purged(), self.applied.log);
+        if self.journal.last().is_some() && next_index(purged) > next_index(applied) {
+            let (have, from) = (next_index(applied), next_index(purged));
+            return corrupt(format!("it has the entries before {have}, and the log beside it begins at {from}"));
+        }
+        let Some(applied) = applied else { return Ok(()) };
+        let logged = self.journal.entries(applied.index, applied.index + 1, 1)?;
+        match logged.first().map(|entry| *entry.get_log_id()) {
+            Some(logged) if logged != applied => corrupt(format!("it was made by entry {applied}, the log beside it has {logged} there")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies some of what is in the log behind the applied entries: alone, what is durable is agreed upon. Says whether there was any.
+    ///
+    /// From the moment a membership with others is in the log, entries need their agreement.
+    fn replay(&mut self) -> Result<bool, Error> {
+        let mut entries = self.journal.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
+        let is_membership = |entry: &Entry<TypeConfig>| matches!(entry.payload, EntryPayload::Membership(_));
+        entries.truncate(entries.iter().position(is_membership).unwrap_or(entries.len()));
+        self.replay_all(&entries)?;
+        Ok(!entries.is_empty())
+    }
+
+    fn replay_all(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let applied = self.apply(entries);
+        self.flush_if_due();
+        applied
+    }
+
+    /// Applies all that is in the log, agreed upon or not, and brings it to the disk.
     pub fn apply_log(&mut self) -> Result<(), Error> {
-        let from = self.applied.log.map_or(0, |log| log.index + 1);
-        let entries = self.entries(from, u64::MAX >> 1, usize::MAX)?;
-        self.apply_committed(entries)
+        loop {
+            let entries = self.journal.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
+            if entries.is_empty() {
+                return self.flush(Level::Durable);
+            }
+            self.replay_all(&entries)?;
+        }
+    }
+
+    /// Applies entries of another log, and brings them to the disk.
+    pub fn apply_foreign(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+        self.replay_all(entries)?;
+        self.flush(Level::Durable)
+    }
+
+    /// Forgets the log, and ends.
+    pub fn forget_log(mut self) -> Result<(), Error> {
+        self.journal.clear()
+    }
+
+    fn is_only(&self) -> bool {
+        let membership = &self.applied.membership;
+        membership.nodes().count() == 1 && membership.nodes().all(|(id, _)| *id == self.member)
     }
 
     /// Alone: the only member as of the applied entries, with nothing in the log behind them.
     fn judge_alone(&mut self) {
-        let only = self.applied.membership.nodes().count() == 1 && self.applied.membership.nodes().all(|(id, _)| *id == self.member);
-        self.alone = only && !self.keep_log && self.last_row <= self.applied.log;
-        self.shared.alone.store(only && self.last_row <= self.applied.log, Ordering::Release);
+        let only = self.is_only() && self.journal.last() <= self.applied.log;
+        self.alone = only && !self.keep_log;
+        self.shared.alone.store(only, Ordering::Release);
     }
 
     /// Works until told to stop, or until something fails that cannot be taken back.
     pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let (mut since_slice, mut put_back) = (0, None);
         loop {
+            self.flush_if_due();
             let job = match put_back.take() {
                 Some(job) => Some(job),
                 None if self.compacting.is_some() && since_slice < SLICE_EVERY_JOBS => jobs.try_recv().ok(),
@@ -143,9 +238,10 @@ impl Writer {
                     self.compact_slice();
                     continue;
                 }
-                None => match jobs.blocking_recv() {
-                    Some(job) => job,
-                    None => break,
+                None => match wait::recv(&mut jobs, self.due_in()) {
+                    Came::Job(job) => job,
+                    Came::Nothing => continue,
+                    Came::End => break,
                 },
             };
             since_slice += 1;
@@ -156,7 +252,10 @@ impl Writer {
             }
         }
         self.hub.close();
-        // Leaves one file behind that any sqlite3 opens, and a short start.
+        // Leaves one file behind that holds everything and that any sqlite3 opens, and a short start.
+        if let Err(err) = self.flush(Level::Durable) {
+            error!(err = %Chain(&err), "cannot write the database, the log has what it lacks");
+        }
         if let Err(err) = self.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)") {
             debug!(err = %Chain(&err), "last checkpoint left to the next start");
         }
@@ -170,10 +269,13 @@ impl Writer {
             // Taken by `run`.
             Job::Append { entries, callback } => self.append(entries, vec![callback]),
             Job::Apply { entries, reply } => drop(reply.send(self.apply_committed(entries))),
-            Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.entries(from, to, bytes_max))),
-            Job::Truncate { since, reply } => drop(reply.send(self.truncate(since))),
-            Job::Purge { upto, reply } => drop(reply.send(self.purge(upto))),
-            Job::LogState { reply } => drop(reply.send(self.log_state())),
+            Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.journal.entries(from, to, bytes_max))),
+            Job::Truncate { since, reply } => drop(reply.send(self.journal.truncate(since))),
+            Job::Purge { upto, reply } => {
+                self.journal.purge(upto);
+                drop(reply.send(Ok(())));
+            }
+            Job::LogState { reply } => drop(reply.send(Ok(self.log_state()))),
             Job::Applied { reply } => drop(reply.send(Ok((self.shared.ahead.acknowledged(), self.applied.membership.clone())))),
             Job::KeepLog { reply } => {
                 (self.keep_log, self.alone) = (true, false);
@@ -181,17 +283,19 @@ impl Writer {
             }
             Job::Install { meta, file, reply } => drop(reply.send(self.install(&meta, &file))),
             Job::SaveVote { vote, reply } => {
-                drop(reply.send(set_meta(&self.conn, "vote", &vote).map_err(say("cannot save the vote"))));
+                let saved = self.durably(|| set_meta(&self.conn, "vote", &vote));
+                drop(reply.send(saved.map_err(say("cannot save the vote"))));
             }
             Job::ReadVote { reply } => {
                 let alone = self.shared.alone.load(Ordering::Acquire);
                 drop(reply.send(database::vote(&self.conn, &self.path, self.member, alone)));
             }
+            Job::Flush { reply } => drop(reply.send(self.flush(Level::Relaxed))),
             Job::Stop => {}
         }
     }
 
-    /// Appends, together with what else waits to be appended: one fsync for all of it. Gives back a job of another kind that it met.
+    /// Appends, together with what else waits to be appended: one write for all of it. Gives back a job of another kind that it met.
     fn append_all(
         &mut self,
         mut entries: Vec<Entry<TypeConfig>>,
@@ -199,9 +303,14 @@ impl Writer {
         jobs: &mut mpsc::Receiver<Job>,
     ) -> Option<Job> {
         let mut callbacks = vec![callback];
+        let mut bytes: usize = entries.iter().map(weight).sum();
         let put_back = loop {
+            if bytes > APPEND_BYTES_MAX {
+                break None;
+            }
             match jobs.try_recv() {
                 Ok(Job::Append { entries: more, callback }) => {
+                    bytes += more.iter().map(weight).sum::<usize>();
                     entries.extend(more);
                     callbacks.push(callback);
                 }
@@ -218,10 +327,9 @@ impl Writer {
         if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_))) && self.applied.membership.nodes().count() > 0 {
             self.alone = false;
         }
-        let next = self.applied.log.map_or(0, |log| log.index + 1);
-        let follows = entries.first().is_some_and(|e| e.get_log_id().index == next);
-        // Alone, durable is committed: apply in the transaction that makes it durable, and keep no log.
-        let result = if self.alone && follows { self.apply(&entries) } else { self.append_to_log(&entries) };
+        let follows = entries.first().is_some_and(|e| e.get_log_id().index == next_index(self.applied.log));
+        // Alone, durable is agreed upon: apply at once.
+        let result = if self.alone && follows { self.append_alone(&entries) } else { self.make_durable(&entries) };
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
         }
@@ -230,48 +338,63 @@ impl Writer {
         }
     }
 
-    fn append_to_log(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
-        let Some(first) = entries.first().map(|e| e.get_log_id().index) else { return Ok(()) };
-        let mut rows = Vec::with_capacity(entries.len());
-        for entry in entries {
-            rows.push((entry.get_log_id().index, encode(entry)?));
+    fn append_alone(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+        // What the database cannot take is not promised: there is no end to what would be behind it.
+        let room = if self.is_stuck { self.flush(Level::Relaxed) } else { Ok(()) };
+        let Err(err) = room.and_then(|()| self.make_durable(entries)) else { return self.apply(entries) };
+        self.fail(entries, &err);
+        let lossless = entries.iter().all(|e| matches!(e.payload, EntryPayload::Normal(_)));
+        if !matches!(err, Error::NoSpace { .. }) || !lossless {
+            return Err(err);
         }
-        let joined = self.last_row.is_some_and(|last| first <= last.index + 1);
-        let write = || -> rusqlite::Result<()> {
-            self.conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-            if !joined {
-                // Everything before was applied without a row, and older rows are of a time before that.
-                self.conn.execute("DELETE FROM raft_log", [])?;
-                set_meta(&self.conn, "purged", &self.applied.log)?;
-                set_meta(&self.conn, "applied", &self.applied)?;
-            }
-            let mut insert = self.conn.prepare_cached("INSERT OR REPLACE INTO raft_log VALUES (?, ?)")?;
-            for (index, row) in &rows {
-                insert.execute(params![index, row])?;
-            }
-            self.conn.prepare_cached("COMMIT")?.execute([]).map(drop)
-        };
-        let written = write();
-        if let Err(err) = written {
-            self.roll_back();
-            return Err(database::sqlite(&self.path, "cannot append to the log", err));
-        }
-        self.last_row = entries.last().map(|e| *e.get_log_id());
+        // A full disk is the callers' error, not the end: as nothing of the entry is kept, it counts as one that changed nothing.
+        // Other members could not know, so this holds for a Raft of one only.
+        warn!(err = %Chain(&err), "write refused");
+        let blank = |entry: &Entry<TypeConfig>| Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
+        self.refused.extend(entries.iter().map(blank));
+        self.applied.log = entries.last().map(|e| *e.get_log_id());
+        self.shared.ahead.applied(self.applied.log);
         Ok(())
     }
 
+    fn make_durable(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+        if self.is_broken {
+            return Err(Error::Closed);
+        }
+        let with_refused: Vec<_>;
+        let entries = if self.refused.is_empty() {
+            entries
+        } else {
+            with_refused = self.refused.iter().chain(entries).cloned().collect();
+            &with_refused[..]
+        };
+        let Some(first) = entries.first() else { return Ok(()) };
+        let prev = self.entry_before(first.get_log_id().index)?;
+        self.journal.append(prev, entries)?;
+        self.refused.clear();
+        Ok(())
+    }
+
+    /// The number of the entry before `index`.
+    fn entry_before(&self, index: u64) -> Result<Option<LogId<u64>>, Error> {
+        let Some(before) = index.checked_sub(1) else { return Ok(None) };
+        let known = [self.journal.last(), self.applied.log, self.journal.purged()];
+        if let Some(known) = known.into_iter().flatten().find(|log| log.index == before) {
+            return Ok(Some(known));
+        }
+        let logged = self.journal.entries(before, index, 1)?.first().map(|entry| *entry.get_log_id());
+        let missing = || Error::Corrupt { path: self.path.clone(), why: format!("entry {before} is missing in the log") };
+        logged.map(Some).ok_or_else(missing)
+    }
+
     fn apply_committed(&mut self, entries: Vec<Entry<TypeConfig>>) -> Result<(), Error> {
-        let next = self.applied.log.map_or(0, |log| log.index + 1);
+        let next = next_index(self.applied.log);
         self.shared.ahead.note(entries.last().map(|e| *e.get_log_id()));
         let fresh: Vec<_> = entries.into_iter().filter(|e| e.get_log_id().index >= next).collect();
         if fresh.is_empty() {
             return Ok(());
         }
-        // The log is durable already, so this commit needs no fsync: after a power cut it is done again from the log.
-        let relax = |level| self.conn.pragma_update(None, "synchronous", level).map_err(Error::io("cannot apply"));
-        relax("NORMAL")?;
-        let result = self.apply(&fresh);
-        self.conn.pragma_update(None, "synchronous", "FULL").map_err(Error::io("cannot apply"))?;
+        let result = self.check_behind().and_then(|()| self.apply(&fresh));
         if fresh.iter().any(|e| matches!(e.payload, EntryPayload::Membership(_))) {
             self.keep_log = false;
         }
@@ -279,246 +402,86 @@ impl Writer {
         result
     }
 
-    /// Applies entries in one transaction, commits, tells the watchers, answers those who wait.
+    /// Applies entries that are durable, tells the watchers, answers those who wait.
     fn apply(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
-        let before = self.applied.clone();
-        match self.apply_and_commit(entries) {
-            Ok((answers, told, revision)) => {
-                self.shared.ahead.applied(self.applied.log);
-                self.hub.publish(&told, revision);
-                if entries.iter().any(touches_leases) {
-                    self.shared.leases_changed.notify_one();
-                }
-                for (origin, outcomes) in answers {
-                    self.shared.pending.answer(&origin, outcomes);
-                }
-                Ok(())
-            }
-            Err(err) => {
-                self.roll_back();
-                let err = database::sqlite(&self.path, "cannot apply", err);
-                let lossless = entries.iter().all(|e| matches!(e.payload, EntryPayload::Normal(_)));
-                if matches!(err, Error::NoSpace { .. }) && self.alone && lossless {
-                    // A full disk is the callers' error, not the end: as nothing of the entry is kept, it counts as one that
-                    // changed nothing. Other members could not know, so this holds for a Raft of one only.
-                    warn!(err = %Chain(&err), "write refused");
-                    self.applied.log = entries.last().map(|e| *e.get_log_id());
-                    self.fail(entries, &err);
-                    return Ok(());
-                }
-                self.applied = before;
-                self.fail(entries, &err);
-                Err(err)
-            }
+        if self.is_broken {
+            return Err(Error::Closed);
         }
+        let applied = self.pass(entries);
+        let (answers, told, revision) = match applied {
+            Ok(applied) => applied,
+            Err(err) => {
+                let err = database::sqlite(&self.path, "cannot apply", err);
+                self.is_broken = true;
+                self.fail(entries, &err);
+                return Err(err);
+            }
+        };
+        // Who the members are is on the disk before anything else is answered: it says what this store is.
+        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_)))
+            && let Err(err) = self.flush(Level::Durable)
+        {
+            self.fail(entries, &err);
+            return Err(err);
+        }
+        self.shared.ahead.applied(self.applied.log);
+        self.hub.publish(&told, revision);
+        if entries.iter().any(touches_leases) {
+            self.shared.leases_changed.notify_one();
+        }
+        for (origin, outcomes) in answers {
+            self.shared.pending.answer(&origin, outcomes);
+        }
+        Ok(())
     }
 
     #[allow(clippy::type_complexity, reason = "used by the one caller above")]
-    fn apply_and_commit(
-        &mut self,
-        entries: &[Entry<TypeConfig>],
-    ) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Vec<crate::EventBatch>, u64)> {
+    fn pass(&mut self, entries: &[Entry<TypeConfig>]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Vec<crate::EventBatch>, u64)> {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pass = Pass {
             conn: &self.conn,
-            path: &self.path,
+            behind: &self.shared.behind,
+            unsaved: &mut self.unsaved,
             index: &self.index,
             leases: &mut leases,
             revision: self.hub.revision(),
             entry: (0, 0),
             want_prev: self.hub.wants_prev(),
             told: Vec::new(),
-            writing: false,
             events: Vec::new(),
         };
-        let (mut answers, mut keep_applied, mut floor) = (Vec::new(), false, None);
+        let mut answers = Vec::new();
         for entry in entries {
             let log = *entry.get_log_id();
             pass.entry = (log.index, log.leader_id.term);
             self.applied.log = Some(log);
             match &entry.payload {
-                EntryPayload::Blank => keep_applied = true,
-                EntryPayload::Membership(membership) => {
-                    self.applied.membership = StoredMembership::new(Some(log), membership.clone());
-                    keep_applied = true;
-                }
-                // Made for another term: its member has proposed it again, or will.
-                EntryPayload::Normal(batch) if batch.origin.term != log.leader_id.term => keep_applied = true,
-                EntryPayload::Normal(batch) => {
+                EntryPayload::Membership(membership) => self.applied.membership = StoredMembership::new(Some(log), membership.clone()),
+                EntryPayload::Normal(batch) if batch.origin.term == log.leader_id.term => {
                     let mut outcomes = Vec::with_capacity(batch.commands.len());
                     for command in batch.commands.iter() {
                         let outcome = pass.command(command)?;
                         if let (Command::Compact { at }, Ok(_)) = (command, &outcome) {
-                            (floor, keep_applied) = (Some(at.0), true);
+                            self.compacting = Some((at.0, None));
                         }
                         outcomes.push(outcome);
                     }
                     answers.push((batch.origin, outcomes));
                 }
+                // One of another term was made for that: its member has proposed it again, or will.
+                EntryPayload::Normal(_) | EntryPayload::Blank => {}
             }
         }
-        keep_applied |= pass.writing && pass.told.is_empty();
-        if keep_applied || !self.alone {
-            pass.begin()?;
-            set_meta(&self.conn, "applied", &self.applied)?;
-        }
-        let (told, revision, writing) = (pass.told, pass.revision, pass.writing);
-        if writing {
-            self.conn.prepare_cached("COMMIT")?.execute([])?;
-        }
-        if let Some(floor) = floor {
-            self.compacting = Some((floor, None));
-        }
-        Ok((answers, told, revision))
+        Ok((answers, pass.told, pass.revision))
     }
 
-    /// After a failed transaction: memory goes back to what is on the disk.
-    fn roll_back(&mut self) {
-        if !self.conn.is_autocommit()
-            && let Err(err) = self.conn.execute_batch("ROLLBACK")
-        {
-            error!(err = %Chain(&err), "cannot roll back");
+    fn log_state(&self) -> LogState<TypeConfig> {
+        let last = self.journal.last();
+        // Alone, segments go when the database has what is in them: to openraft all of it is purged.
+        if self.alone || last.is_none() || last < self.applied.log {
+            return LogState { last_purged_log_id: self.applied.log, last_log_id: self.applied.log };
         }
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        index.roll_back(self.hub.revision());
-        if let Ok(floor) = meta::<u64>(&self.conn, &self.path, "floor") {
-            index.floor = floor.unwrap_or(0);
-        }
-        match read_leases(&self.conn, &index, &self.path) {
-            Ok(leases) => *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = leases,
-            Err(err) => error!(err = %Chain(&err), "cannot read the leases again"),
-        }
-    }
-
-    fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, Error> {
-        let failed = |err| database::sqlite(&self.path, "cannot read the log", err);
-        let mut statement = self
-            .conn
-            .prepare_cached("SELECT entry FROM raft_log WHERE log_index >= ? AND log_index < ? ORDER BY log_index")
-            .map_err(failed)?;
-        let mut rows = statement.query([from, to]).map_err(failed)?;
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        while let Some(row) = rows.next().map_err(failed)?
-            && bytes < bytes_max
-        {
-            let row: Vec<u8> = row.get(0).map_err(failed)?;
-            bytes += row.len();
-            entries.push(self.parse(&row)?);
-        }
-        Ok(entries)
-    }
-
-    fn parse(&self, row: &[u8]) -> Result<Entry<TypeConfig>, Error> {
-        decode(row).map_err(|err| Error::Corrupt { path: self.path.clone(), why: format!("raft_log: {err}") })
-    }
-
-    fn read_last_row(&self) -> Result<Option<LogId<u64>>, Error> {
-        let last: Option<Vec<u8>> = self
-            .conn
-            .query_row("SELECT entry FROM raft_log ORDER BY log_index DESC LIMIT 1", [], |row| row.get(0))
-            .optional()
-            .map_err(|err| database::sqlite(&self.path, "cannot read the log", err))?;
-        last.map(|row| self.parse(&row).map(|e| *e.get_log_id())).transpose()
-    }
-
-    fn truncate(&mut self, since: u64) -> Result<(), Error> {
-        self.conn
-            .execute("DELETE FROM raft_log WHERE log_index >= ?", [since])
-            .map_err(|err| database::sqlite(&self.path, "cannot truncate the log", err))?;
-        self.last_row = self.read_last_row()?;
-        Ok(())
-    }
-
-    fn purge(&mut self, upto: LogId<u64>) -> Result<(), Error> {
-        if self.last_row.is_none() {
-            // Alone there are no rows, and nothing that says what is purged: what is applied is.
-            return Ok(());
-        }
-        let purge = || -> rusqlite::Result<()> {
-            self.conn.execute_batch("BEGIN IMMEDIATE")?;
-            set_meta(&self.conn, "purged", &Some(upto))?;
-            self.conn.execute("DELETE FROM raft_log WHERE log_index <= ?", [upto.index])?;
-            self.conn.execute_batch("COMMIT")
-        };
-        let done = purge().map_err(|err| database::sqlite(&self.path, "cannot purge the log", err));
-        if done.is_err() && !self.conn.is_autocommit() {
-            self.conn.execute_batch("ROLLBACK").map_err(Error::io("cannot purge the log"))?;
-        }
-        if self.last_row.is_some_and(|last| last.index <= upto.index) {
-            self.last_row = None;
-        }
-        done
-    }
-
-    fn log_state(&self) -> Result<LogState<TypeConfig>, Error> {
-        // What was applied alone left no log rows: to openraft it is purged.
-        if self.last_row.is_none_or(|last| Some(last) < self.applied.log) {
-            return Ok(LogState { last_purged_log_id: self.applied.log, last_log_id: self.applied.log });
-        }
-        let purged: Option<Option<LogId<u64>>> = meta(&self.conn, &self.path, "purged")?;
-        Ok(LogState { last_purged_log_id: purged.flatten(), last_log_id: self.last_row })
-    }
-
-    /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they missed.
-    fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &std::path::Path) -> Result<(), Error> {
-        let failed = |err| database::sqlite(&self.path, "cannot install a snapshot", err);
-        let source = Connection::open(file).map_err(failed)?;
-        let found = database::applied(&source, file, self.member)?;
-        if found.log != meta.last_log_id {
-            return Err(Error::Corrupt { path: file.to_owned(), why: "the snapshot holds something else than it says".to_owned() });
-        }
-        let vote: Option<Vote<u64>> = database::meta(&self.conn, &self.path, "vote")?;
-        let kept_rows = self.entries(meta.last_log_id.map_or(0, |log| log.index + 1), u64::MAX >> 1, usize::MAX)?;
-        let mut rows = Vec::new();
-        for entry in &kept_rows {
-            rows.push((entry.get_log_id().index, encode(entry)?));
-        }
-        let adopt = || -> rusqlite::Result<()> {
-            source.execute_batch("BEGIN IMMEDIATE")?;
-            // What is of this member only stays.
-            if let Some(vote) = vote {
-                set_meta(&source, "vote", &vote)?;
-            }
-            set_meta(&source, "member", &self.member)?;
-            set_meta(&source, "purged", &meta.last_log_id)?;
-            for (index, row) in &rows {
-                source.execute("INSERT INTO raft_log VALUES (?, ?)", params![index, row])?;
-            }
-            source.execute_batch("COMMIT")
-        };
-        adopt().map_err(failed)?;
-        let before = self.hub.revision();
-        self.conn.flush_prepared_statement_cache();
-        Backup::new(&source, &mut self.conn)
-            .and_then(|copy| copy.step(-1))
-            .map_err(|err| database::sqlite(&self.path, "cannot install a snapshot", err))?;
-        let revision = self.load()?;
-        self.tell_missed(before, revision)
-    }
-
-    /// After a snapshot: watchers hear of the revisions between, or are let go if those are compacted away.
-    fn tell_missed(&mut self, before: u64, revision: u64) -> Result<(), Error> {
-        let floor = self.index.read().unwrap_or_else(PoisonError::into_inner).floor;
-        if before + 1 < floor {
-            self.hub.let_go(&Error::Compacted { asked: crate::Revision(before + 1), floor: crate::Revision(floor) });
-            self.hub.start_at(revision);
-            return Ok(());
-        }
-        let all = crate::WatchRequest {
-            key: Bytes::from_static(&[0]),
-            range_end: Bytes::from_static(&[0]),
-            prev_kv: self.hub.wants_prev(),
-            ..Default::default()
-        };
-        let mut next = before + 1;
-        while next <= revision {
-            let page = past::page(&self.conn, &all, next, revision)
-                .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))?;
-            next = page.1;
-            self.hub.publish(&page.0, next - 1);
-        }
-        self.hub.start_at(revision);
-        Ok(())
+        LogState { last_purged_log_id: self.journal.purged(), last_log_id: last }
     }
 
     /// Tells the callers of these entries that wait here the same error.
@@ -546,8 +509,12 @@ impl Writer {
         self.compacting = Some((floor, Some(until)));
     }
 
-    fn delete_rows(&self, ids: &[u64]) -> rusqlite::Result<()> {
-        self.conn.pragma_update(None, "synchronous", "NORMAL")?;
+    fn delete_rows(&mut self, ids: &[u64]) -> Result<(), Error> {
+        let first_behind = self.shared.behind.rows().keys().next().copied();
+        // Only what is there can be deleted, and not before the database says up to where it is.
+        if self.unsaved.floor.is_some() || first_behind.is_some_and(|first| ids.iter().any(|id| *id >= first)) {
+            self.flush(Level::Relaxed)?;
+        }
         let delete = || -> rusqlite::Result<()> {
             self.conn.execute_batch("BEGIN IMMEDIATE")?;
             let mut statement = self.conn.prepare_cached("DELETE FROM history WHERE id = ?")?;
@@ -557,11 +524,8 @@ impl Writer {
             self.conn.execute_batch("COMMIT")
         };
         let deleted = delete();
-        if deleted.is_err() && !self.conn.is_autocommit() {
-            self.conn.execute_batch("ROLLBACK")?;
-        }
-        self.conn.pragma_update(None, "synchronous", "FULL")?;
-        deleted
+        self.take_back();
+        deleted.map_err(|err| database::sqlite(&self.path, "cannot compact", err))
     }
 }
 

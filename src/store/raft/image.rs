@@ -13,8 +13,9 @@ use tokio_util::io::ReaderStream;
 
 use crate::error::Error;
 use crate::member::Peer;
-use crate::mvcc::database::{self, Applied, set_meta};
+use crate::mvcc::database::{self, Applied, COPY_VERSION, set_meta};
 use crate::mvcc::read::Reader;
+use crate::raft::log::Log;
 use crate::raft::network::Ways;
 use crate::raft::peers::Lane;
 use crate::raft::rpc::{SNAPSHOT, SnapshotAnswer, SnapshotHead, decode, encode};
@@ -31,6 +32,8 @@ pub struct Image {
 pub struct ImageSource {
     /// Reads the running database.
     pub reader: Arc<Reader>,
+    /// The way to the writer.
+    pub log: Log,
     /// This member.
     pub member: u64,
     /// Where copies are put.
@@ -38,7 +41,7 @@ pub struct ImageSource {
 }
 
 /// Rows of `meta` that are of one member only and do not travel.
-const OWN_ROWS: &str = "DELETE FROM meta WHERE name IN ('vote', 'purged', 'member')";
+const OWN_ROWS: &str = "DELETE FROM meta WHERE name IN ('vote', 'purged', 'member', 'log_salt')";
 
 impl ImageSource {
     /// Copies the database as it stands into a file of its own, without what is of this member only.
@@ -46,6 +49,7 @@ impl ImageSource {
     /// The file is one whole database that any sqlite3 opens. Says what is applied in it.
     /// Errors: `NoSpace`, `Io`. Cancel safety: a copy that nobody waits for is deleted.
     pub async fn copy(&self) -> Result<(tempfile::TempPath, Applied), Error> {
+        self.log.flush().await?;
         let (member, dir) = (self.member, self.dir.clone());
         let file = tempfile::Builder::new()
             .prefix("copy-")
@@ -78,6 +82,7 @@ pub fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
         conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log;")?;
         conn.execute(OWN_ROWS, [])?;
         set_meta(&conn, "applied", &applied)?;
+        conn.pragma_update(None, "user_version", COPY_VERSION)?;
         conn.execute_batch("COMMIT")
     };
     edit().map_err(|err| database::sqlite(dir, "cannot make a copy of the store", err))?;

@@ -53,11 +53,22 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Waits until all that is applied is in the database, for who reads it with a connection of its own.
+    ///
+    /// Errors: `NoSpace`, `Io`, `Closed`.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job::Flush { reply }).await.map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)?
+    }
+}
+
 /// Bytes of entries sent to a member in one call: more go into the next one.
 const SEND_BYTES_MAX: usize = 1024 * 1024;
 
 /// About how many bytes an entry carries.
-fn weight(entry: &Entry<TypeConfig>) -> usize {
+pub fn weight(entry: &Entry<TypeConfig>) -> usize {
     let EntryPayload::Normal(batch) = &entry.payload else { return 0 };
     let bytes = |command: &Command| if let Command::Txn(txn) = command { crate::mvcc::apply::bytes_of(txn) } else { 0 };
     batch.commands.iter().map(bytes).sum()

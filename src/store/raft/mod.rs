@@ -1,7 +1,7 @@
-//! Agreement: openraft over the log and the state machine that `mvcc/writer` keeps in one file.
+//! Agreement: openraft over the log and the state machine that `mvcc/writer` keeps.
 //!
-//! With a single member an entry that is durable is committed, so the writer applies it in the transaction that makes it
-//! durable: one fsync for the whole batch, and no log rows at all. With several members entries go to `raft_log` first.
+//! With a single member an entry that is durable is agreed upon, so the writer applies it at once. With several members entries are
+//! applied when Raft says so.
 
 pub mod batch;
 pub mod command;

@@ -1,0 +1,147 @@
+//! What a log holds when it is opened, after an ordered stop or a power cut.
+//!
+//! Only one record is on its way to the disk at any time. So where the last segment has no whole record, the log ends, and nothing
+//! that was acknowledged lies behind it. A whole record behind a broken one says something else: the broken one was on the disk once.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use openraft::LogId;
+
+use crate::error::Error;
+use crate::journal::map::{Map, Place};
+use crate::journal::record::{self, Head, Record, STEP_BYTES};
+use crate::journal::segment::{path_of, segment_of};
+
+/// A segment that is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full {
+    /// Its number.
+    pub segment: u64,
+    /// The last entry in it, counting or not.
+    pub last: Option<u64>,
+}
+
+/// What the files hold.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The entries.
+    pub map: Map,
+    /// The segments before the last one, oldest first.
+    pub full: VecDeque<Full>,
+    /// The last segment with a record, and where its next one begins.
+    pub tail: Option<(Full, usize)>,
+    /// Files without a record.
+    pub spares: Vec<PathBuf>,
+    /// The next record's.
+    pub number: u64,
+    /// The highest segment with a file.
+    pub newest: u64,
+}
+
+fn corrupt(path: &Path, why: String) -> Error {
+    Error::Corrupt { path: path.to_owned(), why }
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    move |err| Error::Io { doing: "cannot read the log", why: format!("{}: {err}", path.display()) }
+}
+
+/// Reads the log in `dir`, if there is one. Changes nothing.
+///
+/// Errors: `Corrupt`, `Io`.
+pub fn scan(dir: &Path, salt: u64) -> Result<Found, Error> {
+    let mut found = Found::default();
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(err) => return Err(unreadable(dir)(err)),
+    };
+    let mut segments = Vec::new();
+    for entry in entries {
+        segments.extend(segment_of(&entry.map_err(unreadable(dir))?.path()));
+    }
+    segments.sort_unstable();
+    for segment in segments {
+        found.newest = segment;
+        let path = path_of(dir, segment);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Removed since, by the server whose log another process reads.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(err) => return Err(unreadable(&path)(err)),
+        };
+        found.segment(dir, segment, salt, &bytes)?;
+    }
+    Ok(found)
+}
+
+impl Found {
+    fn segment(&mut self, dir: &Path, segment: u64, salt: u64, bytes: &[u8]) -> Result<(), Error> {
+        let path = path_of(dir, segment);
+        let (mut at, mut full) = (0, Full { segment, last: None });
+        while let Some(record) = record::read(&bytes[at..]).filter(|record| record.mark.segment == segment) {
+            let number = record.mark.number;
+            if record.mark.salt != salt {
+                return Err(corrupt(&path, "this log belongs to another database than the one beside it".to_owned()));
+            }
+            if at == 0 && number > self.number {
+                // The segments between were needed no more, nor those before. Whether that is so the database says: the log must
+                // reach to what is applied in it.
+                let before = self.full.drain(..).chain(self.tail.take().map(|(full, _)| full));
+                let spares = before.map(|full| path_of(dir, full.segment)).chain(self.spares.drain(..)).collect();
+                *self = Found { number, spares, newest: segment, ..Found::default() };
+            }
+            if number != self.number {
+                return Err(corrupt(&path, format!("record {number} at byte {at} follows record {}", self.number.saturating_sub(1))));
+            }
+            full.last = full.last.max(self.take(dir, segment, at, record)?);
+            (at, self.number) = (at + record.span, number + 1);
+        }
+        let behind = |from: usize| record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt);
+        if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| behind(*from)) {
+            return Err(corrupt(&path, format!("the record at byte {at} is broken, and one at byte {whole} is whole")));
+        }
+        if at == 0 {
+            self.spares.push(path);
+            return Ok(());
+        }
+        if let Some((before, _)) = self.tail.replace((full, at)) {
+            self.full.push_back(before);
+        }
+        Ok(())
+    }
+
+    /// Takes a record over. Answers with its last entry.
+    fn take(&mut self, dir: &Path, segment: u64, at: usize, record: Record<'_>) -> Result<Option<u64>, Error> {
+        let id_of = |place: &Place, index: u64| id_of(dir, place, index);
+        match record.head()? {
+            Head::Entries { prev, last } => {
+                self.map.push(Place { segment, at, span: record.span, prev, last }, id_of)?;
+                Ok(Some(last.index))
+            }
+            Head::Truncate { since } => self.map.cut(since, id_of).map(|()| None),
+        }
+    }
+}
+
+/// The number of an entry of a record.
+pub fn id_of(dir: &Path, place: &Place, index: u64) -> Result<LogId<u64>, Error> {
+    let entries = entries(dir, place)?;
+    let missing = || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
+    entries.iter().find(|entry| entry.log_id.index == index).map(|entry| entry.log_id).ok_or_else(missing)
+}
+
+/// The entries of a record that count.
+pub fn entries(dir: &Path, place: &Place) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
+    use std::os::unix::fs::FileExt as _;
+    let path = path_of(dir, place.segment);
+    let mut bytes = vec![0; place.span];
+    let file = std::fs::File::open(&path).map_err(unreadable(&path))?;
+    file.read_exact_at(&mut bytes, place.at as u64).map_err(unreadable(&path))?;
+    let record = record::read(&bytes).filter(|record| record.mark.segment == place.segment);
+    let record = record.ok_or_else(|| corrupt(&path, format!("the record at byte {} is broken", place.at)))?;
+    let mut entries = record.entries()?;
+    entries.retain(|entry| entry.log_id.index <= place.last.index);
+    Ok(entries)
+}

@@ -1,0 +1,92 @@
+//! Opening what a store has on the disk: the database, and the log beside it. A store of schema 1 gives its log away here.
+
+use std::path::{Path, PathBuf};
+
+use base::rng::Rng;
+use openraft::{Entry, LogId, RaftLogId as _};
+use rusqlite::Connection;
+
+use crate::error::Error;
+use crate::journal::record::next_index;
+use crate::journal::{self, Journal};
+use crate::member::Birth;
+use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::raft::TypeConfig;
+use crate::raft::rpc::decode;
+
+/// Entries that are taken over in one record.
+const TAKEN_AT_ONCE: usize = 256;
+
+/// Database and log.
+#[derive(Debug)]
+pub struct Files {
+    /// The connection that writes.
+    pub conn: Connection,
+    /// The database.
+    pub path: PathBuf,
+    /// This member.
+    pub member: u64,
+    /// The log.
+    pub journal: Journal,
+}
+
+/// Opens the store in `dir`, makes it if there is none. The caller has the folder's lock.
+///
+/// Errors: `NewerSchema`, `Corrupt`, `NoSpace`, `Io`.
+pub fn open(dir: &Path, birth: Birth, rng: &Rng) -> Result<Files, Error> {
+    let path = database::path_in(dir);
+    let conn = database::open_writer(&path, rng)?;
+    let member = database::member(&conn, &path, birth, rng)?;
+    let salt = database::salt(&conn, &path, rng)?;
+    let log = journal::dir_in(dir);
+    let is_old = database::version(&conn, &path)? < SCHEMA_VERSION;
+    if is_old && log.is_dir() {
+        // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
+        std::fs::remove_dir_all(&log).map_err(Error::io("cannot remove an old log"))?;
+    }
+    let mut files = Files { conn, path, member, journal: Journal::open(&log, salt)? };
+    if is_old {
+        files.take_over()?;
+    }
+    Ok(files)
+}
+
+impl Files {
+    /// Brings the log out of the database. Until the last step nothing is changed in it, so this can be done again.
+    fn take_over(&mut self) -> Result<(), Error> {
+        let failed = |err| database::sqlite(&self.path, "cannot upgrade the database", err);
+        let applied = database::applied(&self.conn, &self.path, self.member)?;
+        let purged = database::meta::<Option<LogId<u64>>>(&self.conn, &self.path, "purged")?.flatten();
+        let mut entries = self.rows()?;
+        let first = entries.first().map(|entry| entry.get_log_id().index);
+        let mut prev = purged;
+        if first != Some(next_index(purged)) {
+            // Rows of a time before this member was alone: what is applied is not needed of them.
+            entries.retain(|entry| entry.get_log_id().index >= next_index(applied.log));
+            prev = applied.log;
+        }
+        for entries in entries.chunks(TAKEN_AT_ONCE) {
+            self.journal.append(prev, entries)?;
+            prev = entries.last().map(|entry| *entry.get_log_id());
+        }
+        let write = || -> rusqlite::Result<()> {
+            self.conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log; DELETE FROM meta WHERE name = 'purged';")?;
+            set_meta(&self.conn, "applied", &applied)?;
+            self.conn.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            self.conn.execute_batch("COMMIT")
+        };
+        write().map_err(failed)
+    }
+
+    fn rows(&self) -> Result<Vec<Entry<TypeConfig>>, Error> {
+        let failed = |err| database::sqlite(&self.path, "cannot read the log", err);
+        let mut statement = self.conn.prepare("SELECT entry FROM raft_log ORDER BY log_index").map_err(failed)?;
+        let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0)).map_err(failed)?;
+        let mut entries = Vec::new();
+        for row in rows {
+            let corrupt = |err: Error| Error::Corrupt { path: self.path.clone(), why: format!("raft_log: {err}") };
+            entries.push(decode(&row.map_err(failed)?).map_err(corrupt)?);
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,165 @@
+//! Bringing to the database what is applied and durable in the log: many entries in one commit, in the background.
+//!
+//! No commit waits for the disk, but one before a segment of the log is let go, and those of votes and members.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use rusqlite::{Connection, params};
+use tracing::error;
+
+use crate::error::Error;
+use crate::journal::record::next_index;
+use crate::mvcc::behind::{Row, Unsaved};
+use crate::mvcc::database::{self, Applied, set_meta};
+use crate::mvcc::writer::Writer;
+
+/// What may be behind the database before it is written at once. Tests have little to write.
+const BEHIND_BYTES_MAX: usize = if cfg!(test) { 8 * 1024 } else { 1024 * 1024 };
+/// While the disk is full other members' entries are applied further, up to here.
+const STUCK_BYTES_MAX: usize = 8 * BEHIND_BYTES_MAX;
+/// How old what is behind gets: `sqlite3` beside a running server sees a state at most so old.
+const BEHIND_FOR: Duration = Duration::from_secs(2);
+
+/// When a commit is on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Some time; after a power cut the log has what is lost.
+    Relaxed,
+    /// Before it ends.
+    Durable,
+}
+
+impl Writer {
+    /// How long what is behind may wait; `None` if there is nothing, so that an idle store sleeps.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        let since = self.unsaved.since.as_ref().filter(|_| !self.is_broken)?;
+        let full = self.unsaved.bytes >= BEHIND_BYTES_MAX && !self.is_stuck;
+        Some(if full { Duration::ZERO } else { BEHIND_FOR.saturating_sub(since.elapsed()) })
+    }
+
+    /// Writes what is behind if it is time. A disk that is full now may not be later: it is tried again.
+    pub(super) fn flush_if_due(&mut self) {
+        if self.unsaved.since.is_none() && self.journal.can_retire(self.retirable(self.applied_index())) {
+            self.unsaved.add(0);
+        }
+        if self.due_in().is_none_or(|left| !left.is_zero()) {
+            return;
+        }
+        let level = if self.journal.can_retire(self.retirable(self.applied_index())) { Level::Durable } else { Level::Relaxed };
+        let was_stuck = self.is_stuck;
+        if let Err(err) = self.flush(level) {
+            if !was_stuck {
+                error!(err = %Chain(&err), "cannot write the database, the log has what it lacks: it is tried again");
+            }
+            self.unsaved.since = Some(base::time::Stopwatch::start());
+        }
+    }
+
+    /// Refuses to apply more while the disk takes nothing.
+    pub(super) fn check_behind(&mut self) -> Result<(), Error> {
+        if self.is_stuck && self.unsaved.bytes > STUCK_BYTES_MAX { self.flush(Level::Relaxed) } else { Ok(()) }
+    }
+
+    /// Writes what is behind; afterwards the database says exactly what is applied.
+    ///
+    /// Errors: `NoSpace`, `Io`: then all of it is still behind.
+    pub(super) fn flush(&mut self, level: Level) -> Result<(), Error> {
+        if self.is_broken {
+            return Err(Error::Closed);
+        }
+        let behind = Arc::clone(&self.shared.behind);
+        let (newest_row, written) = {
+            let rows = behind.rows();
+            let newest_row = rows.values().next_back().map(|row| row.entry).or(self.newest_row);
+            let told_by_row = database::newest(self.saved.log, newest_row, self.member) == self.applied.log;
+            // Compaction may take the newest row, so the floor brings `meta` up to date.
+            let meta = !told_by_row || self.saved.membership != self.applied.membership || self.unsaved.floor.is_some();
+            let is_clean = !meta && rows.is_empty() && self.unsaved.leases.is_empty();
+            if is_clean && (level == Level::Relaxed || self.durable == self.applied_index()) {
+                self.unsaved = Unsaved::default();
+                return Ok(());
+            }
+            let applied = (meta || level == Level::Durable).then_some(&self.applied);
+            let write = || write(&self.conn, rows.values(), &self.unsaved, applied);
+            let written = if level == Level::Durable { self.durably(write) } else { write() };
+            (newest_row, written.map(|()| applied.is_some()))
+        };
+        match written {
+            Ok(with_applied) => {
+                if with_applied {
+                    self.saved = self.applied.clone();
+                }
+                (self.newest_row, self.unsaved, self.is_stuck) = (newest_row, Unsaved::default(), false);
+                behind.clear();
+                if level == Level::Durable {
+                    self.durable = self.applied_index();
+                    self.journal.retire(self.retirable(self.durable))?;
+                }
+                Ok(())
+            }
+            Err(err) => {
+                self.is_stuck = true;
+                self.take_back();
+                Err(database::sqlite(&self.path, "cannot write the database", err))
+            }
+        }
+    }
+
+    /// Does work on the database that is on the disk when this returns, with all commits before it.
+    pub(super) fn durably<T>(&self, work: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.conn.pragma_update(None, "synchronous", "FULL")?;
+        let done = work();
+        #[cfg(test)]
+        crate::journal::trace::note(&crate::journal::dir_in(self.path.parent().unwrap_or(&self.path)), || {
+            crate::journal::trace::Op::Synced
+        });
+        // Not inside a transaction, where it would change nothing.
+        self.take_back();
+        self.conn.pragma_update(None, "synchronous", "NORMAL")?;
+        done
+    }
+
+    /// After a transaction that failed.
+    pub(super) fn take_back(&self) {
+        if !self.conn.is_autocommit()
+            && let Err(err) = self.conn.execute_batch("ROLLBACK")
+        {
+            error!(err = %Chain(&err), "cannot roll back");
+        }
+    }
+
+    /// Up to which entry the log may forget if the database durably has those up to `durable`: alone all of them, with others what
+    /// Raft needs no more.
+    pub(super) fn retirable(&self, durable: Option<u64>) -> Option<u64> {
+        if self.alone { durable } else { durable.min(next_index(self.journal.purged()).checked_sub(1)) }
+    }
+
+    pub(super) fn applied_index(&self) -> Option<u64> {
+        self.applied.log.map(|log| log.index)
+    }
+}
+
+fn write<'r>(conn: &Connection, rows: impl Iterator<Item = &'r Row>, unsaved: &Unsaved, applied: Option<&Applied>) -> rusqlite::Result<()> {
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let mut insert = conn.prepare_cached("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
+    for Row { version, entry, key, value } in rows {
+        insert.execute(params![version.id, version.create, version.version, version.lease, entry.0, entry.1, &key[..], &value[..]])?;
+    }
+    for (id, ttl_secs) in &unsaved.leases {
+        match ttl_secs {
+            Some(ttl_secs) => conn.prepare_cached("INSERT OR REPLACE INTO lease VALUES (?, ?)")?.execute(params![id, ttl_secs])?,
+            None => conn.prepare_cached("DELETE FROM lease WHERE id = ?")?.execute([id])?,
+        };
+    }
+    if let Some((floor, revision)) = unsaved.floor {
+        // Rows that carry them may be freed, so the numbers are kept apart from now on.
+        set_meta(conn, "floor", &floor)?;
+        set_meta(conn, "revision", &revision)?;
+    }
+    if let Some(applied) = applied {
+        set_meta(conn, "applied", applied)?;
+    }
+    conn.prepare_cached("COMMIT")?.execute([]).map(drop)
+}

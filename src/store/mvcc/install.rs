@@ -1,0 +1,79 @@
+//! A received database in the place of this one.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use openraft::{SnapshotMeta, Vote};
+use rusqlite::Connection;
+use rusqlite::backup::Backup;
+
+use crate::error::Error;
+use crate::member::Peer;
+use crate::mvcc::behind::Unsaved;
+use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::mvcc::past;
+use crate::mvcc::writer::Writer;
+
+impl Writer {
+    /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they missed.
+    ///
+    /// What was behind the old one is behind no more: the new one is newer. So is all of the log that Raft keeps: it goes on behind it.
+    pub(super) fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &Path) -> Result<(), Error> {
+        let failed = |err| database::sqlite(&self.path, "cannot install a snapshot", err);
+        let source = Connection::open(file).map_err(failed)?;
+        let found = database::applied(&source, file, self.member)?;
+        if found.log != meta.last_log_id {
+            return Err(Error::Corrupt { path: file.to_owned(), why: "the snapshot holds something else than it says".to_owned() });
+        }
+        let vote: Option<Vote<u64>> = database::meta(&self.conn, &self.path, "vote")?;
+        let salt: Option<u64> = database::meta(&self.conn, &self.path, "log_salt")?;
+        let adopt = || -> rusqlite::Result<()> {
+            source.execute_batch("BEGIN IMMEDIATE")?;
+            // What is of this member only stays.
+            if let Some(vote) = vote {
+                set_meta(&source, "vote", &vote)?;
+            }
+            set_meta(&source, "member", &self.member)?;
+            set_meta(&source, "log_salt", &salt)?;
+            source.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+            source.execute_batch("COMMIT")
+        };
+        adopt().map_err(failed)?;
+        let before = self.hub.revision();
+        self.conn.flush_prepared_statement_cache();
+        self.conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
+        let copied = Backup::new(&source, &mut self.conn).and_then(|copy| copy.step(-1));
+        self.conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        copied.map_err(failed)?;
+        self.shared.behind.clear();
+        (self.unsaved, self.is_stuck) = (Unsaved::default(), false);
+        let revision = self.load()?;
+        self.durable = self.applied_index();
+        self.tell_missed(before, revision)
+    }
+
+    /// After a snapshot: watchers hear of the revisions between, or are let go if those are compacted away.
+    fn tell_missed(&mut self, before: u64, revision: u64) -> Result<(), Error> {
+        let floor = self.index.read().unwrap_or_else(std::sync::PoisonError::into_inner).floor;
+        if before + 1 < floor {
+            self.hub.let_go(&Error::Compacted { asked: crate::Revision(before + 1), floor: crate::Revision(floor) });
+            self.hub.start_at(revision);
+            return Ok(());
+        }
+        let all = crate::WatchRequest {
+            key: Bytes::from_static(&[0]),
+            range_end: Bytes::from_static(&[0]),
+            prev_kv: self.hub.wants_prev(),
+            ..Default::default()
+        };
+        let mut next = before + 1;
+        while next <= revision {
+            let page = past::page(&self.conn, &self.shared.behind, &all, next, revision)
+                .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))?;
+            next = page.1;
+            self.hub.publish(&page.0, next - 1);
+        }
+        self.hub.start_at(revision);
+        Ok(())
+    }
+}
