@@ -11,6 +11,7 @@ mod clients;
 mod kills;
 mod namespaces;
 mod node;
+mod plugins;
 mod story;
 
 use std::path::PathBuf;

@@ -12,6 +12,7 @@ use crate::harness::{Place, Running, Server, run_with, signal, wait_for};
 use crate::kills;
 use crate::namespaces::NODE_IP;
 use crate::node::{Load, containerd_socket, import_busybox, page, processes};
+use crate::plugins;
 
 /// Containers start, probes pass, rollouts end within this on a busy machine.
 pub(crate) const POD_LIMIT: Duration = Duration::from_secs(90);
@@ -40,6 +41,8 @@ pub(crate) fn run(program: &Path) {
         ("a running pod is looked into", debug),
         ("a container is resized and runs on", resize),
         ("an update and a rollback lose no request", rollout),
+        ("a driver's volume goes from pod to pod", plugins::volumes),
+        ("a plugin's devices", plugins::devices),
         ("containerd dies and pods do not", containerd_dies),
         ("containerd dies and its shims answer late", kills::shims_answer_late),
         ("a deleted pod leaves nothing", deletion),
