@@ -79,7 +79,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Calls of fsync, fdatasync and their like in one window: of all, of kedge.
+/// Calls that wait for the disk in one window: of all, of kedge. They are fsync, fdatasync and their like, and writes to the store's
+/// log, whose files are opened for writes that are on the disk when they return.
 async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
     installed("strace").context("strace is not installed")?;
     let mut tracers = Vec::new();
@@ -97,10 +98,12 @@ async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
                     "INT",
                     &seconds,
                     "strace",
-                    "-c",
                     "-f",
+                    "-y",
+                    "-s",
+                    "0",
                     "-e",
-                    "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync",
+                    "trace=fsync,fdatasync,sync,syncfs,sync_file_range,msync,pwrite64",
                     "-p",
                     &attach,
                     "-o",
@@ -112,24 +115,26 @@ async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
     }
     let (mut of_all, mut of_kedge) = (0, 0);
     for (pid, file, tracer) in tracers {
-        // strace tells the signal that ended it; what counts is its table.
+        // strace tells the signal that ended it; what counts is its file.
         let ended = tracer.await?;
         let said = ended.as_ref().err().map_or_else(String::new, |err| format!("{err:#}"));
         if !said.contains("attached") {
             bail!("strace could not attach to process {pid}: {said}");
         }
-        let table = std::fs::read_to_string(&file).with_context(|| format!("strace of {pid}"))?;
-        let calls = calls(&table);
+        let calls = calls(&std::fs::read_to_string(&file).with_context(|| format!("strace of {pid}"))?);
         of_all += calls;
         of_kedge += if pid == kedge { calls } else { 0 };
     }
     Ok((of_all, of_kedge))
 }
 
-/// The calls that a table of `strace -c` counts; an empty one counts none.
-fn calls(table: &str) -> u64 {
-    let rows = table.lines().filter(|line| line.contains("sync") && !line.contains("total"));
-    rows.filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).sum()
+/// The calls in what strace wrote, a line each; the second half of one that was interrupted is no other call.
+fn calls(lines: &str) -> u64 {
+    let waits = |line: &&str| {
+        let call = line.split_once('(').map_or("", |(call, _)| call.split_whitespace().last().unwrap_or_default());
+        call.contains("sync") || (call == "pwrite64" && line.contains("/db/log/"))
+    };
+    lines.lines().filter(|line| !line.contains(" resumed>")).filter(waits).count() as u64
 }
 
 #[cfg(test)]
@@ -137,12 +142,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_the_fourth_column_of_each_row_but_the_total() {
-        let table = "% time     seconds  usecs/call     calls    errors syscall\n\
-                     ------ ----------- ----------- --------- --------- ----------------\n\
-                     \x20 80.00    0.001    10        12           fdatasync\n  20.00    0.001    10         3         1 fsync\n\
-                     ------ ----------- ----------- --------- --------- ----------------\n100.00    0.002                    15         1 total\n";
-        assert_eq!(calls(table), 15);
+    fn calls_that_wait_are_counted_once_each() {
+        let lines = "417 fdatasync(9</d/db/state.db-wal>) = 0\n\
+                     417 pwrite64(7</d/db/log/0001.log>, \"\"..., 512, 1024) = 512\n\
+                     417 pwrite64(9</d/db/state.db-wal>, \"\"..., 1048, 0) = 1048\n\
+                     418 fsync(3</d/x> <unfinished ...>\n\
+                     418 <... fsync resumed>) = 0\n\
+                     418 +++ exited with 0 +++\n";
+        assert_eq!(calls(lines), 3);
         assert_eq!(calls(""), 0);
     }
 }

@@ -58,6 +58,11 @@ async fn one_pod(node: &Node, name: &str, image: &str) -> Result<Duration> {
     Ok(took)
 }
 
+/// What names of containers begin with: runc keeps those of a bench that was cut short.
+fn prefix(bench: &Bench) -> String {
+    bench.dir.file_name().map_or_else(|| "bench".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Containers by `ctr run`, in a containerd namespace of their own that holds the same image.
 fn by_ctr(bench: &Bench, socket: &str, image: &str) -> Result<Vec<Duration>> {
     let archive = bench.dir.join("pause.tar").display().to_string();
@@ -66,7 +71,7 @@ fn by_ctr(bench: &Bench, socket: &str, image: &str) -> Result<Vec<Duration>> {
     ctr(&["images", "import", &archive])?;
     let mut times = Vec::new();
     for n in 0..N {
-        let name = format!("bench-{n}");
+        let name = format!("{}-{n}", prefix(bench));
         let clock = Stopwatch::start();
         ctr(&["run", "--detach", image, &name])?;
         times.push(clock.elapsed());
@@ -116,17 +121,19 @@ fn containers_at_once(bench: &Bench, socket: &str, image: &str) -> Result<Durati
     output("ctr", &["--address", socket, "--namespace", "k8s.io", "images", "export", &archive, image])?;
     let ctr = |args: &[&str]| output("ctr", &[&["--address", socket, "--namespace", "kedge-bench"], args].concat());
     ctr(&["images", "import", &archive])?;
-    let clock = Stopwatch::start();
+    let (prefix, clock) = (&prefix(bench), Stopwatch::start());
     std::thread::scope(|scope| -> Result<()> {
         let lane = |lane: usize| {
-            (lane..2 * BURST).step_by(CTR_AT_ONCE).try_for_each(|n| ctr(&["run", "--detach", image, &format!("burst-{n}")]).map(drop))
+            (lane..2 * BURST)
+                .step_by(CTR_AT_ONCE)
+                .try_for_each(|n| ctr(&["run", "--detach", image, &format!("{prefix}-burst-{n}")]).map(drop))
         };
         let lanes: Vec<_> = (0..CTR_AT_ONCE).map(|n| scope.spawn(move || lane(n))).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
     })?;
     let took = clock.elapsed();
     for n in 0..2 * BURST {
-        let name = format!("burst-{n}");
+        let name = format!("{prefix}-burst-{n}");
         ctr(&["task", "kill", "--signal", "SIGKILL", &name])?;
         ctr(&["task", "rm", "--force", &name])?;
         ctr(&["container", "rm", &name])?;
