@@ -19,7 +19,6 @@ use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmen
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use self::plan::{Attachment, NodeView, Wish};
@@ -263,9 +262,13 @@ impl Attacher {
         ours.then_some(volume)
     }
 
+    /// An attachment, if it is of our making.
     fn seen(&self, attachment: &VolumeAttachment) -> Option<Attachment> {
         let volume = attachment.spec.source.persistent_volume_name.clone()?;
         let csi = self.volumes.get("", &volume).and_then(|v| v.spec.as_ref()?.csi.clone());
+        if !plan::is_ours(&attachment.name_any()) {
+            return None;
+        }
         Some(Attachment {
             name: attachment.name_any(),
             node: attachment.spec.node_name.clone(),
@@ -285,8 +288,7 @@ impl Attacher {
     }
 
     async fn attach(&self, node: &str, wish: &Wish) -> Result<(), Error> {
-        let hash = Sha256::digest(format!("{}{}{node}", wish.handle, wish.driver));
-        let name = format!("csi-{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let name = plan::name_of(&wish.driver, &wish.handle, node);
         let spec = VolumeAttachmentSpec {
             attacher: wish.driver.clone(),
             node_name: node.to_owned(),

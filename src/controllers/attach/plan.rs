@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sha2::{Digest as _, Sha256};
+
 /// A volume that pods of the node need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
@@ -16,6 +18,19 @@ pub(super) struct Wish {
 /// As a volume is called in a node's status.
 pub(super) fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
+}
+
+const NAME_PREFIX: &str = "csi-";
+
+/// The name of the VolumeAttachment by which a node gets a volume, upstream's.
+pub(super) fn name_of(driver: &str, handle: &str, node: &str) -> String {
+    let hash = Sha256::digest(format!("{handle}{driver}{node}"));
+    hash.iter().fold(NAME_PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// Whether a VolumeAttachment has a name of that form. Others are somebody's own, who takes them away as well.
+pub(super) fn is_ours(name: &str) -> bool {
+    name.strip_prefix(NAME_PREFIX).is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// A VolumeAttachment.
@@ -124,6 +139,12 @@ mod tests {
 
     fn node() -> NodeView {
         NodeView { name: "n".to_owned(), exists: true, is_ready: true, ..NodeView::default() }
+    }
+
+    #[test]
+    fn attachments_that_somebody_else_made_are_not_ours() {
+        assert!(is_ours(&name_of("d", "vol-1", "n")));
+        assert!(!is_ours("va-e2e-4rvht") && !is_ours("csi-abc"));
     }
 
     #[test]
