@@ -21,7 +21,7 @@ const WRITES: u64 = 60;
 const SECTOR: usize = 512;
 
 fn n_seeds() -> u64 {
-    option_env!("KEDGE_SEEDS").and_then(|n| n.parse().ok()).unwrap_or(200)
+    option_env!("KEDGE_SEEDS").and_then(|n| n.parse().ok()).unwrap_or(1000)
 }
 
 async fn open(dir: &Path) -> (std::sync::Arc<Store>, Group) {
