@@ -8,7 +8,7 @@ pub mod definition;
 pub mod program;
 pub mod release;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -140,7 +140,7 @@ struct Worker {
     queue: Arc<Queue<Key>>,
     tries: Mutex<BTreeMap<Key, Tries>>,
     /// Secrets with values that are watched, each by itself.
-    secrets: Mutex<BTreeMap<Key, ()>>,
+    secrets: Mutex<BTreeSet<Key>>,
     client: kube::Client,
     group: Group,
 }
@@ -209,7 +209,7 @@ impl Worker {
     /// Asks for the chart when a Secret that it takes values from changes.
     fn watch(&self, secret: &Key, chart: &Key) {
         let both = Key::new(&secret.to_string(), &chart.name);
-        if self.secrets.lock().unwrap_or_else(PoisonError::into_inner).insert(both, ()).is_some() {
+        if !self.secrets.lock().unwrap_or_else(PoisonError::into_inner).insert(both) {
             return;
         }
         let path = format!("/api/v1/namespaces/{}/secrets", secret.namespace);
