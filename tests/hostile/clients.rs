@@ -1,0 +1,1 @@
+//! Clients that send too much, too slowly, or too often.

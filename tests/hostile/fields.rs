@@ -1,0 +1,1 @@
+//! Clients that write fields which are not theirs to write.

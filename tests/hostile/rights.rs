@@ -1,0 +1,1 @@
+//! Users, nodes and service accounts that ask for more than they may.

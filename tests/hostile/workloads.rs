@@ -1,0 +1,1 @@
+//! Workloads whose objects make the controllers or the scheduler do harm.
