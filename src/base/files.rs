@@ -1,9 +1,11 @@
 //! Files that are either the old or the new one, never half of each.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+
+use crate::confined::Dir;
 
 /// A file operation that failed, with the path a person has to look at.
 #[derive(Debug, thiserror::Error)]
@@ -30,21 +32,20 @@ impl FileError {
 /// The bytes go to a temporary file beside it, are synced, renamed over `path`, and the directory is synced.
 pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let tmp = dir.join(format!(".{name}.{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&tmp)?;
-        // The mode of open() is cut by the umask and ignored for a leftover file.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&tmp, path)?;
-        File::open(dir)?.sync_all()
+        let dir = Dir::open(dir)?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        // Made anew, by descriptor: a file or link that somebody put there under that name is never written through.
+        let (tmp, mut file) = dir.create_temporary(name, mode)?;
+        let synced = file.write_all(content).and_then(|()| file.sync_all());
+        let renamed = synced.and_then(|()| dir.rename(&tmp, Path::new(name)));
+        if renamed.is_err() {
+            let _the_error_is_told = dir.remove_file(&tmp);
+        }
+        renamed?;
+        Ok(rustix::fs::fsync(&dir)?)
     };
-    write().map_err(|source| {
-        let _best_effort = fs::remove_file(&tmp);
-        FileError { doing: "cannot write", path: path.to_owned(), source }
-    })
+    write().map_err(|source| FileError { doing: "cannot write", path: path.to_owned(), source })
 }
 
 /// Makes a directory and its parents, readable by the owner only (0700). One that exists keeps its mode.
@@ -64,6 +65,7 @@ pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn writing_replaces_the_whole_file_and_sets_its_mode() {

@@ -5,6 +5,7 @@
 pub mod backoff;
 pub mod chain;
 pub mod clock_set;
+pub mod confined;
 pub mod cron;
 pub mod files;
 pub mod folder;

@@ -1,0 +1,94 @@
+//! Planted links, FIFOs and sizes against the door.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use super::*;
+
+fn at(path: &str) -> &Path {
+    Path::new(path)
+}
+
+/// A folder `v` that somebody else can write, and a file beside it that is not theirs.
+fn volume() -> (tempfile::TempDir, Dir) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("v")).unwrap();
+    fs::write(dir.path().join("precious"), "secret").unwrap();
+    let volume = Dir::open(&dir.path().join("v")).unwrap();
+    (dir, volume)
+}
+
+#[test]
+fn no_link_and_no_path_leads_out_of_the_folder() {
+    let (dir, volume) = volume();
+    symlink(dir.path(), dir.path().join("v/out")).unwrap();
+    symlink(dir.path().join("precious"), dir.path().join("v/file")).unwrap();
+    for path in ["out/precious", "file", "../precious", "/etc/passwd", "out/../precious"] {
+        assert!(volume.read(at(path), 100).is_err(), "{path}");
+        assert!(volume.chmod(at(path), 0o777).is_err(), "{path}");
+        assert!(volume.create_new(at(path), 0o600).is_err(), "{path}");
+    }
+    assert!(volume.write(at("out/new"), b"x", 0o600).is_err());
+    assert!(volume.make_dir(at("out/new"), 0o700).is_err());
+    assert!(volume.rename(at("out/precious"), at("here")).is_err());
+    assert!(volume.remove_file(at("out/precious")).is_err());
+    assert!(volume.read_link(at("out")).is_err(), "an absolute target");
+    assert!(volume.dir(at("out")).is_err());
+    assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "secret");
+}
+
+#[test]
+fn a_link_is_replaced_and_removed_as_a_link() {
+    let (dir, volume) = volume();
+    symlink(dir.path().join("precious"), dir.path().join("v/file")).unwrap();
+    volume.write(at("file"), b"new", 0o640).unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "secret");
+    assert_eq!(volume.read(at("file"), 3).unwrap(), b"new");
+    assert_eq!(volume.meta(at("file")).unwrap().mode, 0o640);
+    volume.symlink(at("sub"), at("..data")).unwrap();
+    assert_eq!(volume.read_link(at("..data")).unwrap(), at("sub"));
+    volume.remove_tree(OsStr::new("..data")).as_error().unwrap();
+    assert_eq!(volume.entries(10).unwrap().len(), 1);
+}
+
+#[test]
+fn a_file_costs_no_more_memory_than_was_asked_for() {
+    let (dir, volume) = volume();
+    // Sparse: it costs whoever made it nothing.
+    fs::File::create(dir.path().join("v/huge")).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(volume.read(at("huge"), 4096).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    assert_eq!(volume.head(at("huge"), 4096).unwrap().len(), 4096);
+    assert_eq!(volume.tail(at("huge"), 4096).unwrap().len(), 4096);
+    fs::write(dir.path().join("v/small"), "abc").unwrap();
+    assert_eq!(volume.tail(at("small"), 2).unwrap(), b"bc");
+    assert_eq!(volume.read(at("small"), 3).unwrap(), b"abc");
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let (dir, volume) = volume();
+    let fifo = dir.path().join("v/fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("v/socket")).unwrap();
+    fs::create_dir(dir.path().join("v/sub")).unwrap();
+    for path in ["fifo", "socket", "sub"] {
+        assert!(volume.open_file(at(path)).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn modes_are_what_was_asked_for_past_the_umask() {
+    let (dir, volume) = volume();
+    volume.make_dir(at("a/b"), 0o2777).unwrap();
+    for path in ["v/a", "v/a/b"] {
+        assert_eq!(fs::metadata(dir.path().join(path)).unwrap().permissions().mode() & 0o7777, 0o2777, "{path}");
+    }
+    volume.make_dir(at("a"), 0o700).unwrap();
+    assert_eq!(volume.meta(at("a")).unwrap().mode, 0o2777, "a folder that was there keeps its mode");
+    volume.create_new(at("f"), 0o666).unwrap();
+    assert_eq!(volume.meta(at("f")).unwrap().mode, 0o666);
+    volume.chmod(at("f"), 0o400).unwrap();
+    volume.chown(at("f"), None, None).unwrap();
+    assert_eq!(volume.meta(at("f")).unwrap().mode, 0o400);
+    assert_eq!(volume.entries(1).unwrap_err().kind(), io::ErrorKind::Other);
+}
