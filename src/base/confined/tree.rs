@@ -109,11 +109,7 @@ impl Dir {
 }
 
 /// Visits entries from `offset` on until one is a folder; answers with that, and where to go on after it.
-fn next_folder(
-    here: &OwnedFd,
-    offset: i64,
-    visit: &mut dyn FnMut(&Found<'_>) -> io::Result<()>,
-) -> io::Result<Option<(OwnedFd, i64)>> {
+fn next_folder(here: &OwnedFd, offset: i64, visit: &mut dyn FnMut(&Found<'_>) -> io::Result<()>) -> io::Result<Option<(OwnedFd, i64)>> {
     let mut entries = rustix::fs::Dir::read_from(here)?;
     if offset != 0 {
         entries.seek(offset)?;
