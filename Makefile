@@ -1,5 +1,5 @@
 # The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
-.PHONY: up down test test-vm check fix test-room simulate bench gen release release-all
+.PHONY: up down test test-vm check fix test-room simulate chaos bench gen release release-all
 
 up: ## bring a cluster up and show a web page answered by real pods
 	@sh scripts/up.sh
@@ -27,6 +27,9 @@ test-room: ## one room's unit tests: make test-room R=store
 
 simulate: ## power cuts of the store, N=100000 seeds of them, and clients while leaders are cut off
 	KEDGE_SEEDS=$(or $(N),100000) cargo test -p store --lib -- --nocapture power_tests linear_tests
+
+chaos: ## faults on three servers and three agents, SECS=1800 of them; `make test` does it for three minutes
+	@sh scripts/chaos.sh $(or $(SECS),1800)
 
 bench: ## every budget as a ratio to a peer or a limit measured in the same run
 	@sh scripts/bench.sh
