@@ -1,9 +1,9 @@
 //! Health: `/livez`, `/readyz` and `/healthz` with `?verbose` and `?exclude=`, every check under its own path, and all of them as numbers.
 //!
-//! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port is open kedge has
-//! done before, so these stand for the steps of the start that they name.
+//! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port is open kedge does
+//! before, in four steps; each name stands for the step that does it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -25,37 +25,56 @@ pub const PAGES: [&str; 3] = ["healthz", "livez", "readyz"];
 /// There where plugins guard keys.
 const PLUGINS: &str = "kms-providers";
 
-/// What upstream runs once its port is open, in its order.
-const HOOKS: &[&str] = &[
-    "poststarthook/start-apiserver-admission-initializer",
-    "poststarthook/generic-apiserver-start-informers",
-    "poststarthook/priority-and-fairness-config-consumer",
-    "poststarthook/priority-and-fairness-filter",
-    "poststarthook/storage-object-count-tracker-hook",
-    "poststarthook/start-apiextensions-informers",
-    "poststarthook/start-apiextensions-controllers",
-    "poststarthook/crd-informer-synced",
-    "poststarthook/start-system-namespaces-controller",
-    "poststarthook/start-cluster-authentication-info-controller",
-    "poststarthook/start-kube-apiserver-identity-lease-controller",
-    "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
-    "poststarthook/start-legacy-token-tracking-controller",
-    "poststarthook/start-service-ip-repair-controllers",
-    "poststarthook/rbac/bootstrap-roles",
-    "poststarthook/scheduling/bootstrap-system-priority-classes",
-    "poststarthook/priority-and-fairness-config-producer",
-    "poststarthook/bootstrap-controller",
-    "poststarthook/start-kubernetes-service-cidr-controller",
-    "poststarthook/aggregator-reload-proxy-client-cert",
-    "poststarthook/start-kube-aggregator-informers",
-    "poststarthook/apiservice-status-local-available-controller",
-    "poststarthook/apiservice-status-remote-available-controller",
-    "poststarthook/apiservice-registration-controller",
-    "poststarthook/apiservice-discovery-controller",
-    "poststarthook/kube-apiserver-autoregistration",
-    "autoregister-completion",
-    "poststarthook/apiservice-openapi-controller",
-    "poststarthook/apiservice-openapiv3-controller",
+/// The parts of a start, in their order. Each is done, and said to be done, by `ApiServer::build`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Step {
+    /// The store was read: caches, custom resources and aggregated APIs are known.
+    Caches,
+    /// The objects that every cluster has are there.
+    Objects,
+    /// This server is an endpoint of the service `kubernetes`.
+    Endpoints,
+    /// The tasks that look after all of it run.
+    Tasks,
+}
+
+impl Step {
+    /// All of them: what a server that begins has before it.
+    pub(crate) fn all() -> BTreeSet<Step> {
+        [Step::Caches, Step::Objects, Step::Endpoints, Step::Tasks].into()
+    }
+}
+
+/// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks for what kedge
+/// does not have (leases of identity, the tracking of legacy tokens) are not among them.
+const HOOKS: &[(&str, Step)] = &[
+    ("poststarthook/start-apiserver-admission-initializer", Step::Caches),
+    ("poststarthook/generic-apiserver-start-informers", Step::Caches),
+    ("poststarthook/storage-readiness", Step::Caches),
+    ("poststarthook/priority-and-fairness-config-consumer", Step::Objects),
+    ("poststarthook/priority-and-fairness-filter", Step::Objects),
+    ("poststarthook/storage-object-count-tracker-hook", Step::Caches),
+    ("poststarthook/start-apiextensions-informers", Step::Caches),
+    ("poststarthook/start-apiextensions-controllers", Step::Tasks),
+    ("poststarthook/crd-informer-synced", Step::Caches),
+    ("poststarthook/start-system-namespaces-controller", Step::Objects),
+    ("poststarthook/start-cluster-authentication-info-controller", Step::Objects),
+    ("poststarthook/start-service-ip-repair-controllers", Step::Caches),
+    ("poststarthook/rbac/bootstrap-roles", Step::Objects),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Step::Objects),
+    ("poststarthook/priority-and-fairness-config-producer", Step::Objects),
+    ("poststarthook/bootstrap-controller", Step::Endpoints),
+    ("poststarthook/start-kubernetes-service-cidr-controller", Step::Objects),
+    ("poststarthook/aggregator-reload-proxy-client-cert", Step::Caches),
+    ("poststarthook/start-kube-aggregator-informers", Step::Caches),
+    ("poststarthook/apiservice-status-local-available-controller", Step::Caches),
+    ("poststarthook/apiservice-status-remote-available-controller", Step::Caches),
+    ("poststarthook/apiservice-registration-controller", Step::Caches),
+    ("poststarthook/apiservice-discovery-controller", Step::Caches),
+    ("poststarthook/kube-apiserver-autoregistration", Step::Caches),
+    ("autoregister-completion", Step::Caches),
+    ("poststarthook/apiservice-openapi-controller", Step::Caches),
+    ("poststarthook/apiservice-openapiv3-controller", Step::Caches),
 ];
 
 /// How often each check was run, by page and name: how often it failed and how often it did not.
@@ -67,7 +86,7 @@ fn names(page: &str) -> impl Iterator<Item = &'static str> {
     let ready = page == "readyz";
     let first = ["ping", "log", "etcd"].into_iter();
     let readiness = ["etcd-readiness", "informer-sync"].into_iter().filter(move |_| ready);
-    first.chain(readiness).chain(HOOKS.iter().copied()).chain(["shutdown"].into_iter().filter(move |_| ready))
+    first.chain(readiness).chain(HOOKS.iter().map(|(name, _)| *name)).chain(["shutdown"].into_iter().filter(move |_| ready))
 }
 
 /// Every path of a check, for the server's index.
@@ -77,11 +96,11 @@ pub fn paths() -> impl Iterator<Item = String> {
 }
 
 /// What the checks look at.
-#[derive(Clone, Copy)]
 struct Facts {
     /// The store answers, with a majority of its members.
     store: bool,
-    started: bool,
+    /// Steps of the start that are not done.
+    pending: BTreeSet<Step>,
     /// Whether the plugins that guard keys are well; `None` where there are none.
     plugins: Option<bool>,
     stopping: bool,
@@ -90,18 +109,20 @@ struct Facts {
 impl Facts {
     async fn of(server: &ApiServer) -> Facts {
         let asked = tokio::time::timeout(STORE_ANSWER, server.cache.storage().read_index()).await;
-        let started = server.pending.read().unwrap_or_else(PoisonError::into_inner).is_empty();
+        let pending = server.pending.read().unwrap_or_else(PoisonError::into_inner).clone();
         let plugins = server.guards.encryption.as_ref().and_then(|encryption| encryption.seals.plugins_ready());
-        Facts { store: matches!(asked, Ok(Ok(_))), started, plugins, stopping: server.group.token().is_cancelled() }
+        Facts { store: matches!(asked, Ok(Ok(_))), pending, plugins, stopping: server.group.token().is_cancelled() }
     }
 
-    fn hold(self, check: &str) -> bool {
+    fn hold(&self, check: &str) -> bool {
         match check {
+            // That it answers is what this one says. "log" is upstream's name for the same: its log is what would block.
             "ping" | "log" => true,
             "etcd" | "etcd-readiness" => self.store,
             PLUGINS => self.plugins != Some(false),
             "shutdown" => !self.stopping,
-            _ => self.started,
+            "informer-sync" => !self.pending.contains(&Step::Caches),
+            hook => HOOKS.iter().any(|(name, step)| *name == hook && !self.pending.contains(step)),
         }
     }
 }
@@ -199,8 +220,16 @@ mod tests {
     #[test]
     fn only_readiness_asks_whether_the_server_stops() {
         assert!(names("readyz").any(|name| name == "shutdown") && !names("livez").any(|name| name == "shutdown"));
-        let facts = Facts { store: true, started: true, plugins: None, stopping: true };
+        let facts = Facts { store: true, pending: BTreeSet::new(), plugins: None, stopping: true };
         assert!(names("livez").all(|name| facts.hold(name)) && !names("readyz").all(|name| facts.hold(name)));
         assert!(paths().any(|path| path == "/livez/poststarthook/rbac/bootstrap-roles"));
+    }
+
+    #[test]
+    fn a_hook_says_no_until_its_own_step_is_done() {
+        let facts = Facts { store: true, pending: [Step::Endpoints, Step::Tasks].into(), plugins: None, stopping: false };
+        let not: Vec<&str> = names("readyz").filter(|name| !facts.hold(name)).collect();
+        assert_eq!(not, ["poststarthook/start-apiextensions-controllers", "poststarthook/bootstrap-controller"]);
+        assert!(!facts.hold("poststarthook/of-nobody"));
     }
 }

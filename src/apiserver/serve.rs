@@ -1,5 +1,6 @@
 //! The server as a whole: what it is built from, and its two doors (the network's and the one for this process).
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -30,7 +31,7 @@ use crate::crypt::rotate::Encryption;
 use crate::custom::catalogs::Catalogs;
 use crate::custom::conversion::Converter;
 use crate::flow::controller::Flow;
-use crate::health::Tally;
+use crate::health::{Step, Tally};
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
 use crate::services::ledger::Ledger;
@@ -136,8 +137,8 @@ pub struct ApiServer {
     pub(crate) usage: Histories,
     /// How long plugins took.
     pub(crate) admission_times: Times,
-    /// Names of start steps that are not done: `/readyz` says no until the list is empty.
-    pub(crate) pending: RwLock<Vec<&'static str>>,
+    /// Steps of the start that are not done: `/readyz` says no until none is left.
+    pub(crate) pending: RwLock<BTreeSet<Step>>,
     /// How often the checks of health were run.
     pub(crate) health: Tally,
     /// Its tasks; told to stop when the server is.
@@ -182,7 +183,7 @@ impl ApiServer {
             flow: Flow::new(Arc::clone(&lookup), seats),
             documents: Documents::default(),
             usage: Histories::default(),
-            pending: RwLock::new(vec!["poststarthook/bootstrap-objects"]),
+            pending: RwLock::new(Step::all()),
             health: Tally::default(),
             group: group.clone(),
             allocating: tokio::sync::Mutex::default(),
@@ -192,20 +193,28 @@ impl ApiServer {
             plugin.serves(&server);
         }
         crate::custom::keeper::serve(&server);
+        server.done(Step::Caches);
         crate::bootstrap::run(&server).await?;
+        server.done(Step::Objects);
         let endpoints = |status: crate::status::Status| BuildError::Bootstrap {
             what: "the endpoints of this server".to_owned(),
             why: status.message.clone(),
         };
         let lease = crate::endpoints::begin(&server).await.map_err(endpoints)?;
-        server.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
+        server.done(Step::Endpoints);
         crate::bootstrap::keep(&server, group);
         crate::endpoints::keep(&server, lease, group);
         crate::compaction::keep(Arc::clone(server.cache.storage()), group);
         crate::custom::keeper::keep(&server, group);
         crate::admission::policies::typing::keep(&server, group);
         crate::flow::status::keep(&server, group);
+        server.done(Step::Tasks);
         Ok(server)
+    }
+
+    /// A step of the start is done: the checks of health that stand for it hold from now on.
+    fn done(&self, step: Step) {
+        self.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&step);
     }
 
     /// What admission and authorization see of the objects.

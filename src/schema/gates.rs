@@ -1,46 +1,49 @@
 //! Feature gates of v1.36, as `feature-gates` flags name them: which there are, and what they are by default.
 //!
-//! kedge behaves as upstream does by default and has no switches: a flag that asks for the default is satisfied, another is refused.
+//! kedge behaves as upstream does by default and has no switches: a flag that asks for what kedge does is satisfied, another is refused.
+//! So is a flag that asks for what is not there, whatever upstream's default.
 
 /// On by default.
 const ON: &str = "
-APIResponseCompression APIServerIdentity APIServerTracing AggregatedDiscoveryRemoveBetaType AllowParsingUserUIDFromCertAuth
-AllowServiceExternalIPs AnonymousAuthConfigurableEndpoints AnyVolumeDataSource AtomicFIFO AuthorizeNodeWithSelectors
-AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors BtreeWatchCache CPUManagerPolicyBetaOptions CPUManagerPolicyOptions
-CRDObservedGenerationTracking CRDValidationRatcheting CSIServiceAccountTokenSecrets ClearingNominatedNodeNameAfterBinding
-ClientsAllowCARotation ClientsAllowTLSCacheGC ComponentFlagz ComponentStatusz ConsistentListFromCache ConstrainedImpersonation
-ContainerCheckpoint ContainerRestartRules CustomCPUCFSQuotaPeriod CustomResourceFieldSelectors DRAAdminAccess DRAConsumableCapacity
-DRADeviceBindingConditions DRADeviceTaints DRAExtendedResource DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
-DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout DeclarativeValidation DeclarativeValidationBeta
-DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs
-DisableNodeKubeProxyVersion DynamicResourceAllocation EnvFiles ExecProbeTimeout ExtendWebSocketsToKubelet
-ExternalServiceAccountTokenSigner GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority HPAConfigurableTolerance HostnameOverride
-ImageMaximumGCAge ImageVolume InOrderInformers InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
+APIResponseCompression AggregatedDiscoveryRemoveBetaType AllowParsingUserUIDFromCertAuth AllowServiceExternalIPs
+AnonymousAuthConfigurableEndpoints AnyVolumeDataSource AtomicFIFO AuthorizeNodeWithSelectors AuthorizePodWebsocketUpgradeCreatePermission
+AuthorizeWithSelectors BtreeWatchCache CRDObservedGenerationTracking CRDValidationRatcheting CSIServiceAccountTokenSecrets
+ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation ClientsAllowTLSCacheGC ConsistentListFromCache ContainerRestartRules
+CustomCPUCFSQuotaPeriod CustomResourceFieldSelectors DeclarativeValidation DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas
+DetectCacheInconsistency DisableAllocatorDualWrite DisableNodeKubeProxyVersion EnvFiles ExecProbeTimeout ExtendWebSocketsToKubelet
+HPAConfigurableTolerance HostnameOverride ImageVolume InOrderInformers InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
 InPlacePodVerticalScaling InPlacePodVerticalScalingInitContainers InformerResourceVersion JobBackoffLimitPerIndex JobManagedBy
 JobPodReplacementPolicy JobSuccessPolicy KubeletCgroupDriverFromCRI KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages
-KubeletFineGrainedAuthz KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletPodResourcesListUseActivePods
-KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders KubeletTracing ListFromCacheSnapshot LogarithmicScaleDown
-MatchLabelKeysInPodAffinity MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge MultiCIDRServiceAllocator
-MutableCSINodeAllocatableCount MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
-NFTablesProxyMode NodeDeclaredFeatures NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap NominatedNodeNameForExpectation
-OpenAPIEnums OpportunisticBatching OrderedNamespaceDeletion PLEGOnDemandRelist PodDeletionCost PodLevelResources PodLifecycleSleepAction
-PodLifecycleSleepActionAllowZero PodObservedGenerationTracking PodReadyToStartContainersCondition PodSchedulingReadiness
-PodTopologyLabelsAdmission PortForwardWebsockets PreferSameTrafficDistribution PreventStaticPodAPIReferences ProcMountType
-RecoverVolumeExpansionFailure RecursiveReadOnlyMounts RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
-RelaxedServiceNameValidation ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID
-ResilientWatchCacheInitialization ResourceHealthStatus ResourceHealthStatusMessage RestartAllContainersOnContainerExits
-RetryGenerateName RotateKubeletServerCertificate SELinuxChangePolicy SELinuxMountReadWriteOncePod SchedulerAsyncPreemption
-SchedulerPopFromBackoffQ SchedulerQueueingHints SeparateTaintEvictionController ServiceAccountNodeAudienceRestriction
-ServiceAccountTokenJTI ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo
-ServiceCIDRStatusFieldWiping SidecarContainers SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet
+KubeletFineGrainedAuthz KubeletPodResourcesGet KubeletPodResourcesListUseActivePods KubeletSeparateDiskGC
+KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot LogarithmicScaleDown MatchLabelKeysInPodAffinity
+MatchLabelKeysInPodTopologySpread MatchLabelKeysInPodTopologySpreadSelectorMerge MultiCIDRServiceAllocator MutableCSINodeAllocatableCount
+MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy NFTablesProxyMode
+NodeDeclaredFeatures NodeInclusionPolicyInPodTopologySpread NominatedNodeNameForExpectation OpenAPIEnums OrderedNamespaceDeletion
+PLEGOnDemandRelist PodDeletionCost PodLevelResources PodLifecycleSleepAction PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
+PodReadyToStartContainersCondition PodSchedulingReadiness PodTopologyLabelsAdmission PortForwardWebsockets PreferSameTrafficDistribution
+PreventStaticPodAPIReferences ProcMountType RecoverVolumeExpansionFailure RecursiveReadOnlyMounts RelaxedDNSSearchValidation
+RelaxedEnvironmentVariableValidation RelaxedServiceNameValidation ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile
+RemoteRequestHeaderUID ResilientWatchCacheInitialization RestartAllContainersOnContainerExits RetryGenerateName
+RotateKubeletServerCertificate SchedulerAsyncPreemption SchedulerPopFromBackoffQ SeparateTaintEvictionController
+ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation
+ServiceAccountTokenPodNodeInfo ServiceCIDRStatusFieldWiping SidecarContainers SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet
 StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
 StatefulSetSemanticRevisionComparison StorageNamespaceIndex StorageVersionHash StreamingCollectionEncodingToJSON
 StreamingCollectionEncodingToProtobuf StrictIPCIDRValidation StructuredAuthenticationConfiguration
 StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics SupplementalGroupsPolicy
-SystemdWatchdog TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions TopologyManagerPolicyOptions
-TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
-UserNamespacesSupport VolumeAttributesClass WatchCacheInitializationPostStartHook WatchList WatchListClient WinDSR WinOverlay
-WindowsGracefulNodeShutdown
+TokenRequestServiceAccountUIDValidation TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnlockWhileProcessingFIFO
+UserNamespacesSupport VolumeAttributesClass WatchCacheInitializationPostStartHook WatchList WatchListClient
+";
+/// On by default upstream, and not here: what they switch on does not exist in kedge. A flag that wants one is refused.
+const ABSENT: &str = "
+APIServerIdentity APIServerTracing CPUManagerPolicyBetaOptions CPUManagerPolicyOptions ComponentFlagz ComponentStatusz ConstrainedImpersonation
+ContainerCheckpoint DRAAdminAccess DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaints DRAExtendedResource
+DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus DRAResourceClaimGranularStatusAuthorization
+DRASchedulerFilterTimeout DisableCPUQuotaWithExclusiveCPUs DynamicResourceAllocation ExternalServiceAccountTokenSigner GracefulNodeShutdown
+GracefulNodeShutdownBasedOnPodPriority ImageMaximumGCAge KubeletPSI KubeletPodResourcesDynamicResources KubeletTracing NodeLogQuery NodeSwap
+OpportunisticBatching ResourceHealthStatus ResourceHealthStatusMessage SELinuxChangePolicy SELinuxMountReadWriteOncePod
+SchedulerQueueingHints SystemdWatchdog TopologyManagerPolicyBetaOptions TopologyManagerPolicyOptions UnknownVersionInteroperabilityProxy
+WinDSR WinOverlay WindowsGracefulNodeShutdown
 ";
 /// Off by default.
 const OFF: &str = "
@@ -63,7 +66,7 @@ WorkloadAwarePreemption WorkloadWithJob
 
 /// Checks a flag's value: `Name=true,Other=false`.
 ///
-/// Errors: a gate that v1.36 does not have, that is no switch, or that asks for what is not by default.
+/// Errors: a gate that v1.36 does not have, that is no switch, or that asks for what kedge does not do.
 pub fn check(value: &str) -> Result<(), String> {
     for pair in value.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (name, wanted) = pair.split_once('=').ok_or_else(|| format!("missing bool value for {pair}"))?;
@@ -77,9 +80,12 @@ pub fn check(value: &str) -> Result<(), String> {
         let is = match name {
             "AllAlpha" => false,
             _ if has(ON) => true,
-            _ if has(OFF) => false,
+            _ if has(OFF) || has(ABSENT) => false,
             _ => return Err(format!("unrecognized feature gate: {name}")),
         };
+        if wanted && has(ABSENT) {
+            return Err(format!("feature gate {name}: kedge does not have this feature; leave the gate out or set it to false"));
+        }
         if is != wanted {
             return Err(format!("feature gate {name} is {is} in kedge and cannot be set to {wanted}"));
         }
@@ -89,7 +95,7 @@ pub fn check(value: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{ABSENT, OFF, ON, check};
 
     #[test]
     fn a_gate_may_be_asked_for_as_it_is() {
@@ -97,5 +103,18 @@ mod tests {
         assert_eq!(check("Nonsense=true").unwrap_err(), "unrecognized feature gate: Nonsense");
         assert!(check("HPAScaleToZero=true").unwrap_err().contains("cannot be set to true"));
         assert_eq!(check("HPAScaleToZero").unwrap_err(), "missing bool value for HPAScaleToZero");
+    }
+
+    #[test]
+    fn what_kedge_does_not_have_cannot_be_switched_on() {
+        for gate in ABSENT.split_ascii_whitespace() {
+            assert!(check(&format!("{gate}=true")).unwrap_err().contains("does not have this feature"), "{gate}");
+            assert_eq!(check(&format!("{gate}=false")), Ok(()));
+        }
+        let mut all: Vec<&str> = [ON, ABSENT, OFF].iter().flat_map(|list| list.split_ascii_whitespace()).collect();
+        let n = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), n, "a gate stands in two lists");
     }
 }

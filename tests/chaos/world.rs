@@ -164,12 +164,15 @@ impl World {
             let (kubeconfig, data) = (server.host.dir.join("kubeconfig"), server.host.data_dir());
             std::fs::create_dir_all(&data).unwrap();
             server.host.must("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", data.to_str().unwrap()]);
-            let own = ["--disable-agent".to_owned(), "--disable=coredns".to_owned(), format!("--write-kubeconfig={}", kubeconfig.display())];
+            let own =
+                ["--disable-agent".to_owned(), "--disable=coredns".to_owned(), format!("--write-kubeconfig={}", kubeconfig.display())];
             let join = ["--server".to_owned(), url.clone(), "--token".to_owned(), token.clone()];
             server.args = own.into_iter().chain(if n == 0 { [].to_vec() } else { join.to_vec() }).collect();
             server.start();
             wait_for("a server", LIMIT, || {
-                let text = server.host.said(kubectl().to_str().unwrap(), &["--kubeconfig", kubeconfig.to_str().unwrap(), "get", "--raw", "/readyz"]);
+                let text = server
+                    .host
+                    .said(kubectl().to_str().unwrap(), &["--kubeconfig", kubeconfig.to_str().unwrap(), "get", "--raw", "/readyz"]);
                 if text.ok { Ok(()) } else { Err(format!("{}\n{}", text.text, server.log())) }
             });
             if n == 0 {
@@ -192,7 +195,8 @@ impl World {
         for n in 0..self.agents.len() {
             let name = self.agents[n].host.name;
             self.until("a node", &["get", "node", name, "--no-headers"], |text| text.contains(" Ready"));
-            let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+            let import =
+                "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
             self.agents[n].host.must("sh", &["-c", import, tar.to_str().unwrap()]);
         }
     }
@@ -215,7 +219,15 @@ impl World {
 
     /// kubectl by way of any server that answers.
     fn kubectl(&self, args: &[&str]) -> Said {
-        let ask = |url: &String| run(Command::new("timeout").arg("40").arg(kubectl()).arg("--kubeconfig").arg(self.kubeconfig()).args(["--server", url]).args(args));
+        let ask = |url: &String| {
+            run(Command::new("timeout")
+                .arg("40")
+                .arg(kubectl())
+                .arg("--kubeconfig")
+                .arg(self.kubeconfig())
+                .args(["--server", url])
+                .args(args))
+        };
         let mut said = None;
         for url in &self.urls() {
             let now = ask(url);
