@@ -120,6 +120,12 @@ impl Dir {
         Ok((Dir::open(parent)?, PathBuf::from(name)))
     }
 
+    /// The file system's top, and an absolute path as one below it: for a path that was resolved once and may have no link in it now.
+    pub fn exact(path: &Path) -> io::Result<(Dir, PathBuf)> {
+        let below = path.strip_prefix("/").map_err(|err| io::Error::new(io::ErrorKind::InvalidInput, err))?;
+        Ok((Dir::open(Path::new("/"))?, below.to_owned()))
+    }
+
     /// Where it was opened. A name for people: what lies there may be another folder by now.
     pub fn path(&self) -> &Path {
         &self.path
@@ -161,6 +167,10 @@ impl Dir {
     /// Opens a regular file for reading. A FIFO, socket, device, link or folder is an error, and none of them makes it wait.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
         let file = File::from(self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
+        self.only_regular(file, path)
+    }
+
+    fn only_regular(&self, file: File, path: &Path) -> io::Result<File> {
         let kind = Meta::of(&rustix::fs::fstat(&file)?).kind;
         if kind != FileType::RegularFile {
             let text = format!("{} is no regular file", self.path.join(path).display());
@@ -204,6 +214,12 @@ impl Dir {
         let file = File::from(made.map_err(|err| said(err, &self.path.join(path)))?);
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
         Ok(file)
+    }
+
+    /// Opens a regular file that is there, for appending.
+    pub fn open_for_appending(&self, path: &Path) -> io::Result<File> {
+        let file = File::from(self.resolve(path, OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY)?);
+        self.only_regular(file, path)
     }
 
     /// Replaces a file at once: the bytes go into a new one beside it, which is renamed over it. A link there is replaced, not followed.
@@ -328,12 +344,34 @@ impl Dir {
         self.resolve(path, OFlags::PATH | OFlags::NOFOLLOW)
     }
 
-    /// A descriptor of what is there (`O_PATH`), through links that stay in this folder: for what the folder's owner may arrange as he
-    /// likes, as a subPath. A link that leads out is an error.
-    pub fn pinned_through_links(&self, path: &Path) -> io::Result<OwnedFd> {
+    /// A descriptor (`O_PATH`) of what is there, through links that stay in this folder: for what the folder's owner may arrange as he
+    /// likes, as a subPath. A link that leads out is an error. Missing parts become folders with this mode, whatever the umask.
+    pub fn pinned_or_made(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         plain(path)?;
-        let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS);
-        rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), resolve).map_err(|err| said(err, &self.path.join(path)))
+        let look = |at: BorrowedFd<'_>, part: &Path| {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            rustix::fs::openat2(at, part, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+        };
+        let failed = |err| said(err, &self.path.join(path));
+        match look(self.fd.as_fd(), path) {
+            Err(Errno::NOENT) => {}
+            found => return found.map_err(failed),
+        }
+        let mut at = self.fd.try_clone()?;
+        for part in path.components().filter(|part| matches!(part, Component::Normal(_))) {
+            let part = Path::new(part.as_os_str());
+            at = match look(at.as_fd(), part) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o700)).map_err(failed)?;
+                    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let made = rustix::fs::openat2(&at, part, flags, Mode::empty(), CONFINED).map_err(failed)?;
+                    chmod(&made, mode)?;
+                    made
+                }
+                found => found.map_err(failed)?,
+            };
+        }
+        Ok(at)
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

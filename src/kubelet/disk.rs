@@ -1,6 +1,26 @@
-//! How full a file system is.
+//! How full a file system is, and what a tree in it occupies.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use base::confined::Dir;
+use base::confined::deadline::within;
+use base::time::Stopwatch;
+use tracing::debug;
+
+/// A volume's file system says how full it is within this; one whose server is away does not.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// All entries of a volume are looked at within this.
+const WALK_LIMIT: Duration = Duration::from_secs(600);
+/// A measure is good for this long, as upstream's `volumeStatsAggPeriod` …
+const AGE_MAX: Duration = Duration::from_secs(60);
+/// … and one that was quick for this long, so that a limit is kept soon.
+const AGE_MIN: Duration = Duration::from_secs(10);
+/// A walk takes at most one part in this many of the time.
+const WALK_SHARE: u32 = 20;
 
 /// Bytes and inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,18 +48,93 @@ impl Disk {
     }
 }
 
-/// Bytes that a tree occupies and its number of inodes; links are not followed, other file systems not entered.
-pub(crate) fn tree(path: &Path) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt as _;
-    let Ok(meta) = std::fs::symlink_metadata(path) else { return (0, 0) };
-    let mut total = (meta.blocks().saturating_mul(512), 1);
-    if meta.is_dir() {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| m.dev() == meta.dev()) {
-                let (bytes, inodes) = tree(&entry.path());
-                total = (total.0 + bytes, total.1 + inodes);
+/// What a volume holds, by its own file system or by what lies in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measure {
+    /// The file system in which it lies.
+    pub(crate) disk: Disk,
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+/// How a volume is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum By {
+    /// It has a file system, or a share of one, for itself: that one knows.
+    FileSystem,
+    /// It is a folder beside others: all in it is looked at.
+    Tree,
+}
+
+/// What was measured last, for each path.
+#[derive(Default)]
+pub(crate) struct Measures(Mutex<BTreeMap<(PathBuf, By), Kept>>);
+
+struct Kept {
+    measure: Measure,
+    since: Stopwatch,
+    took: Duration,
+}
+
+impl Kept {
+    fn is_fresh(&self) -> bool {
+        self.since.elapsed() < (self.took * WALK_SHARE).clamp(AGE_MIN, AGE_MAX.max(self.took * WALK_SHARE))
+    }
+}
+
+impl Measures {
+    /// What `path` holds: measured now, or not long ago. The file system is never waited for longer than a deadline, and outside of
+    /// the async threads. `None` if there is no answer.
+    pub(crate) async fn of(&self, path: &Path, by: By) -> Option<Measure> {
+        let key = (path.to_owned(), by);
+        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fresh) = kept().get(&key).filter(|kept| kept.is_fresh()) {
+            return Some(fresh.measure);
+        }
+        let (of_work, took) = (path.to_owned(), Stopwatch::start());
+        let limit = if by == By::Tree { WALK_LIMIT } else { ANSWER_LIMIT };
+        match within(path, limit, move || measure(&of_work, by)).await {
+            Ok(measure) => {
+                let mut all = kept();
+                all.retain(|_, kept| kept.is_fresh());
+                all.insert(key, Kept { measure, took: took.elapsed(), since: Stopwatch::start() });
+                Some(measure)
+            }
+            Err(err) => {
+                debug!(path = %path.display(), err = %err, "cannot measure a volume");
+                None
             }
         }
+    }
+}
+
+fn measure(path: &Path, by: By) -> io::Result<Measure> {
+    let disk = Disk::of(path).ok_or_else(|| io::Error::other("the file system does not say how full it is"))?;
+    let (bytes, inodes) = match by {
+        By::FileSystem => (disk.used, disk.inodes.saturating_sub(disk.inodes_free)),
+        By::Tree => tree(path),
+    };
+    Ok(Measure { disk, bytes, inodes })
+}
+
+/// Bytes that a tree occupies and its number of inodes; links are not followed, other file systems not entered. What cannot be read
+/// counts as nothing.
+pub(crate) fn tree(path: &Path) -> (u64, u64) {
+    let Ok((parent, name)) = Dir::of_file(path) else { return (0, 0) };
+    let Ok(meta) = parent.meta(&name) else { return (0, 0) };
+    let mut total = (meta.occupies, 1);
+    let walked = Dir::open(path).and_then(|dir| {
+        dir.walk(&mut |found| {
+            if found.meta.dev == meta.dev {
+                total = (total.0 + found.meta.occupies, total.1 + 1);
+            }
+            Ok(())
+        })
+    });
+    if let Err(err) = walked
+        && meta.is_dir()
+    {
+        debug!(path = %path.display(), err = %err, "cannot count all of a folder");
     }
     total
 }
@@ -56,5 +151,18 @@ mod tests {
         let (bytes, inodes) = tree(dir.path());
         assert!(bytes >= 100_000, "{bytes}");
         assert_eq!(inodes, 3);
+        assert_eq!(tree(&dir.path().join("sub/f")).1, 1);
+        assert_eq!(tree(&dir.path().join("nothing")), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_volume_is_not_measured_again_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let measures = Measures::default();
+        let before = measures.of(dir.path(), By::Tree).await.unwrap();
+        std::fs::write(dir.path().join("f"), vec![1; 100_000]).unwrap();
+        assert_eq!(measures.of(dir.path(), By::Tree).await.unwrap().inodes, before.inodes);
+        assert!(measures.of(dir.path(), By::FileSystem).await.unwrap().disk.capacity > 0);
+        assert!(measures.of(&dir.path().join("nothing"), By::Tree).await.is_none());
     }
 }

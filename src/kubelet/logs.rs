@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use base::confined::Dir;
 use base::time::Clock;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
@@ -13,6 +14,10 @@ use tokio::io::unix::AsyncFd;
 
 /// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes of the last lines of a log that are read at once.
+const TAIL_BYTES_MAX: u64 = 2 * 1024 * 1024;
+/// Bytes of one line; the runtime cuts lines at 16 KiB. A longer one is no line of the runtime's, and is left out.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
 /// Between looks whether a container that writes nothing has ended.
 const END_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -55,13 +60,23 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { time, stream, full: tags.split(|b| *b == b':').next()? == b"F", text: parts.next().unwrap_or_default() })
 }
 
+/// Opens a log, `<folder of logs>/<pod>/<container>/<n>.log`. Whoever sees the folder of logs may plant links and FIFOs in it: below
+/// it, only regular files are opened, and no link is followed.
+fn open(path: &Path) -> io::Result<File> {
+    let top = path.ancestors().nth(3).filter(|top| !top.as_os_str().is_empty()).ok_or(io::ErrorKind::InvalidInput)?;
+    let below = path.strip_prefix(top).map_err(io::Error::other)?;
+    Dir::open(top)?.open_file(below)
+}
+
 /// The last lines of a log as bare text, for termination messages.
 pub(crate) fn last_lines(path: &Path, lines: usize) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let start = tail_offset(&mut file, u64::try_from(lines).unwrap_or(u64::MAX))?;
+    let mut file = open(path)?;
+    // A line may be as long as its writer likes.
+    let floor = file.metadata()?.len().saturating_sub(TAIL_BYTES_MAX);
+    let start = tail_offset(&mut file, u64::try_from(lines).unwrap_or(u64::MAX), floor)?;
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
+    file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
     let mut out = Vec::new();
     for line in bytes.split(|b| *b == b'\n').filter_map(parse) {
         out.extend_from_slice(line.text);
@@ -72,16 +87,16 @@ pub(crate) fn last_lines(path: &Path, lines: usize) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Where the last `lines` lines begin, found from the end so that a large log costs nothing.
-fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
+/// Where the last `lines` lines begin, found from the end so that a large log costs nothing; not before `floor`.
+fn tail_offset(file: &mut File, lines: u64, floor: u64) -> io::Result<u64> {
     let mut end = file.seek(SeekFrom::End(0))?;
     if lines == 0 {
         return Ok(end);
     }
     let mut found = 0;
     let mut last = true;
-    while end > 0 {
-        let start = end.saturating_sub(CHUNK_BYTES as u64);
+    while end > floor {
+        let start = end.saturating_sub(CHUNK_BYTES as u64).max(floor);
         let mut chunk = vec![0; usize::try_from(end - start).unwrap_or(CHUNK_BYTES)];
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(&mut chunk)?;
@@ -101,7 +116,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
         }
         end = start;
     }
-    Ok(0)
+    Ok(floor)
 }
 
 /// Whether a container may still write: asked when its log has been quiet.
@@ -127,9 +142,9 @@ pub(crate) fn stream(
     clock: &Clock,
     still_runs: StillRuns,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
-    let mut file = File::open(path)?;
+    let mut file = open(path)?;
     let start = match options.tail_lines {
-        Some(lines) => tail_offset(&mut file, lines)?,
+        Some(lines) => tail_offset(&mut file, lines, 0)?,
         None => 0,
     };
     file.seek(SeekFrom::Start(start))?;
@@ -201,6 +216,9 @@ impl Reader {
                 self.render(&line, &mut out);
             }
         }
+        if self.pending.len() > LINE_BYTES_MAX {
+            self.pending.clear();
+        }
         if let Some(left) = &mut self.left {
             let max = usize::try_from(*left).unwrap_or(usize::MAX);
             out.truncate(max);
@@ -234,11 +252,11 @@ impl Reader {
     /// A rotated log goes on in a new file of the same name.
     fn rotated(&mut self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
-        let (Ok(have), Ok(now)) = (self.file.metadata(), std::fs::metadata(&self.path)) else { return false };
+        let (Ok(have), Ok(now)) = (self.file.metadata(), std::fs::symlink_metadata(&self.path)) else { return false };
         if have.ino() == now.ino() {
             return false;
         }
-        match File::open(&self.path) {
+        match open(&self.path) {
             Ok(file) => {
                 self.file = file;
                 true
@@ -274,11 +292,30 @@ mod tests {
 
     async fn read(options: LogOptions) -> String {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("0.log");
+        let path = dir.path().join("pod/c/0.log");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, LOG).unwrap();
         let ended: StillRuns = Box::new(|| Box::pin(async { false }));
         let chunks: Vec<_> = stream(&path, options, &Clock::system(), ended).unwrap().collect().await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
+    }
+
+    // A pod that sees the folder of logs turned its own log into a link to a file of the host, or into a FIFO.
+    #[test]
+    fn a_log_that_is_no_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = dir.path().join("pod/c");
+        std::fs::create_dir_all(&logs).unwrap();
+        std::fs::write(dir.path().join("secret"), LOG).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("secret"), logs.join("0.log")).unwrap();
+        assert!(last_lines(&logs.join("0.log"), 1).is_err());
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("pod/d")).unwrap();
+        assert!(last_lines(&dir.path().join("pod/d/secret"), 1).is_err());
+        let fifo = logs.join("1.log");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        assert!(last_lines(&fifo, 1).is_err());
+        std::fs::File::create(logs.join("2.log")).unwrap().set_len(1 << 30).unwrap();
+        assert_eq!(last_lines(&logs.join("2.log"), 80).unwrap(), b"", "a gigabyte without a line is not held");
     }
 
     #[tokio::test]

@@ -311,7 +311,7 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
     let mut backoff = Backoff::new(ORPHAN_RETRY.0, ORPHAN_RETRY.1);
     loop {
         let done = match Box::pin(csi::unmount::tear_down(&node, &uid)).await {
-            Ok(()) => volumes::tidy(&dir).map_err(|err| err.to_string()),
+            Ok(()) => volumes::tidy(&dir).await.map_err(|err| err.to_string()),
             Err(why) => Err(why),
         };
         let Err(why) = done else { return };

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::container::fields::Surroundings;
 use crate::csi::Csi;
 use crate::devices::Devices;
-use crate::disk::Disk;
+use crate::disk::{Disk, Measures};
 use crate::events::Recorder;
 use crate::images::Pulls;
 use crate::manager::Host;
@@ -63,6 +63,8 @@ pub(crate) struct Node {
     pub(crate) runtime_heard: Mutex<Option<Stopwatch>>,
     /// Where the runtime keeps images, once it has told.
     pub(crate) image_dir: OnceLock<PathBuf>,
+    /// What volumes hold.
+    pub(crate) measures: Measures,
 }
 
 /// What the machine has.
@@ -101,6 +103,7 @@ impl Node {
             pressure: Mutex::default(),
             runtime_heard: Mutex::default(),
             image_dir: OnceLock::new(),
+            measures: Measures::default(),
             informers,
             config,
             client,

@@ -1,22 +1,33 @@
 //! Container logs that grow: moved away when they are large, and the oldest deleted. Upstream's container log manager.
 
-use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::confined::Dir;
+use base::confined::deadline::within;
 use base::task::Group;
-use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use jiff::Timestamp;
+use rustix::fs::FileType;
 use tracing::{debug, warn};
 
+use crate::config::RuntimeChoice;
 use crate::manager::Pods;
 use crate::node::Node;
 
 /// Between two looks, as upstream's `containerLogMonitorInterval`.
 const PERIOD: Duration = Duration::from_secs(10);
+/// A log is compressed within this.
+const COMPRESS_LIMIT: Duration = Duration::from_secs(600);
+/// Files beside a log.
+const LOGS_MAX: usize = 10_000;
+/// Bytes of containerd's own log, and what is left of it when it is cut.
+const RUNTIME_LOG_BYTES_MAX: u64 = 20 * 1024 * 1024;
+const RUNTIME_LOG_BYTES_KEPT: usize = 2 * 1024 * 1024;
 
 /// Starts the watch over logs.
 pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
@@ -25,6 +36,13 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
             tokio::time::sleep(PERIOD).await;
             for (id, path) in large(&node, &pods) {
                 rotate(&node, &id, &path).await;
+            }
+            if let RuntimeChoice::Managed { root, .. } = &node.config.runtime {
+                let log = crate::runtime::containerd::log_file(root);
+                let of_work = log.clone();
+                if let Err(err) = within(&log, COMPRESS_LIMIT, move || cut(&of_work)).await {
+                    warn!(path = %log.display(), err = %err, "cannot cut containerd's log");
+                }
             }
         }
     });
@@ -35,17 +53,19 @@ fn large(node: &Node, pods: &Pods) -> Vec<(String, PathBuf)> {
         .all()
         .into_iter()
         .flat_map(|(_, s)| s.observed.running().map(|c| (c.id.clone(), PathBuf::from(&c.log_path))).collect::<Vec<_>>());
-    running.filter(|(_, path)| fs::metadata(path).is_ok_and(|m| m.len() >= node.config.settings.log_bytes_max)).collect()
+    let size = |path: &Path| place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 });
+    running.filter(|(_, path)| size(path) >= node.config.settings.log_bytes_max).collect()
 }
 
 async fn rotate(node: &Node, id: &str, path: &Path) {
     let (log, files_max, now) = (path.to_owned(), node.config.settings.log_files_max, node.clock.now());
-    let tidied = Group::blocking(move || make_room(&log, files_max)).await;
-    if let Ok(Err(err)) = tidied {
+    let tidied = within(path, COMPRESS_LIMIT, move || make_room(&log, files_max)).await;
+    if let Err(err) = tidied {
         warn!(path = %path.display(), err = %err, "cannot tidy rotated logs");
     }
-    let moved = aside(path, now);
-    if let Err(err) = fs::rename(path, &moved) {
+    let Ok((dir, name)) = place(path) else { return };
+    let moved = aside(&name, now);
+    if let Err(err) = dir.rename(&name, &moved) {
         warn!(path = %path.display(), err = %err, "cannot move a log away");
         return;
     }
@@ -54,7 +74,7 @@ async fn rotate(node: &Node, id: &str, path: &Path) {
         Err(err) => {
             // The runtime still writes to the moved file: it goes back, and the next look tries again.
             warn!(path = %path.display(), err = %Chain(&err), "the runtime did not open its log anew");
-            if let Err(err) = fs::rename(&moved, path) {
+            if let Err(err) = dir.rename(&moved, &name) {
                 warn!(path = %path.display(), err = %err, "cannot move a log back");
             }
         }
@@ -62,35 +82,68 @@ async fn rotate(node: &Node, id: &str, path: &Path) {
 }
 
 /// `0.log.20261121-081500`.
-fn aside(path: &Path, now: Timestamp) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
+fn aside(name: &Path, now: Timestamp) -> PathBuf {
+    let mut name = name.as_os_str().to_owned();
     name.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S")));
     PathBuf::from(name)
+}
+
+/// The folder of a container's logs, with no link on the way from the folder of all logs, and the log's name in it.
+fn place(path: &Path) -> io::Result<(Dir, PathBuf)> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let top = path.ancestors().nth(3).filter(|top| !top.as_os_str().is_empty()).ok_or_else(invalid)?;
+    let below = path.parent().and_then(|dir| dir.strip_prefix(top).ok()).ok_or_else(invalid)?;
+    Ok((Dir::open(top)?.dir(below)?, path.file_name().ok_or_else(invalid)?.into()))
 }
 
 /// Deletes the oldest, so that with the current log and the one that is about to be moved there are `files_max`; older ones are
 /// compressed.
 fn make_room(path: &Path, files_max: usize) -> io::Result<()> {
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else { return Ok(()) };
-    let prefix = format!("{name}.");
-    let is_old = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix) && !n.ends_with(".tmp"));
-    let mut old: Vec<PathBuf> = fs::read_dir(dir)?.flatten().map(|e| e.path()).filter(is_old).collect();
+    let (dir, name) = place(path)?;
+    let prefix = format!("{}.", name.display());
+    let is_old = |name: &str| name.starts_with(&prefix) && !name.ends_with(".tmp");
+    let names = dir.entries(LOGS_MAX)?.into_iter().filter(|(_, kind)| *kind == FileType::RegularFile);
     // The time in the name sorts them; the newest last.
-    old.sort();
+    let mut old: Vec<String> = names.filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_old(name)).collect();
     let keep = files_max.saturating_sub(2);
     let excess = old.len().saturating_sub(keep);
-    for path in old.drain(..excess) {
-        fs::remove_file(path)?;
+    for name in old.drain(..excess) {
+        dir.remove_file(Path::new(&name))?;
     }
-    for path in old.iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
-        let mut gz = path.as_os_str().to_owned();
-        gz.push(".gz");
-        let (gz, tmp) = (PathBuf::from(&gz), path.with_extension("tmp"));
-        fs::write(&tmp, wire::gzip::compress(&[Bytes::from(fs::read(path)?)])?)?;
-        fs::rename(&tmp, gz)?;
-        fs::remove_file(path)?;
+    for name in old.iter().filter(|name| !name.ends_with(".gz")) {
+        compress(&dir, Path::new(name))?;
     }
     Ok(())
+}
+
+/// Compresses a file chunk by chunk: a container fills its log faster than anybody looks.
+fn compress(dir: &Dir, name: &Path) -> io::Result<()> {
+    let (tmp, mut gz) = (name.with_extension("tmp"), name.as_os_str().to_owned());
+    gz.push(".gz");
+    let mut from = dir.open_file(name)?;
+    dir.remove_file(&tmp)?;
+    let mut to = GzEncoder::new(dir.create_new(&tmp, 0o640)?, Compression::fast());
+    let written = io::copy(&mut from, &mut to).and_then(|_| to.finish()).map(drop);
+    if written.is_err() {
+        dir.remove_file(&tmp)?;
+    }
+    written?;
+    dir.rename(&tmp, Path::new(&gz))?;
+    dir.remove_file(name)
+}
+
+/// What containerd says goes to one file: when that is large, its last part stays, in place, since containerd holds it open.
+fn cut(log: &Path) -> io::Result<()> {
+    let (dir, name) = Dir::of_file(log)?;
+    if dir.meta(&name).map_or(0, |meta| meta.size) <= RUNTIME_LOG_BYTES_MAX {
+        return Ok(());
+    }
+    let last = dir.tail(&name, RUNTIME_LOG_BYTES_KEPT)?;
+    // The first line of a tail is rarely whole.
+    let start = last.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let file = dir.open_for_appending(&name)?;
+    file.set_len(0)?;
+    (&file).write_all(&last[start..])
 }
 
 #[cfg(test)]
@@ -100,15 +153,58 @@ mod tests {
     #[test]
     fn the_oldest_go_and_the_others_are_compressed() {
         let dir = tempfile::tempdir().unwrap();
-        let log = dir.path().join("0.log");
+        let logs = dir.path().join("pod/c");
+        std::fs::create_dir_all(&logs).unwrap();
         for name in ["0.log", "0.log.20260101-000000.gz", "0.log.20260102-000000.gz", "0.log.20260103-000000.gz", "0.log.20260104-000000"] {
-            fs::write(dir.path().join(name), "x").unwrap();
+            std::fs::write(logs.join(name), "x").unwrap();
         }
-        make_room(&log, 5).unwrap();
-        let mut left: Vec<String> =
-            fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-        left.sort();
+        // A planted link is no log, and what it names stays.
+        std::os::unix::fs::symlink(dir.path(), logs.join("0.log.20260100-000000")).unwrap();
+        make_room(&logs.join("0.log"), 5).unwrap();
+        let left = Dir::open(&logs).unwrap().entries(10).unwrap();
+        let left: Vec<_> = left.iter().filter(|(_, kind)| *kind == FileType::RegularFile).map(|(name, _)| name.to_str().unwrap()).collect();
         assert_eq!(left, ["0.log", "0.log.20260102-000000.gz", "0.log.20260103-000000.gz", "0.log.20260104-000000.gz"]);
-        assert_eq!(aside(&log, "2026-11-21T08:15:00Z".parse().unwrap()).file_name().unwrap(), "0.log.20261121-081500");
+        assert_eq!(aside(Path::new("0.log"), "2026-11-21T08:15:00Z".parse().unwrap()), Path::new("0.log.20261121-081500"));
+    }
+
+    // node.md N5: the whole log was read at once.
+    #[test]
+    fn a_log_of_any_size_is_compressed_in_little_memory() {
+        use std::io::Read as _;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Dir::open(dir.path()).unwrap();
+        folder.create_new(Path::new("0.log.1"), 0o640).unwrap().set_len(64 << 20).unwrap();
+        let before = peak_kib();
+        compress(&folder, Path::new("0.log.1")).unwrap();
+        assert!(peak_kib() - before < 32 << 10, "held {} KiB", peak_kib() - before);
+        let mut n = 0;
+        let mut unpacked = flate2::read::GzDecoder::new(folder.open_file(Path::new("0.log.1.gz")).unwrap());
+        let mut chunk = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = unpacked.read(&mut chunk) {
+            n += read;
+        }
+        assert_eq!(n, 64 << 20);
+        assert!(folder.meta(Path::new("0.log.1")).is_err());
+    }
+
+    fn peak_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    // node.md M19: it grew for ever.
+    #[test]
+    fn the_runtimes_log_is_cut_in_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("containerd.log");
+        let writer = std::fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        (&writer).write_all(&b"0123456789abcde\n".repeat(RUNTIME_LOG_BYTES_MAX as usize / 16)).unwrap();
+        cut(&log).unwrap();
+        assert_eq!(writer.metadata().unwrap().len(), RUNTIME_LOG_BYTES_MAX);
+        (&writer).write_all(b"more\n").unwrap();
+        cut(&log).unwrap();
+        (&writer).write_all(b"last\n").unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(text.len() <= RUNTIME_LOG_BYTES_KEPT + 5 && text.starts_with("0123") && text.ends_with("more\nlast\n"));
     }
 }

@@ -111,7 +111,7 @@ impl Server {
             ["metrics"] => self.metrics("").await,
             ["metrics", page] => self.metrics(page).await,
             ["configz"] => Ok(as_json(&self.handle.configz())),
-            ["logs", rest @ ..] => Ok(files::serve(Path::new("/var/log"), rest, path.ends_with('/'))),
+            ["logs", rest @ ..] => Ok(files::serve(Path::new("/var/log"), rest, path.ends_with('/')).await),
             ["containerLogs", ns, pod, container] => self.logs(ns, pod, container, &query).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
                 let url = self.handle.exec_url(ns, pod, container, streams(&query, query.all("command"))).await?;

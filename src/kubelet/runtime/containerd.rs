@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -29,6 +30,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const START_POLL: Duration = Duration::from_millis(20);
 /// A containerd told to end must be gone by then, or is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// A program says its version within this.
+const VERSION_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the operator chose.
 #[derive(Clone, Copy, Debug)]
@@ -146,7 +149,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
     let daemon = Daemon {
         config_file: root.join("config.toml"),
         pid_file: state.join("containerd.pid"),
-        log: root.join("containerd.log"),
+        log: log_file(root),
         socket: state.join("containerd.sock"),
         search_path: config.search_path.clone(),
         program,
@@ -288,6 +291,11 @@ impl Daemon {
     }
 }
 
+/// Where containerd's own words go.
+pub(crate) fn log_file(root: &Path) -> PathBuf {
+    root.join("containerd.log")
+}
+
 async fn wait_for_exit(pid: Pid) {
     let Ok(fd) = pidfd_open(pid, PidfdFlags::NONBLOCK) else { return };
     // A pidfd becomes readable when its process ends.
@@ -315,7 +323,9 @@ fn find(program: &'static str, package: &'static str, search_path: &OsStr) -> Re
 
 async fn major_version(program: &Path) -> Result<u32, Error> {
     let failed = |source| Error::Spawn { program: program.to_owned(), source };
-    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().await.map_err(failed)?;
+    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
+    let late = |_| failed(io::ErrorKind::TimedOut.into());
+    let output = tokio::time::timeout(VERSION_LIMIT, asked).await.map_err(late)?.map_err(failed)?;
     let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     parse_major(&answer).ok_or_else(|| Error::Version { path: program.to_owned(), answer })
 }

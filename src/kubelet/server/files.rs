@@ -2,13 +2,21 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use base::confined::Dir;
+use base::confined::deadline::within;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
+use rustix::fs::FileType;
 use wire::{Body, body};
 
 const CHUNK_BYTES: usize = 64 * 1024;
+/// Names in one list.
+const ENTRIES_MAX: usize = 100_000;
+/// A file is found within this.
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn plain(code: StatusCode, text: &str) -> Response<Body> {
     let mut answer = Response::new(body::full(format!("{text}\n")));
@@ -16,16 +24,18 @@ fn plain(code: StatusCode, text: &str) -> Response<Body> {
     answer
 }
 
-/// A file, or a folder's list. `parts` are the decoded pieces of the path below `root`; `slash` says that it ended with one.
-pub(super) fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> {
-    let parts: Vec<String> = parts.iter().map(|p| super::percent_decode(p)).collect();
+/// A file, or a folder's list. `parts` are the decoded pieces of the path below `root`; `slash` says that it ended with one. Pods write
+/// there, too: no link is followed, and nothing but regular files is read.
+pub(super) async fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> {
+    let parts: Vec<String> = parts.iter().map(|p| super::percent_decode(p)).filter(|p| !p.is_empty()).collect();
     if parts.iter().any(|p| p == ".." || p.contains('/')) {
         return plain(StatusCode::BAD_REQUEST, "invalid URL path");
     }
-    let path = parts.iter().filter(|p| !p.is_empty()).fold(root.to_owned(), |path, part| path.join(part));
-    match fs::metadata(&path) {
-        Err(_) => plain(StatusCode::NOT_FOUND, "404 page not found"),
-        Ok(meta) if meta.is_dir() && !slash && !parts.is_empty() => {
+    let (path, from) = (parts.iter().collect::<PathBuf>(), root.to_owned());
+    match within(root, LIMIT, move || look(&from, &path, slash)).await {
+        Ok(Seen::List(names)) => list(&names),
+        Ok(Seen::Contents(file)) => contents(file),
+        Ok(Seen::Folder) => {
             let mut answer = plain(StatusCode::MOVED_PERMANENTLY, "");
             let last = parts.last().cloned().unwrap_or_default();
             if let Ok(to) = header::HeaderValue::from_str(&format!("{last}/")) {
@@ -33,15 +43,37 @@ pub(super) fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> 
             }
             answer
         }
-        Ok(meta) if meta.is_dir() => list(&path),
-        Ok(_) => read(&path),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => plain(StatusCode::NOT_FOUND, "404 page not found"),
+        Err(err) if matches!(err.kind(), io::ErrorKind::TimedOut | io::ErrorKind::ResourceBusy) => {
+            plain(StatusCode::SERVICE_UNAVAILABLE, "503 the file system does not answer")
+        }
+        Err(_) => plain(StatusCode::FORBIDDEN, "403 Forbidden"),
     }
 }
 
-fn list(path: &Path) -> Response<Body> {
-    let name = |e: fs::DirEntry| e.file_name().to_string_lossy().into_owned() + if e.path().is_dir() { "/" } else { "" };
-    let mut names: Vec<String> = fs::read_dir(path).into_iter().flatten().flatten().map(name).collect();
-    names.sort();
+enum Seen {
+    /// A folder that was asked for without its slash.
+    Folder,
+    List(Vec<String>),
+    Contents(fs::File),
+}
+
+fn look(root: &Path, path: &Path, slash: bool) -> io::Result<Seen> {
+    let root = Dir::open(root)?;
+    if !root.meta(path)?.is_dir() {
+        return root.open_file(path).map(Seen::Contents);
+    }
+    if !slash && !path.as_os_str().is_empty() {
+        return Ok(Seen::Folder);
+    }
+    let entries = root.dir(path)?.entries(ENTRIES_MAX)?;
+    let shown = |(name, kind): (std::ffi::OsString, FileType)| {
+        name.to_string_lossy().into_owned() + if kind == FileType::Directory { "/" } else { "" }
+    };
+    Ok(Seen::List(entries.into_iter().map(shown).collect()))
+}
+
+fn list(names: &[String]) -> Response<Body> {
     let safe = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
     let lines: String = names.iter().map(|n| format!("<a href=\"{0}\">{0}</a>\n", safe(n))).collect();
     let mut answer = Response::new(body::full(format!(
@@ -52,12 +84,7 @@ fn list(path: &Path) -> Response<Body> {
 }
 
 /// Read as it is sent: a log may be larger than memory.
-fn read(path: &Path) -> Response<Body> {
-    let file = match fs::File::open(path) {
-        Ok(file) => file,
-        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => return plain(StatusCode::FORBIDDEN, "403 Forbidden"),
-        Err(_) => return plain(StatusCode::NOT_FOUND, "404 page not found"),
-    };
+fn contents(file: fs::File) -> Response<Body> {
     let chunks = futures_util::stream::unfold(file, |mut file| async move {
         let mut chunk = vec![0; CHUNK_BYTES];
         match file.read(&mut chunk) {
@@ -78,16 +105,29 @@ fn read(path: &Path) -> Response<Body> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn nothing_outside_of_the_folder_is_served() {
+    #[tokio::test]
+    async fn nothing_outside_of_the_folder_is_served() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
         fs::write(dir.path().join("a.log"), "x").unwrap();
-        let code = |parts: &[&str], slash: bool| serve(dir.path(), parts, slash).status().as_u16();
-        assert_eq!(
-            (code(&[], true), code(&["a.log"], false), code(&["sub"], false), code(&["sub"], true), code(&["no"], false)),
-            (200, 200, 301, 200, 404)
-        );
-        assert_eq!((code(&["..", "etc"], false), code(&["%2e%2e"], false), code(&["..%2fetc"], false)), (400, 400, 400));
+        // security.md M16: a FIFO held a thread for each question; a link led to any file of the host.
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("fifo"), FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
+        let wanted: [(&[&str], bool, u16); 11] = [
+            (&[], true, 200),
+            (&["a.log"], false, 200),
+            (&["sub"], false, 301),
+            (&["sub"], true, 200),
+            (&["no"], false, 404),
+            (&["..", "etc"], false, 400),
+            (&["%2e%2e"], false, 400),
+            (&["..%2fetc"], false, 400),
+            (&["fifo"], false, 403),
+            (&["out"], false, 403),
+            (&["out", "passwd"], false, 403),
+        ];
+        for (parts, slash, code) in wanted {
+            assert_eq!(serve(dir.path(), parts, slash).await.status().as_u16(), code, "{parts:?}");
+        }
     }
 }

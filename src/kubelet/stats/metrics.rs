@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{PodUse, boot_time, cpu_nanos, look, meminfo, memory_available, name_of};
 use crate::csi;
-use crate::disk::Disk;
+use crate::disk::{By, Disk};
 use crate::manager::Pods;
 use crate::node::Node;
 use crate::runtime::cri::CriError;
@@ -286,7 +286,11 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
             let told = csi::stats::of(node, path).await.map(|usage| usage.disk());
-            if let Some(disk) = told.or_else(|| Disk::of(path)) {
+            let disk = match told {
+                Some(disk) => Some(disk),
+                None => node.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
+            };
+            if let Some(disk) = disk {
                 disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
             }
         }

@@ -9,7 +9,6 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::task::Group;
 use base::time::rfc3339_secs;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
@@ -18,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use self::read::{Interface, Usage};
 use crate::csi;
-use crate::disk::{self, Disk};
+use crate::disk::{By, Disk};
 use crate::manager::Pods;
 use crate::node::Node;
 use crate::runtime::cri::CriError;
@@ -118,7 +117,10 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
     let (meta, usage) = (&used.pod.metadata, &used.usage);
     let uid = meta.uid.clone().unwrap_or_default();
     let started = |name: &str| used.snapshot.observed.latest(name).map(|s| rfc3339_secs(s.started_at));
-    let containers: Vec<Value> = used.containers.iter().map(|s| container(node, &uid, s, at, started(&name_of(s)))).collect();
+    let mut containers: Vec<Value> = Vec::new();
+    for stats in &used.containers {
+        containers.push(container(node, &uid, stats, at, started(&name_of(stats))).await);
+    }
     let mut value = json!({
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": uid},
         "startTime": used.snapshot.status.start_time,
@@ -169,7 +171,7 @@ fn without_null(mut value: Value) -> Value {
     value
 }
 
-fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp, started: Option<String>) -> Value {
+async fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp, started: Option<String>) -> Value {
     let value = |v: &Option<cri::UInt64Value>| v.as_ref().map(|v| v.value);
     let (name, now) = (name_of(stats), rfc3339_secs(at));
     let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
@@ -192,9 +194,12 @@ fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp,
         let label = |key: &str| a.labels.get(key).cloned().unwrap_or_default();
         format!("{}_{}_{}", label(labels::POD_NAMESPACE), label(labels::POD_NAME), label(labels::POD_UID))
     });
-    let (bytes, inodes) = dir.map_or((0, 0), |dir| disk::tree(&node.config.log_dir.join(dir).join(&name)));
-    logs.insert("usedBytes".to_owned(), json!(bytes));
-    logs.insert("inodesUsed".to_owned(), json!(inodes));
+    if let Some(dir) = dir
+        && let Some(measure) = node.measures.of(&node.config.log_dir.join(dir).join(&name), By::Tree).await
+    {
+        logs.insert("usedBytes".to_owned(), json!(measure.bytes));
+        logs.insert("inodesUsed".to_owned(), json!(measure.inodes));
+    }
     json!({
         "name": name,
         "startTime": started.unwrap_or(now.clone()),
@@ -222,11 +227,12 @@ async fn volumes_of(node: &Node, used: &PodUse, now: &str) -> Vec<Value> {
         let mut value = match csi::stats::of(node, &path).await {
             Some(u) => driver_value(now, u),
             None => {
-                let measured = path.clone();
-                let (bytes, inodes) = Group::blocking(move || disk::tree(&measured)).await.unwrap_or_default();
-                let mut value = disk_value(now, Disk::of(&path));
-                value.insert("usedBytes".to_owned(), json!(bytes));
-                value.insert("inodesUsed".to_owned(), json!(inodes));
+                // What has a file system of its own is not walked, as upstream: a share may hold millions of files.
+                let by = if volumes::claim_name(pod, volume).is_some() || volume.nfs.is_some() { By::FileSystem } else { By::Tree };
+                let Some(measure) = node.measures.of(&path, by).await else { continue };
+                let mut value = disk_value(now, Some(measure.disk));
+                value.insert("usedBytes".to_owned(), json!(measure.bytes));
+                value.insert("inodesUsed".to_owned(), json!(measure.inodes));
                 value
             }
         };

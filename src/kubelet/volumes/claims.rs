@@ -45,10 +45,10 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str, target: &Path, 
     if let Some(local) = spec.local {
         let kind = if block { "BlockDevice" } else { "Directory" };
         let source = HostPathVolumeSource { path: local.path, type_: Some(kind.to_owned()) };
-        return Ok(Found::Local(Local { path: host_path::prepare(&source)?, read_only, takes_group: !block }));
+        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, takes_group: !block }));
     }
     if let Some(source) = spec.host_path {
-        return Ok(Found::Local(Local { path: host_path::prepare(&source)?, read_only, takes_group: false }));
+        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, takes_group: false }));
     }
     if let Some(share) = spec.nfs {
         let source = NFSVolumeSource { path: share.path, server: share.server, read_only: share.read_only };

@@ -2,14 +2,25 @@
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use base::confined::Dir;
+use base::confined::deadline::within;
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
 
-use super::make_dir;
+/// The host answers within this; a share of its that hangs does not.
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// Checks or makes the path as its type says.
-pub(super) fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
+/// Checks or makes the path as its type says. Links in it are the host's own business: whoever may name a path of the host may name
+/// all of them.
+pub(super) async fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
+    let of_work = source.clone();
+    let work = move || Ok(look(&of_work));
+    within(Path::new(&source.path), LIMIT, work).await.map_err(|err| err.to_string())?
+}
+
+fn look(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
     let path = PathBuf::from(&source.path);
     if path.components().any(|c| c == std::path::Component::ParentDir) {
         return Err(format!("hostPath {} must not contain '..'", source.path));
@@ -17,7 +28,7 @@ pub(super) fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, String> 
     let kind = source.type_.as_deref().unwrap_or_default();
     let fail = |err: std::io::Error| format!("{}: {err}", source.path);
     match (kind, fs::metadata(&path)) {
-        ("DirectoryOrCreate", Err(_)) => make_dir(&path, 0o755).map_err(fail)?,
+        ("DirectoryOrCreate", Err(_)) => make_folder(&path).map_err(fail)?,
         ("FileOrCreate", Err(_)) => drop(fs::OpenOptions::new().create(true).append(true).open(&path).map_err(fail)?),
         ("", _) => {}
         (kind, Err(_)) => return Err(format!("hostPath type check failed: {} is not {}", source.path, described(kind))),
@@ -37,6 +48,11 @@ pub(super) fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, String> 
         }
     }
     Ok(path)
+}
+
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(path)?;
+    Dir::open(path)?.chmod(Path::new(""), 0o755)
 }
 
 fn described(kind: &str) -> &'static str {
@@ -60,8 +76,8 @@ mod tests {
     #[test]
     fn a_path_of_another_type_is_refused_and_a_missing_one_is_made_on_request() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(prepare(&of(dir.path(), "File")).unwrap_err().ends_with("is not a file"));
-        assert!(prepare(&of(&dir.path().join("x"), "Directory")).unwrap_err().ends_with("is not a directory"));
-        assert!(prepare(&of(&dir.path().join("x/y"), "DirectoryOrCreate")).unwrap().is_dir());
+        assert!(look(&of(dir.path(), "File")).unwrap_err().ends_with("is not a file"));
+        assert!(look(&of(&dir.path().join("x"), "Directory")).unwrap_err().ends_with("is not a directory"));
+        assert!(look(&of(&dir.path().join("x/y"), "DirectoryOrCreate")).unwrap().is_dir());
     }
 }

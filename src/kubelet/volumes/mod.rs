@@ -17,12 +17,13 @@ mod payload;
 pub(crate) mod refs;
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use base::task::Group;
+use base::confined::deadline::within;
+use base::confined::{Dir, tree};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -31,6 +32,16 @@ use crate::cgroups;
 use crate::container::fields::Surroundings;
 use crate::csi::{self, wanted::Wanted};
 use crate::node::Node;
+
+/// Folders of pods, and volumes of one pod, that are looked through.
+const PODS_MAX: usize = 1 << 16;
+const VOLUMES_MAX: usize = 1 << 12;
+/// Bytes of a path.
+const PATH_BYTES_MAX: usize = 4096;
+/// Folders of the machine's own disk answer within this.
+const DISK_LIMIT: Duration = Duration::from_secs(60);
+/// All that a volume holds is given to its group within this; a large one takes long.
+const GROUP_LIMIT: Duration = Duration::from_secs(3600);
 
 /// A volume that cannot be mounted, with upstream's text for the event `FailedMount`.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -112,11 +123,14 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             continue;
         }
         let path = if let Some(source) = &volume.host_path {
-            host_path::prepare(source).map_err(failed)?
+            host_path::prepare(source).await.map_err(failed)?
         } else if let Some(source) = &volume.empty_dir {
             let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", &volume.name);
             if !known {
-                empty_dir(&path, source, fs_group).map_err(|err| failed(format!("{}: {err}", path.display())))?;
+                let (at, source, mark) = (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", &volume.name));
+                let size = memory_size(node, pod, &source);
+                let work = move || empty_dir(&at, &source, size, fs_group, &mark);
+                within(&path, DISK_LIMIT, work).await.map_err(|err| failed(format!("{}: {err}", path.display())))?;
             }
             path
         } else if let Some(claim) = claim_name(pod, volume) {
@@ -135,9 +149,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             let mismatch_only =
                 spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some(group) = fs_group.filter(|_| local.takes_group && !known) {
-                let root = local.path.clone();
-                let owned = Group::blocking(move || give(&root, group, mismatch_only)).await.map_err(|err| failed(err.to_string()))?;
-                owned.map_err(|err| failed(err.to_string()))?;
+                local_group(node, pod, &volume.name, &local.path, group, mismatch_only).await.map_err(|err| failed(err.to_string()))?;
             }
             local.path
         } else if let Some(source) = &volume.nfs {
@@ -198,45 +210,99 @@ async fn rendered(
     if let Some(at) = content.refresh_at {
         mounted.refresh_at = Some(mounted.refresh_at.map_or(at, |earlier| earlier.min(at)));
     }
+    // Whatever the spec says: root writes here, and would otherwise share the folder with the container. As upstream's attributes.
+    mounted.read_only.insert(volume.name.clone(), true);
     let target = path.clone();
     let work = move || -> io::Result<()> {
-        make_dir(&target, 0o777)?;
+        let mut dir = Dir::open_or_make(&target, 0o755)?;
         if plugin.in_memory && !is_mount_point(&target)? {
             mount_tmpfs(&target, None)?;
-            fs::set_permissions(&target, Permissions::from_mode(0o777 | if fs_group.is_some() { 0o2000 } else { 0 }))?;
+            dir = Dir::open(&target)?;
         }
-        payload::write(&target, &content.files, fs_group)
+        dir.chown(Path::new(""), None, fs_group)?;
+        dir.chmod(Path::new(""), 0o755 | if fs_group.is_some() { 0o2000 } else { 0 })?;
+        payload::write(&dir, &content.files, fs_group)
     };
-    match Group::blocking(work).await {
-        Ok(Ok(())) => Ok(path),
-        Ok(Err(err)) => Err(format!("{}: {err}", path.display())),
-        Err(err) => Err(err.to_string()),
-    }
+    within(&path, DISK_LIMIT, work).await.map_err(|err| format!("{}: {err}", path.display()))?;
+    Ok(path)
 }
 
-fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) -> io::Result<()> {
-    make_dir(path, 0o777)?;
-    match source.medium.as_deref().unwrap_or_default() {
-        "" => {}
-        "Memory" => {
-            if !is_mount_point(path)? {
-                mount_tmpfs(path, source.size_limit.as_ref().map(|q| cgroups::parse(q).value()))?;
-            }
-        }
-        huge if huge == "HugePages" || huge.starts_with("HugePages-") => {
-            if !is_mount_point(path)? {
+/// The file that says that a volume of a pod was made ready: its mode and owner are the pod's own business from then on. As upstream's.
+fn mark(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("plugins").join(plugin).join(volume).join("ready")
+}
+
+fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
+    let dir = Dir::open_or_make(mark.parent().unwrap_or(mark), 0o750)?;
+    dir.write(Path::new("ready"), text.as_bytes(), 0o644)
+}
+
+fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_group: Option<u32>, mark: &Path) -> io::Result<()> {
+    let medium = source.medium.as_deref().unwrap_or_default();
+    let mounts = !medium.is_empty();
+    if mark.exists() && path.is_dir() && (!mounts || is_mount_point(path)?) {
+        return Ok(());
+    }
+    let mut dir = Dir::open_or_make(path, 0o777)?;
+    if mounts && !is_mount_point(path)? {
+        match medium {
+            "Memory" => mount_tmpfs(path, size)?,
+            huge if huge == "HugePages" || huge.starts_with("HugePages-") => {
                 // `HugePages-2Mi`: the kernel wants `pagesize=2M`.
                 let size = huge.strip_prefix("HugePages-").map(|s| format!("pagesize={}", s.trim_end_matches('i')));
                 mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), size.as_deref()).map_err(io::Error::from)?;
             }
+            other => return Err(io::Error::other(format!("unknown storage medium \"{other}\""))),
         }
-        other => return Err(io::Error::other(format!("unknown storage medium \"{other}\""))),
+        dir = Dir::open(path)?;
     }
-    let group_bit = if fs_group.is_some() { 0o2000 } else { 0 };
-    if let Some(group) = fs_group {
-        std::os::unix::fs::chown(path, None, Some(group))?;
+    dir.chown(Path::new(""), None, fs_group)?;
+    dir.chmod(Path::new(""), 0o777 | if fs_group.is_some() { 0o2000 } else { 0 })?;
+    note_ready(mark, "")
+}
+
+/// Bytes that an emptyDir in memory may hold: its own limit, the pod's memory limit, what pods of the node may have; the least of
+/// them. As upstream's `calculateEmptyDirMemorySize`.
+fn memory_size(node: &Node, pod: &Pod, source: &EmptyDirVolumeSource) -> Option<i64> {
+    if source.medium.as_deref() != Some("Memory") {
+        return None;
     }
-    fs::set_permissions(path, Permissions::from_mode(0o777 | group_bit))
+    least(&[source.size_limit.as_ref().map(|q| cgroups::parse(q).value()), cgroups::Limits::of(pod).memory, Some(node.machine.memory)])
+}
+
+fn least(sizes: &[Option<i64>]) -> Option<i64> {
+    sizes.iter().flatten().copied().filter(|size| *size > 0).min()
+}
+
+/// Gives a local volume to the pod's group once for the pod, and not while another pod works in it. As upstream's `local.go`.
+async fn local_group(node: &Node, pod: &Pod, volume: &str, path: &Path, group: u32, mismatch_only: bool) -> io::Result<()> {
+    let mark = mark(node, pod, "kubernetes.io~local-volume", volume);
+    let (pods, root) = (node.config.root_dir.join("pods"), path.to_owned());
+    let work = move || {
+        let text = root.display().to_string();
+        if mark.exists() {
+            return Ok(());
+        }
+        if !is_in_use(&pods, &text)? {
+            give(&root, group, mismatch_only)?;
+        }
+        note_ready(&mark, &text)
+    };
+    within(path, GROUP_LIMIT, work).await
+}
+
+/// Whether a pod's mark names this local volume.
+fn is_in_use(pods: &Path, volume: &str) -> io::Result<bool> {
+    let dir = Dir::open(pods)?;
+    for (uid, _) in dir.entries(PODS_MAX)? {
+        let Ok(volumes) = dir.dir(&Path::new(&uid).join("plugins/kubernetes.io~local-volume")) else { continue };
+        for (name, _) in volumes.entries(VOLUMES_MAX)? {
+            if volumes.read(&Path::new(&name).join("ready"), PATH_BYTES_MAX).is_ok_and(|text| text == volume.as_bytes()) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
@@ -244,48 +310,53 @@ fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
     mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref()).map_err(io::Error::from)
 }
 
-/// Parents stay closed to others (0750 as upstream's root folder); the last part gets `mode` whatever the umask.
-pub(super) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
-    fs::create_dir_all(path)?;
-    fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
 /// Whether a folder belongs to the group already as `fsGroup` would make it.
-fn fits(path: &Path, group: u32) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    fs::metadata(path).is_ok_and(|m| m.gid() == group && m.permissions().mode() & 0o2770 == 0o2770)
+fn fits(dir: &Dir, group: u32) -> io::Result<bool> {
+    let meta = dir.meta(Path::new(""))?;
+    Ok(meta.gid == group && meta.mode & 0o2770 == 0o2770)
 }
 
 /// Gives a volume to the pod's group; with `mismatch_only` not again if its root shows that this was done.
 pub(crate) fn give(root: &Path, group: u32, mismatch_only: bool) -> io::Result<()> {
-    if mismatch_only && fits(root, group) { Ok(()) } else { own_tree(root, group) }
+    let dir = Dir::open(root)?;
+    if mismatch_only && fits(&dir, group)? { Ok(()) } else { own_tree(&dir, group) }
 }
 
-/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group.
-fn own_tree(path: &Path, group: u32) -> io::Result<()> {
-    let meta = fs::symlink_metadata(path)?;
-    std::os::unix::fs::lchown(path, None, Some(group))?;
-    if meta.is_symlink() {
-        return Ok(());
-    }
-    let mode = meta.permissions().mode() | if meta.is_dir() { 0o2770 } else { 0o660 };
-    fs::set_permissions(path, Permissions::from_mode(mode))?;
-    if meta.is_dir() {
-        for entry in fs::read_dir(path)? {
-            own_tree(&entry?.path(), group)?;
+/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group. Another pod may be at work in it:
+/// each entry is held by a descriptor, and no mount in it is touched.
+fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
+    dir.walk(&mut |found| {
+        found.chown(None, Some(group))?;
+        if found.meta.is_link() {
+            return Ok(());
         }
-    }
-    Ok(())
+        found.chmod(found.meta.mode | if found.meta.is_dir() { 0o2770 } else { 0o660 })
+    })?;
+    // The root last: that it fits says that all is done.
+    dir.chown(Path::new(""), None, Some(group))?;
+    dir.chmod(Path::new(""), dir.meta(Path::new(""))?.mode | 0o2770)
 }
 
-/// Mount points at or under `dir`, the deepest first.
+/// The path as the kernel's table of mounts spells it: with no link in it. Its last part is not looked at: what hangs there may be a
+/// server that does not answer. `None` if its folder is not there.
+fn resolved(path: &Path) -> io::Result<Option<PathBuf>> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Some(path.to_owned())) };
+    match fs::canonicalize(parent) {
+        Ok(parent) => Ok(Some(parent.join(name))),
+        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(err) => Err(err),
+    }
+}
+
+/// Mount points at or under `dir`, the deepest first, a stacked one as often as it is mounted.
 pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let Some(dir) = resolved(dir)? else { return Ok(Vec::new()) };
     let text = fs::read_to_string("/proc/self/mountinfo")?;
     let mut found: Vec<PathBuf> = text
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
         .map(|field| PathBuf::from(unescape(field)))
-        .filter(|path| path.starts_with(dir))
+        .filter(|path| path.starts_with(&dir))
         .collect();
     found.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
     Ok(found)
@@ -300,21 +371,42 @@ fn unescape(field: &str) -> String {
 }
 
 pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
-    Ok(mounts_under(path)?.iter().any(|mount| mount == path))
+    let Some(resolved) = resolved(path)? else { return Ok(false) };
+    Ok(mounts_under(path)?.contains(&resolved))
 }
 
-/// Unmounts and removes everything of a pod. Nothing is removed while a mount is left: it could be the user's data.
-pub(crate) fn tidy(dir: &Path) -> io::Result<()> {
+/// Unmounts and removes everything of a pod. Nothing is removed behind a mount that is left, or comes meanwhile: it could be the
+/// user's data.
+///
+/// Errors: something is left; it is tried again later. A share whose server is away is taken off by force.
+pub(crate) async fn tidy(dir: &Path) -> io::Result<()> {
+    let of_work = dir.to_owned();
+    match within(dir, DISK_LIMIT, move || remove_pod(&of_work)).await {
+        Err(err) if err.kind() == io::ErrorKind::TimedOut => {
+            let of_work = dir.to_owned();
+            within(dir, DISK_LIMIT, move || force_shares(&of_work)).await?;
+            Err(err)
+        }
+        done => done,
+    }
+}
+
+fn remove_pod(dir: &Path) -> io::Result<()> {
     for mount in mounts_under(dir)? {
         umount2(&mount, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
     }
     if let Some(left) = mounts_under(dir)?.first() {
         return Err(io::Error::other(format!("{} is still mounted", left.display())));
     }
-    match fs::remove_dir_all(dir) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
+    tree::remove(dir, &[]).as_error()
+}
+
+/// Gives up what is under way to servers that do not answer, so that the unmount that waits for it ends.
+fn force_shares(dir: &Path) -> io::Result<()> {
+    for mount in mounts_under(&dir.join("volumes/kubernetes.io~nfs"))? {
+        umount2(&mount, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_FORCE).map_err(io::Error::from)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -344,10 +436,59 @@ mod tests {
     #[test]
     fn an_empty_dir_is_open_to_all_and_carries_the_group() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("v");
-        empty_dir(&path, &EmptyDirVolumeSource::default(), None).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o777);
+        let (path, mark) = (dir.path().join("v"), dir.path().join("plugins/v/ready"));
+        let plain = EmptyDirVolumeSource::default();
+        let mode = || Dir::open(&path).unwrap().meta(Path::new("")).unwrap().mode;
+        empty_dir(&path, &plain, None, None, &mark).unwrap();
+        assert_eq!(mode(), 0o777);
+        // node.md M11: a kubelet that starts anew leaves what the application has made of it.
+        Dir::open(&path).unwrap().chmod(Path::new(""), 0o700).unwrap();
+        empty_dir(&path, &plain, None, None, &mark).unwrap();
+        assert_eq!(mode(), 0o700);
         let odd = EmptyDirVolumeSource { medium: Some("Tape".to_owned()), ..Default::default() };
-        assert!(empty_dir(&path, &odd, None).is_err());
+        assert!(empty_dir(&dir.path().join("w"), &odd, None, None, &dir.path().join("plugins/w/ready")).is_err());
+    }
+
+    // node.md M21: half of the machine's memory for a pod with a limit of a few MiB.
+    #[test]
+    fn memory_for_files_is_the_least_of_all_limits() {
+        assert_eq!(least(&[None, Some(64), Some(1 << 30)]), Some(64));
+        assert_eq!(least(&[Some(16), Some(64), Some(1 << 30)]), Some(16));
+        assert_eq!(least(&[Some(0), None, Some(1 << 30)]), Some(1 << 30));
+    }
+
+    // node.md M11: a database's files changed hands while it ran.
+    #[test]
+    fn a_local_volume_is_in_use_while_a_pods_mark_names_it() {
+        let pods = tempfile::tempdir().unwrap();
+        let mark = pods.path().join("uid/plugins/kubernetes.io~local-volume/v/ready");
+        assert!(!is_in_use(pods.path(), "/data").unwrap());
+        note_ready(&mark, "/data").unwrap();
+        assert!(is_in_use(pods.path(), "/data").unwrap() && !is_in_use(pods.path(), "/dat").unwrap());
+    }
+
+    // node.md S4: a recursion, by path, that a deep tree ended; and a chmod through a planted link (security.md L4).
+    #[test]
+    fn a_tree_is_given_to_a_group_link_by_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, other) = (dir.path().join("v"), dir.path().join("other"));
+        fs::create_dir_all(volume.join("sub")).unwrap();
+        fs::write(&other, "x").unwrap();
+        let outside = Dir::open(dir.path()).unwrap();
+        outside.chmod(Path::new("other"), 0o600).unwrap();
+        std::os::unix::fs::symlink(&other, volume.join("sub/link")).unwrap();
+        give(&volume, rustix::process::getgid().as_raw(), false).unwrap();
+        assert_eq!(outside.meta(Path::new("other")).unwrap().mode, 0o600);
+        assert_eq!(outside.meta(Path::new("v/sub")).unwrap().mode & 0o2770, 0o2770);
+    }
+
+    // security.md C4: with a link in the kubelet's path no mount was found, and what was mounted was deleted.
+    #[test]
+    fn a_mount_is_found_through_a_linked_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("link")).unwrap();
+        assert!(is_mount_point(&dir.path().join("link/proc")).unwrap());
+        assert!(mounts_under(&dir.path().join("link/proc")).unwrap().contains(&PathBuf::from("/proc")));
+        assert!(!is_mount_point(dir.path()).unwrap());
     }
 }

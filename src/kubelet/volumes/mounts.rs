@@ -1,22 +1,26 @@
 //! The mounts of one container: volumes with subPath and propagation, the hosts file, the termination log.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
+use base::confined::deadline::within;
+use base::confined::{Dir, Meta};
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
-use nix::mount::{MsFlags, mount};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::{Mounted, is_mount_point, pod_dir};
 use crate::container::{ConfigError, env};
 use crate::node::Node;
 
+/// A volume answers within this; a share whose server is away does not.
+const VOLUME_LIMIT: Duration = Duration::from_secs(30);
+
 /// The volume mounts of a container.
-pub(crate) fn of_container(
+pub(crate) async fn of_container(
     node: &Node,
     pod: &Pod,
     container: &Container,
@@ -39,7 +43,9 @@ pub(crate) fn of_container(
                     .join(&wish.name)
                     .join(&container.name)
                     .join(i.to_string());
-                bind_sub_path(volume, &sub, &target).map_err(|err| {
+                let from = volume.clone();
+                let bound = within(volume, VOLUME_LIMIT, move || bind_sub_path(&from, &sub, &target)).await;
+                bound.map_err(|err| {
                     ConfigError::new(format!(
                         "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {err}",
                         wish.name, container.name
@@ -118,47 +124,37 @@ fn sub_path(wish: &VolumeMount, envs: &[(String, String)]) -> Result<Option<Path
 }
 
 /// Binds `volume/sub` to `target`. The kernel resolves every part under the volume, so a link planted by a container cannot lead out,
-/// not even one that is swapped in between: the mount takes what the descriptor holds.
+/// not even one that is swapped in between: the mount takes what the descriptor holds. What is bound there already stays if it is
+/// still the same file; else a container that starts again would see an old one.
 fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf> {
+    let source = open_beneath(&Dir::open(volume)?, sub)?;
+    let wanted = Meta::of_fd(&source)?;
+    let parent = Dir::open_or_make(target.parent().unwrap_or(target), 0o750)?;
+    let name = Path::new(target.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     if is_mount_point(target)? {
-        return Ok(target.to_owned());
+        let bound = parent.meta(name)?;
+        if (bound.dev, bound.ino) == (wanted.dev, wanted.ino) {
+            return Ok(target.to_owned());
+        }
+        // Containers that still run keep their own copy of the mount.
+        umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
     }
-    let source = open_beneath(volume, sub)?;
-    let is_dir = rustix::fs::fstat(&source).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())?;
-    if let Some(parent) = target.parent() {
-        fs::create_dir_all(parent)?;
-    }
-    if is_dir {
-        fs::create_dir_all(target)?;
-    } else {
-        drop(fs::OpenOptions::new().create(true).append(true).open(target)?);
+    let fits = parent.meta(name).is_ok_and(|meta| meta.is_dir() == wanted.is_dir());
+    if !fits {
+        parent.remove_tree(name.as_os_str()).as_error()?;
+        match wanted.is_dir() {
+            true => drop(parent.make_new_dir(name, 0o750)?),
+            false => drop(parent.create_new(name, 0o640)?),
+        }
     }
     let by_fd = format!("/proc/self/fd/{}", source.as_raw_fd());
     mount(Some(by_fd.as_str()), target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
     Ok(target.to_owned())
 }
 
-fn open_beneath(volume: &Path, sub: &Path) -> io::Result<OwnedFd> {
-    let open = |dir: std::os::fd::BorrowedFd<'_>, path: &Path| {
-        openat2(dir, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS)
-    };
-    let root = rustix::fs::openat(CWD, volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    match open(root.as_fd(), sub) {
-        Ok(fd) => return Ok(fd),
-        Err(rustix::io::Errno::NOENT) => {}
-        Err(err) => return Err(err.into()),
-    }
-    // Missing parts become folders, as upstream does.
-    let mut at = root;
-    for part in sub.components().filter(|c| matches!(c, Component::Normal(_))) {
-        let part = Path::new(part.as_os_str());
-        match mkdirat(&at, part, Mode::from_raw_mode(0o750)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(err) => return Err(err.into()),
-        }
-        at = open(at.as_fd(), part)?;
-    }
-    Ok(at)
+/// Missing parts become folders with the mode of the volume's root, as upstream's: else only root could write into them.
+fn open_beneath(volume: &Dir, sub: &Path) -> io::Result<OwnedFd> {
+    volume.pinned_or_made(sub, volume.meta(Path::new(""))?.mode & 0o2777)
 }
 
 #[cfg(test)]
@@ -169,9 +165,27 @@ mod tests {
     fn a_link_that_leads_out_of_the_volume_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
-        assert!(open_beneath(dir.path(), Path::new("out/passwd")).is_err());
-        assert!(open_beneath(dir.path(), Path::new("new/deep")).is_ok());
+        let volume = Dir::open(dir.path()).unwrap();
+        assert!(open_beneath(&volume, Path::new("out/passwd")).is_err());
+        assert!(open_beneath(&volume, Path::new("out/new")).is_err());
+        assert!(open_beneath(&volume, Path::new("new/deep")).is_ok());
         assert!(dir.path().join("new/deep").is_dir());
+        std::os::unix::fs::symlink("new", dir.path().join("in")).unwrap();
+        open_beneath(&volume, Path::new("in/side")).unwrap();
+        assert!(dir.path().join("new/side").is_dir());
+    }
+
+    // node.md N9: 0750 of root's, in which no other user could write.
+    #[test]
+    fn a_new_folder_is_as_open_as_its_volume() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let volume = Dir::open_or_make(&dir.path().join("v"), 0o2777).unwrap();
+        open_beneath(&volume, Path::new("data/deep")).unwrap();
+        for path in ["v/data", "v/data/deep"] {
+            let mode = std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o2777, "{path}");
+        }
     }
 
     #[test]

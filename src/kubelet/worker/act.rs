@@ -261,7 +261,7 @@ impl Worker {
         let sources = self.env_sources(spec).await?;
         let around = self.node.surroundings(self.ips());
         let envs = env::build(&self.pod, spec, &sources, &around)?;
-        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref())?;
+        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref()).await?;
         let dir = volumes::pod_dir(&self.node, &self.uid);
         let file_failed = |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
         let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::confined::deadline::within;
+use base::confined::tree;
 use base::task::Group;
 use futures_util::future::join_all;
 use k8s_cri::v1 as cri;
@@ -17,6 +19,9 @@ use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::runtime::tasks;
 use crate::{csi, images, sandbox, volumes};
+
+/// The logs of a pod are gone within this.
+const LOGS_LIMIT: Duration = Duration::from_secs(60);
 
 /// A container always gets this long after its preStop hook, as upstream.
 const GRACE_MIN: Duration = Duration::from_secs(2);
@@ -186,24 +191,18 @@ impl Worker {
             warn!(pod = %self.name(), err = %why, "cannot give a volume back yet");
             return false;
         }
-        let (cgroups, pod, path) = (self.node.cgroups.clone(), self.pod.clone(), dir.clone());
-        let tidied = Group::blocking(move || {
-            cgroups.remove(&pod);
-            volumes::tidy(&path)
-        })
-        .await;
-        match tidied {
-            Ok(Ok(())) => {
+        let (cgroups, pod) = (self.node.cgroups.clone(), self.pod.clone());
+        if let Err(err) = Group::blocking(move || cgroups.remove(&pod)).await {
+            warn!(err = %Chain(&err), "removing a pod's cgroup failed");
+        }
+        match volumes::tidy(&dir).await {
+            Ok(()) => {
                 volumes::image::release(&self.node, &self.pod).await;
                 self.mounted = volumes::Mounted::default();
                 true
             }
-            Ok(Err(err)) => {
-                warn!(pod = %self.name(), path = %dir.display(), err = %Chain(&err), "cannot tidy a pod's volumes");
-                false
-            }
             Err(err) => {
-                warn!(err = %Chain(&err), "tidying failed");
+                warn!(pod = %self.name(), path = %dir.display(), err = %Chain(&err), "cannot tidy a pod's volumes");
                 false
             }
         }
@@ -228,9 +227,9 @@ impl Worker {
             self.pods.unindex(id);
         }
         let logs = sandbox::log_dir(&self.node.config, &self.pod);
-        if let Err(err) = std::fs::remove_dir_all(&logs)
-            && err.kind() != std::io::ErrorKind::NotFound
-        {
+        let gone = logs.clone();
+        let removed = within(&logs, LOGS_LIMIT, move || tree::remove(&gone, &[]).as_error()).await;
+        if let Err(err) = removed {
             warn!(path = %logs.display(), err = %err, "cannot remove logs");
         }
         true

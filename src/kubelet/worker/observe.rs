@@ -1,5 +1,6 @@
 //! What the runtime has of one pod: its sandboxes and containers, newest first.
 
+use base::confined::Dir;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 
@@ -232,9 +233,10 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
     if status.state() != cri::ContainerState::ContainerExited {
         return status.message.clone();
     }
-    let file = std::fs::read(note(labels::TERMINATION_FILE)).unwrap_or_default();
+    // The container may have made it as large as it likes.
+    let head = Dir::of_file(std::path::Path::new(note(labels::TERMINATION_FILE))).and_then(|(dir, name)| dir.head(&name, MESSAGE_BYTES_MAX));
     let tail = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(max)..]).into_owned();
-    let mut text = String::from_utf8_lossy(&file[..file.len().min(MESSAGE_BYTES_MAX)]).into_owned();
+    let mut text = String::from_utf8_lossy(&head.unwrap_or_default()).into_owned();
     if text.is_empty() && note(labels::TERMINATION_POLICY) == "FallbackToLogsOnError" && status.exit_code != 0 {
         let lines = crate::logs::last_lines(std::path::Path::new(&status.log_path), LOG_LINES_MAX).unwrap_or_default();
         text = tail(&lines, LOG_BYTES_MAX);
@@ -245,6 +247,20 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // node.md N1: read whole, a sparse file of the size of the memory ended the server, and again at each start.
+    #[test]
+    fn last_words_are_cut_before_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("message");
+        std::fs::write(&path, "bye").unwrap();
+        let annotations = std::collections::HashMap::from([(labels::TERMINATION_FILE.to_owned(), path.display().to_string())]);
+        let state = cri::ContainerState::ContainerExited.into();
+        let status = cri::ContainerStatus { annotations, state, ..Default::default() };
+        assert_eq!(termination_message(&status), "bye");
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
+        assert_eq!(termination_message(&status).len(), MESSAGE_BYTES_MAX);
+    }
 
     #[test]
     fn a_container_that_the_runtime_lost_is_recalled_as_ended() {
