@@ -53,7 +53,8 @@ fn large(node: &Node, pods: &Pods) -> Vec<(String, PathBuf)> {
         .all()
         .into_iter()
         .flat_map(|(_, s)| s.observed.running().map(|c| (c.id.clone(), PathBuf::from(&c.log_path))).collect::<Vec<_>>());
-    let size = |path: &Path| place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 });
+    let size =
+        |path: &Path| place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 });
     running.filter(|(_, path)| size(path) >= node.config.settings.log_bytes_max).collect()
 }
 

@@ -39,7 +39,10 @@ pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target:
 /// options end before it.
 fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<Vec<String>, String> {
     if !is_host(&source.server) || !source.path.starts_with('/') {
-        return Err(format!("invalid NFS share {:?}:{:?}: want a host name or an address, and an absolute path", source.server, source.path));
+        return Err(format!(
+            "invalid NFS share {:?}:{:?}: want a host name or an address, and an absolute path",
+            source.server, source.path
+        ));
     }
     let host = if source.server.contains(':') { format!("[{}]", source.server) } else { source.server.clone() };
     let mut all = options.to_vec();
@@ -57,8 +60,12 @@ fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Res
 /// A host name, or an address, IPv6 with its zone included.
 fn is_host(text: &str) -> bool {
     let address = text.split('%').next().is_some_and(|ip| ip.parse::<std::net::IpAddr>().is_ok());
-    let zone = text.split_once('%').is_none_or(|(_, zone)| !zone.is_empty() && zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
-    let label = |label: &str| !label.is_empty() && !label.starts_with('-') && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    let zone = text
+        .split_once('%')
+        .is_none_or(|(_, zone)| !zone.is_empty() && zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
+    let label = |label: &str| {
+        !label.is_empty() && !label.starts_with('-') && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+    };
     address && zone || text.len() <= 253 && text.trim_end_matches('.').split('.').all(label)
 }
 

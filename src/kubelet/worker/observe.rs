@@ -234,7 +234,8 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
         return status.message.clone();
     }
     // The container may have made it as large as it likes.
-    let head = Dir::of_file(std::path::Path::new(note(labels::TERMINATION_FILE))).and_then(|(dir, name)| dir.head(&name, MESSAGE_BYTES_MAX));
+    let head =
+        Dir::of_file(std::path::Path::new(note(labels::TERMINATION_FILE))).and_then(|(dir, name)| dir.head(&name, MESSAGE_BYTES_MAX));
     let tail = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(max)..]).into_owned();
     let mut text = String::from_utf8_lossy(&head.unwrap_or_default()).into_owned();
     if text.is_empty() && note(labels::TERMINATION_POLICY) == "FallbackToLogsOnError" && status.exit_code != 0 {
