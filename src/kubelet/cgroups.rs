@@ -282,7 +282,7 @@ fn pod_limits(pod: &Pod) -> Limits {
     let short: Vec<_> = spec.init_containers.iter().flatten().filter(|c| !sidecar(c)).collect();
     // What the pod needs is the larger of its steady state and of each init container before it.
     let total = |of: &dyn Fn(&k8s_openapi::api::core::v1::Container) -> Option<i64>| -> Option<i64> {
-        let steady = long.iter().map(|c| of(c)).sum::<Option<i64>>()?;
+        let steady = long.iter().try_fold(0i64, |sum, c| Some(sum.saturating_add(of(c)?)))?;
         let init = short.iter().map(|c| of(c)).collect::<Option<Vec<i64>>>()?.into_iter().max().unwrap_or(0);
         Some(steady.max(init))
     };
@@ -296,20 +296,20 @@ fn pod_limits(pod: &Pod) -> Limits {
     let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(parse);
     let (cpu_extra, memory_extra) = (overhead("cpu").map_or(0, |q| q.milli_value()), overhead("memory").map_or(0, |q| q.value()));
     Limits {
-        shares: shares(cpu_request.unwrap_or(0) + cpu_extra),
-        quota: cpu_limit.map(|milli| quota(milli + cpu_extra)),
-        memory: memory.map(|bytes| bytes + memory_extra),
+        shares: shares(cpu_request.unwrap_or(0).saturating_add(cpu_extra)),
+        quota: cpu_limit.map(|milli| quota(milli.saturating_add(cpu_extra))),
+        memory: memory.map(|bytes| bytes.saturating_add(memory_extra)),
     }
 }
 
 /// Milli-CPUs as v1 shares.
 pub(crate) fn shares(milli: i64) -> i64 {
-    (milli * 1024 / 1000).clamp(SHARES_MIN, SHARES_MAX)
+    (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
 }
 
 /// Milli-CPUs as microseconds in each period.
 pub(crate) fn quota(milli: i64) -> i64 {
-    (milli * PERIOD_USEC / 1000).max(QUOTA_MIN_USEC)
+    (milli.saturating_mul(PERIOD_USEC) / 1000).max(QUOTA_MIN_USEC)
 }
 
 /// v1 shares as v2 weight; KEP-2254's formula, the same that runc uses.
@@ -327,7 +327,7 @@ pub(crate) fn oom_score_adj(pod: &Pod, memory_request: i64, memory_capacity: i64
         Qos::Guaranteed => -997,
         Qos::BestEffort => 1000,
         Qos::Burstable => {
-            let adjust = 1000 - 1000 * memory_request / memory_capacity.max(1);
+            let adjust = 1000i64.saturating_sub(memory_request.saturating_mul(1000) / memory_capacity.max(1));
             if adjust < 1000 - 997 { 3 } else { adjust.min(999) }
         }
     }

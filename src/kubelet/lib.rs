@@ -70,6 +70,8 @@ pub mod handle;
 pub mod server;
 
 mod node;
+// What the API server said last, for when it is away.
+mod known;
 
 use std::path::Path;
 use std::sync::Arc;

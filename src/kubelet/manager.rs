@@ -1,6 +1,7 @@
 //! Which pods this node has: a task for each, and the desk where all events arrive.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,9 +9,10 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::task::Group;
+use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::config::RuntimeChoice;
 use crate::csi;
@@ -43,6 +45,8 @@ struct Shared {
     held: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
     /// Mirror pods by namespace and name.
     mirrors: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
+    /// Held while one pod is admitted: what it is given counts for the next.
+    door: Mutex<()>,
 }
 
 struct Entry {
@@ -62,18 +66,31 @@ impl Pods {
         self.0.ids.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// Whether the node can take the pod, beside those it has. The error is upstream's reason and text.
+    /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. The error is upstream's reason and
+    /// text.
     pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), (String, String)> {
-        let others: Vec<Arc<Pod>> = self.all().into_iter().filter(|(p, _)| p.metadata.uid != pod.metadata.uid).map(|(p, _)| p).collect();
-        admit::admit(&node.host(), pod, &others)
+        let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
+        admit::admit(&node.host(), pod, &self.holders_beside(pod))?;
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = map.get(pod.metadata.uid.as_deref().unwrap_or_default()) {
+            entry.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = true;
+        }
+        Ok(())
+    }
+
+    /// The other pods that hold something of the node: those that were admitted and have not ended, whatever the API says of them.
+    pub(crate) fn holders_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let all = self.all().into_iter().filter(|(p, snapshot)| p.metadata.uid != pod.metadata.uid && snapshot.holds);
+        all.map(|(p, _)| p).collect()
     }
 
     /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
-    pub(crate) fn api_pod(&self, pod: &Pod) -> Option<Pod> {
+    pub(crate) fn api_pod(&self, node: &Node, pod: &Pod) -> Option<Pod> {
         if !sources::is_static(pod) {
             return Some(pod.clone());
         }
-        self.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&key(pod)).map(|p| Pod::clone(p))
+        let mirrors = self.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        mirrors.get(&key(pod)).filter(|mirror| mirror::is_of(node, mirror, pod)).map(|p| Pod::clone(p))
     }
 
     /// Every pod that has a task, with what its task last saw.
@@ -184,6 +201,10 @@ impl Desk {
                 self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, pod| pod.metadata.uid.as_deref() != Some(&uid));
                 self.pods.modify(&uid, |d| d.gone = true);
             }
+            Change::Ousted(pod) => {
+                warn!(ns = ?pod.metadata.namespace, name = ?pod.metadata.name, "a pod that runs here calls itself a mirror: it is ended");
+                self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| (d.pod, d.is_ousted) = (Arc::clone(&pod), true));
+            }
             Change::Mirror(pod) => {
                 self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), Arc::clone(&pod));
                 self.mirror_changed(&pod);
@@ -207,7 +228,7 @@ impl Desk {
             // An edited manifest: the old pod ends before the new one begins, for they would fight over ports and data.
             self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), pod);
         } else if !known {
-            self.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static });
+            self.begin(Desired::new(pod));
         }
     }
 
@@ -221,14 +242,22 @@ impl Desk {
 
     fn begin(&self, desired: Desired) {
         let uid = desired.pod.metadata.uid.clone().unwrap_or_default();
+        let shared = Arc::new(Mutex::new(Snapshot { holds: was_admitted(&desired.pod), ..Snapshot::default() }));
         let (tx, rx) = watch::channel(desired);
-        let shared = Arc::new(Mutex::new(Snapshot::default()));
         let group = self.group.child(&uid);
-        let worker = Worker::new(Arc::clone(&self.node), self.pods.clone(), rx, tx.clone(), Arc::clone(&shared), &group);
-        self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone(), Entry { tx, shared });
+        self.pods
+            .0
+            .map
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(uid.clone(), Entry { tx: tx.clone(), shared: Arc::clone(&shared) });
         let desk = self.clone();
         self.group.spawn_short("pod", async move {
-            Box::pin(worker.run()).await;
+            let work = || {
+                let worker = Worker::new(Arc::clone(&desk.node), desk.pods.clone(), rx.clone(), tx.clone(), Arc::clone(&shared), &group);
+                Box::pin(worker.run())
+            };
+            to_the_end(work, Backoff::new(PANIC_RETRY.0, PANIC_RETRY.1), &desk.node.rng, &uid).await;
             let ended = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             let Some((name, was_static)) = ended.map(|entry| {
                 let last = entry.tx.borrow();
@@ -238,7 +267,7 @@ impl Desk {
             };
             let next = desk.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
             if let Some(pod) = next {
-                desk.begin(Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static: true });
+                desk.begin(Desired::new(pod));
             } else if was_static {
                 // Its file is gone: so must be its picture in the API.
                 let mirror = desk.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
@@ -262,6 +291,8 @@ impl Desk {
         let found =
             self.pods.find(mirror.metadata.namespace.as_deref().unwrap_or_default(), mirror.metadata.name.as_deref().unwrap_or_default());
         match found {
+            // Its own task ends it first, and deletes the object then.
+            _ if self.pods.modify(mirror.metadata.uid.as_deref().unwrap_or_default(), |_| {}) => {}
             Some((pod, _)) if sources::is_static(&pod) => {
                 self.keep_mirror(&pod);
                 self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |_| {});
@@ -294,7 +325,7 @@ impl Desk {
             pod.metadata.name = label(labels::POD_NAME);
             pod.metadata.namespace = label(labels::POD_NAMESPACE);
             pod.metadata.uid = Some(uid);
-            self.begin(Desired { pod: Arc::new(pod), gone: true, refresh: 0, ended: None, evicted: None, is_static: true });
+            self.begin(Desired { gone: true, is_static: true, ..Desired::new(Arc::new(pod)) });
         }
         let dirs = std::fs::read_dir(self.node.config.root_dir.join("pods")).into_iter().flatten().flatten();
         for dir in dirs {
@@ -303,6 +334,22 @@ impl Desk {
                 self.group.spawn_short("orphan", orphaned(Arc::clone(&self.node), uid, dir.path()));
             }
         }
+    }
+}
+
+/// Whether an earlier kubelet took the pod: it wrote when the pod began.
+fn was_admitted(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|s| s.start_time.is_some() && !s.phase.as_deref().is_some_and(crate::status::phase::ends))
+}
+
+/// Between two beginnings of a pod's task that panicked: the first and the longest pause.
+const PANIC_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Runs a pod's task to its end. One that panics is begun anew, for its containers would be nobody's; the log has said why.
+async fn to_the_end<F: Future<Output = ()>>(mut work: impl FnMut() -> F, mut backoff: Backoff, rng: &base::rng::Rng, uid: &str) {
+    while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
+        error!(uid, "the task of a pod panicked, it is begun anew");
+        tokio::time::sleep(backoff.next(rng)).await;
     }
 }
 
@@ -317,5 +364,23 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
         let Err(why) = done else { return };
         warn!(path = %dir.display(), err = %why, "cannot remove the volumes of a pod that is gone");
         tokio::time::sleep(backoff.next(&node.rng)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md N15
+    #[tokio::test]
+    async fn a_pods_task_that_panics_is_begun_anew() {
+        let begun = std::cell::Cell::new(0);
+        let work = || {
+            begun.set(begun.get() + 1);
+            let n = begun.get();
+            async move { assert!(n > 2, "not yet") }
+        };
+        to_the_end(work, Backoff::new(Duration::ZERO, Duration::ZERO), &base::rng::Rng::from_os(), "u").await;
+        assert_eq!(begun.get(), 3);
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use base::rng::Rng;
 use base::task::Group;
 use base::time::{Clock, Stopwatch};
 use client::informer::{Informer, Informers};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use tokio::sync::mpsc;
 
@@ -20,6 +21,7 @@ use crate::devices::Devices;
 use crate::disk::{Disk, Measures};
 use crate::events::Recorder;
 use crate::images::Pulls;
+use crate::known::Known;
 use crate::manager::Host;
 use crate::preload::Ready;
 use crate::registries::Registries;
@@ -43,6 +45,8 @@ pub(crate) struct Node {
     pub(crate) refs: Refs,
     pub(crate) ref_changes: Mutex<Option<mpsc::Receiver<Ref>>>,
     pub(crate) tokens: Tokens,
+    /// What the API server said last of the objects that containers are made of.
+    pub(crate) known: Known,
     /// Drivers of volumes, and volumes in use.
     pub(crate) csi: Csi,
     /// Devices of plugins.
@@ -53,8 +57,8 @@ pub(crate) struct Node {
     pub(crate) preload: Ready,
     pub(crate) machine: Machine,
     pub(crate) group: Group,
-    /// Set with the node object: events about the node carry its uid.
-    pub(crate) node_uid: OnceLock<String>,
+    /// Of the Node object when it was registered last.
+    pub(crate) registered: Mutex<Option<String>>,
     pub(crate) rates: Rates,
     pub(crate) probe_counts: ProbeCounts,
     /// Conditions of pressure that hold now.
@@ -90,6 +94,7 @@ impl Node {
             refs,
             ref_changes: Mutex::new(Some(changes)),
             tokens: Tokens::default(),
+            known: Known::default(),
             csi: Csi::new(&config.root_dir),
             devices: Devices::new(&config.root_dir),
             pulls: Pulls::default(),
@@ -97,7 +102,7 @@ impl Node {
             preload: Ready::default(),
             rng: Rng::from_os(),
             group: group.clone(),
-            node_uid: OnceLock::new(),
+            registered: Mutex::default(),
             rates: Rates::default(),
             probe_counts: ProbeCounts::default(),
             pressure: Mutex::default(),
@@ -129,6 +134,12 @@ impl Node {
     /// The Node object, when it was seen.
     pub(crate) fn object(&self) -> Option<Arc<ApiNode>> {
         self.own.get("", &self.config.node_name)
+    }
+
+    /// The uid of the Node object: a Node that was deleted and made anew has another.
+    pub(crate) fn uid(&self) -> Option<String> {
+        let shown = self.object().and_then(|object| object.metadata.uid.clone());
+        shown.or_else(|| self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// What the machine has: CPU in milli-units, the rest in bytes or pieces.
@@ -244,24 +255,73 @@ fn huge_pages() -> BTreeMap<String, i64> {
     found
 }
 
-/// Tokens of projected volumes, kept until they must be renewed.
+/// Tokens of projected volumes, kept as long as they are good.
 #[derive(Default)]
-pub(crate) struct Tokens(Mutex<HashMap<String, (String, Timestamp)>>);
+pub(crate) struct Tokens(Mutex<HashMap<String, Token>>);
+
+/// A token of a pod's account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    /// From when on a fresh one is asked for.
+    pub(crate) refresh_at: Timestamp,
+    /// Until when this one is good, should there be no other.
+    pub(crate) expires: Timestamp,
+}
+
+/// A token that cannot be renewed is asked for again after so long.
+const TOKEN_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// A token that is good still is not waited for longer than this.
+const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Tokens {
-    /// The token of a volume's file, unless its time has come.
-    pub(crate) fn get(&self, key: &str, now: Timestamp) -> Option<(String, Timestamp)> {
-        let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        map.get(key).filter(|(_, refresh_at)| now < *refresh_at).cloned()
-    }
-
-    pub(crate) fn keep(&self, key: String, token: String, refresh_at: Timestamp) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (token, refresh_at));
+    /// The token of a volume's file: the one that is there until its time has come, then a fresh one. While that is not to be had the
+    /// old one goes on as long as it is good (upstream's `GetServiceAccountToken`, pkg/kubelet/token/token_manager.go v1.36).
+    ///
+    /// Errors: those of `asking`, if there is no token that is good.
+    pub(crate) async fn get(
+        &self,
+        key: String,
+        now: Timestamp,
+        asking: impl Future<Output = Result<Token, String>>,
+    ) -> Result<Token, String> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let token = match kept {
+            Some(kept) if now < kept.refresh_at => return Ok(kept),
+            Some(kept) if now < kept.expires => match tokio::time::timeout(TOKEN_PATIENCE, asking).await {
+                Ok(Ok(fresh)) => fresh,
+                Ok(Err(_)) | Err(_) => Token { refresh_at: now.checked_add(TOKEN_RETRY).unwrap_or(kept.expires).min(kept.expires), ..kept },
+            },
+            _ => asking.await?,
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, token.clone());
+        Ok(token)
     }
 
     /// Forgets the tokens of a pod.
     pub(crate) fn forget(&self, pod_dir: &std::path::Path) {
         let prefix = pod_dir.display().to_string();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md N6
+    #[tokio::test]
+    async fn a_token_is_kept_as_long_as_it_is_good_when_no_other_is_to_be_had() {
+        let at = |secs: i64| Timestamp::from_second(secs).unwrap();
+        let tokens = Tokens::default();
+        let fresh = |text: &str| Token { text: text.to_owned(), refresh_at: at(80), expires: at(100) };
+        let get = async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
+        let no = || Err("no server".to_owned());
+        assert_eq!(get(0, no()).await, no());
+        assert_eq!(get(0, Ok(fresh("a"))).await, Ok(fresh("a")));
+        assert_eq!(get(79, Ok(fresh("b"))).await, Ok(fresh("a")));
+        assert_eq!(get(80, no()).await.map(|t| (t.text, t.refresh_at)), Ok(("a".to_owned(), at(100))));
+        assert_eq!(get(100, no()).await, no(), "it is good no longer");
+        assert_eq!(get(100, Ok(fresh("b"))).await.map(|t| t.text), Ok("b".to_owned()));
     }
 }

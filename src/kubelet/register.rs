@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -96,7 +96,7 @@ async fn register(node: &Node) {
         match made {
             Ok(object) => {
                 info!(node = %name, "node registered");
-                let _set_once = node.node_uid.set(object.metadata.uid.unwrap_or_default());
+                *node.registered.lock().unwrap_or_else(PoisonError::into_inner) = object.metadata.uid;
                 return;
             }
             Err(err) => {
@@ -111,6 +111,7 @@ async fn keep_status(node: &Node) {
     let api: Api<ApiNode> = Api::all(node.client.clone());
     let mut before = NodeStatus::default();
     let mut written_at: Option<Timestamp> = None;
+    let mut version = None;
     let (mut changes, mut node_ips) = (node.own.changes(), node.config.node_ips.clone());
     let mut unready = Backoff::new(UNREADY_PERIOD.0, UNREADY_PERIOD.1);
     let mut uses = node.csi.uses();
@@ -119,7 +120,8 @@ async fn keep_status(node: &Node) {
         let now = node.clock.now();
         let next = status(node, &before).await;
         let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
-        if due || without_heartbeats(&next) != without_heartbeats(&before) {
+        let foreign = node.object().is_some_and(|shown| version_of(&shown) > version && is_overwritten(shown.status.as_ref(), &before));
+        if due || foreign || without_heartbeats(&next) != without_heartbeats(&before) {
             tell_transitions(node, &before, &next);
             let mut change = serde_json::json!({"status": next});
             // Addresses merge by their type: of two internal ones, one would come out twice (https://issue.k8s.io/79391).
@@ -127,8 +129,9 @@ async fn keep_status(node: &Node) {
                 addresses.insert(0, serde_json::json!({"$patch": "replace"}));
             }
             match api.patch_status(&node.config.node_name, &PatchParams::default(), &Patch::Strategic(change)).await {
-                Ok(_) => {
+                Ok(object) => {
                     before = next;
+                    version = version_of(&object);
                     written_at = Some(now);
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 => register(node).await,
@@ -163,6 +166,20 @@ async fn foreign_change(changes: &mut client::informer::Changes<ApiNode>) {
             return;
         }
     }
+}
+
+/// Resource versions of one kind are numbers that can be compared (KEP-5504).
+fn version_of(object: &ApiNode) -> Option<u64> {
+    object.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// Whether somebody wrote over what the kubelet said: the node controller writes `Unknown` for a node that fell silent, and other
+/// people's words must not stand until the next report.
+fn is_overwritten(shown: Option<&NodeStatus>, said: &NodeStatus) -> bool {
+    let state = |status: &NodeStatus, kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone());
+    let Some(shown) = shown else { return said.conditions.is_some() };
+    let mut own = said.conditions.iter().flatten();
+    own.any(|c| state(shown, &c.type_).as_ref() != Some(&c.status)) || said.addresses.is_some() && shown.addresses != said.addresses
 }
 
 fn without_heartbeats(status: &NodeStatus) -> NodeStatus {
@@ -298,7 +315,7 @@ async fn keep_lease(node: &Node) {
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
                     name: name.clone(),
-                    uid: node.node_uid.get().cloned().unwrap_or_default(),
+                    uid: node.uid().unwrap_or_default(),
                     ..Default::default()
                 };
                 let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
@@ -319,4 +336,26 @@ async fn keep_lease(node: &Node) {
 
 fn micros(at: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(at.as_microsecond()).unwrap_or(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md N10
+    #[test]
+    fn a_status_that_others_wrote_over_is_written_again() {
+        let of = |ready: &str, pressure: &str| -> NodeStatus {
+            let conditions = serde_json::json!([{"type": "Ready", "status": ready}, {"type": "Theirs", "status": pressure}]);
+            serde_json::from_value(serde_json::json!({"conditions": conditions, "addresses": [{"type": "Hostname", "address": "n"}]}))
+                .unwrap()
+        };
+        let mut said = of("True", "True");
+        said.conditions.as_mut().unwrap().truncate(1);
+        assert!(!is_overwritten(Some(&of("True", "False")), &said), "other conditions are others'");
+        assert!(is_overwritten(Some(&of("Unknown", "True")), &said));
+        assert!(is_overwritten(Some(&NodeStatus { addresses: None, ..of("True", "True") }), &said));
+        assert!(is_overwritten(None, &said));
+        assert!(!is_overwritten(None, &NodeStatus::default()), "nothing was said yet");
+    }
 }

@@ -1,5 +1,7 @@
 //! A pod's status: phase, conditions and container states with upstream's reasons. Pure, but for [`publish`].
 
+pub(crate) mod phase;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::chain::Chain;
@@ -31,6 +33,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) waiting: &'a BTreeMap<String, (String, String)>,
     /// Set when the pod as a whole failed: reason and text.
     pub(crate) failure: Option<&'a (String, String)>,
+    /// The pod was ended and is about to go: it gets a phase that says so, whatever its restart policy.
+    pub(crate) is_terminal: bool,
     pub(crate) resizing: &'a Resizing,
     /// The status published before, for times of transition.
     pub(crate) before: &'a PodStatus,
@@ -53,7 +57,10 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     let main = of(|role| role == Role::Main);
     let extra: Vec<ContainerStatus> =
         container::ephemeral(facts.pod).iter().map(|(c, _)| container_status(facts, c, Role::Ephemeral)).collect();
-    let phase = phase(facts, &init, &main);
+    let goal = phase::goal(facts, &init, &main);
+    let phase = phase::told(facts, goal);
+    // Reason and text belong to the end of the pod: they come with it.
+    let failure = facts.failure.filter(|_| phase == goal);
     let ips = if host_network(facts.pod) {
         if facts.observed.sandboxes.is_empty() { Vec::new() } else { facts.host_ips.clone() }
     } else {
@@ -62,9 +69,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     let ips = if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
     let whole = facts.pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()).filter(|_| !rejected);
     let mut status = PodStatus {
-        phase: Some(phase.to_owned()),
-        reason: facts.failure.map(|f| f.0.clone()),
-        message: facts.failure.map(|f| f.1.clone()),
+        reason: failure.map(|f| f.0.clone()),
+        message: failure.map(|f| f.1.clone()),
         host_ip: facts.host_ips.first().cloned(),
         host_ips: Some(facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: ips.first().cloned(),
@@ -79,7 +85,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),
         ..Default::default()
     };
-    status.conditions = Some(conditions(facts, &status, phase));
+    status.conditions = Some(conditions(facts, &status, goal, phase::ends(&phase)));
+    status.phase = Some(phase);
     status
 }
 
@@ -203,35 +210,8 @@ fn known_time(at: Timestamp) -> Option<Time> {
     (at > Timestamp::UNIX_EPOCH).then(|| Time(whole_secs(at)))
 }
 
-fn phase(facts: &Facts<'_>, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
-    if facts.failure.is_some() {
-        return "Failed";
-    }
-    if matches!(facts.before.phase.as_deref(), Some("Succeeded")) {
-        return "Succeeded";
-    }
-    if matches!(facts.before.phase.as_deref(), Some("Failed")) || plan::init_failed(facts.pod, facts.observed) {
-        return "Failed";
-    }
-    let ran = |s: &ContainerStatus| {
-        let state = s.state.as_ref();
-        let last = s.last_state.as_ref().is_some_and(|l| l.terminated.is_some());
-        state.is_some_and(|st| st.running.is_some() || st.terminated.is_some()) || last
-    };
-    let sidecar = |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
-    let init_done = init.iter().all(|s| if sidecar(&s.name) { s.started == Some(true) || main.iter().any(ran) } else { s.ready });
-    if !init_done && !main.iter().any(ran) {
-        return "Pending";
-    }
-    if plan::finished(facts.pod, facts.observed) {
-        let failed = main.iter().any(|s| s.state.as_ref().and_then(|st| st.terminated.as_ref()).is_some_and(|t| t.exit_code != 0));
-        return if failed { "Failed" } else { "Succeeded" };
-    }
-    if main.iter().all(ran) && !main.is_empty() { "Running" } else { "Pending" }
-}
-
-fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCondition> {
-    let ended = phase == "Succeeded" || phase == "Failed";
+/// `phase` is where the pod goes, `ended` whether it is there: a pod that must end is not ready any more, as upstream.
+fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -> Vec<PodCondition> {
     let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let main = status.container_statuses.as_deref().unwrap_or_default();
@@ -280,7 +260,7 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> Vec<PodCond
     if let Some(error) = &facts.resizing.progress {
         all.push(PodCondition { message: error.clone(), ..good("PodResizeInProgress", error.as_ref().map(|_| "Error")) });
     }
-    if let Some((_, message)) = facts.failure.filter(|(reason, _)| reason == "Evicted") {
+    if let Some((_, message)) = facts.failure.filter(|(reason, _)| ended && reason == "Evicted") {
         all.push(PodCondition { message: Some(message.clone()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
     }
     for condition in &mut all {
@@ -334,10 +314,8 @@ pub(crate) enum Published {
     Failed,
 }
 
-/// Writes a status to the API. Fields that are absent are taken away.
-pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> Published {
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
-    let name = pod.metadata.name.clone().unwrap_or_default();
+/// The patch of a status: what is absent in it is taken away, and so are addresses and passing conditions told before.
+fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_json::Value {
     let mut body = serde_json::to_value(status).unwrap_or_default();
     if let Some(fields) = body.as_object_mut() {
         for absent in ["reason", "message", "podIP", "podIPs"] {
@@ -350,6 +328,12 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
             }
         }
     }
+    // Addresses merge by themselves: an old one would stay beside the new (upstream's `preparePatchBytesForPodStatus` deletes them).
+    for list in ["podIPs", "hostIPs"] {
+        if let Some(addresses) = body.get_mut(list).and_then(|l| l.as_array_mut()) {
+            addresses.insert(0, serde_json::json!({"$patch": "replace"}));
+        }
+    }
     // Conditions come and go with a resize; a merge alone would keep them.
     let told = before.into_iter().chain(pod.status.as_ref()).flat_map(|s| s.conditions.iter().flatten());
     let passing = told.filter(|c| PASSING.contains(&c.type_.as_str())).map(|c| c.type_.clone());
@@ -357,7 +341,14 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
     if let Some(list) = body.get_mut("conditions").and_then(|c| c.as_array_mut()) {
         list.extend(over.iter().map(|kind| serde_json::json!({"type": kind, "$patch": "delete"})));
     }
-    let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": body});
+    body
+}
+
+/// Writes a status to the API. Fields that are absent are taken away.
+pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> Published {
+    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": change(pod, status, before)});
     let mut answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
     for _ in 0..CONFLICTS_MAX {
         if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409) {
@@ -415,6 +406,7 @@ mod tests {
             health: &NONE,
             waiting,
             failure: None,
+            is_terminal: false,
             before,
             resizing: Box::leak(Box::default()),
             recursive_read_only: false,
@@ -437,6 +429,73 @@ mod tests {
         assert_eq!((state.reason.as_deref(), state.message.as_deref()), (Some("ErrImagePull"), Some("no")));
         let ready = status.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
         assert_eq!(ready.message.as_deref(), Some("containers with unready status: [c]"));
+    }
+
+    fn one_container(restart: &str) -> Pod {
+        let spec = serde_json::json!({"restartPolicy": restart, "containers": [{"name": "c", "image": "i"}]});
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    }
+
+    fn with_container(state: State, exit_code: i32, sandbox_ready: bool) -> Observed {
+        let mut observed = Observed::default();
+        observed.recall(
+            &serde_json::from_value(serde_json::json!({"containerStatuses": [{"name": "c", "containerID": "containerd://a", "image": "i",
+            "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}))
+            .unwrap(),
+        );
+        observed.containers[0].state = state;
+        let sandbox =
+            crate::worker::observe::Sandbox { id: "s".to_owned(), ready: sandbox_ready, attempt: 0, created_at: 1, ips: Vec::new() };
+        observed.sandboxes.push(sandbox);
+        observed
+    }
+
+    // review node.md N3
+    #[test]
+    fn no_pod_ends_before_all_that_may_run_of_it_is_gone() {
+        let (pod, waiting) = (one_container("Never"), BTreeMap::new());
+        let before: PodStatus = serde_json::from_value(serde_json::json!({"phase": "Running"})).unwrap();
+        let failure = ("DeadlineExceeded".to_owned(), "too long".to_owned());
+        let told = |observed: &Observed, failure: Option<&(String, String)>| {
+            let status = compute(&Facts { failure, ..facts(&pod, observed, &waiting, &before) });
+            let ready = status.conditions.into_iter().flatten().find(|c| c.type_ == "Ready").unwrap();
+            (status.phase.unwrap(), status.reason, ready.status)
+        };
+        let running = told(&with_container(State::Running, 0, true), Some(&failure));
+        assert_eq!(running, ("Running".to_owned(), None, "False".to_owned()), "it must end, and runs still");
+        for (state, sandbox_ready) in [(State::Unknown, false), (State::Exited, true), (State::Running, false)] {
+            assert_eq!(told(&with_container(state, 0, sandbox_ready), Some(&failure)).0, "Running");
+        }
+        assert_eq!(told(&with_container(State::Exited, 0, true), None).0, "Running", "its sandbox still has its address");
+        assert_eq!(told(&with_container(State::Exited, 0, false), None).0, "Succeeded");
+        let over = told(&with_container(State::Exited, 137, false), Some(&failure));
+        assert_eq!(over, ("Failed".to_owned(), Some("DeadlineExceeded".to_owned()), "False".to_owned()));
+        assert_eq!(told(&Observed::default(), Some(&failure)).0, "Failed", "it was turned away at the door");
+    }
+
+    // review node.md M2
+    #[test]
+    fn a_deleted_pod_gets_a_phase_that_ends_it_whatever_its_restart_policy() {
+        let waiting = BTreeMap::new();
+        let before: PodStatus = serde_json::from_value(serde_json::json!({"phase": "Running"})).unwrap();
+        let phase = |policy: &str, observed: &Observed| {
+            let pod = one_container(policy);
+            compute(&Facts { is_terminal: true, ..facts(&pod, observed, &waiting, &before) }).phase.unwrap()
+        };
+        assert_eq!(phase("Always", &with_container(State::Exited, 0, false)), "Succeeded");
+        assert_eq!(phase("OnFailure", &with_container(State::Exited, 1, false)), "Failed");
+        assert_eq!(phase("Always", &Observed::default()), "Failed", "it never ran");
+    }
+
+    #[test]
+    fn addresses_that_a_pod_lost_are_not_kept_by_the_merge() {
+        let pod = Pod::default();
+        let status: PodStatus =
+            serde_json::from_value(serde_json::json!({"podIPs": [{"ip": "10.0.0.9"}], "hostIPs": [{"ip": "10.1.0.1"}]})).unwrap();
+        let body = change(&pod, &status, None);
+        assert_eq!(body["podIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.0.0.9"}]));
+        assert_eq!(body["hostIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.1.0.1"}]));
+        assert!(change(&pod, &PodStatus::default(), None)["podIPs"].is_null());
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(crate) fn resource(
 }
 
 fn ceil_div(value: i64, by: i64) -> i64 {
-    (value + by - 1) / by
+    value.saturating_add(by - 1) / by
 }
 
 fn allocatable(around: &Surroundings, unit: &str) -> Option<Quantity> {

@@ -34,7 +34,7 @@ pub(crate) async fn ensure(node: &Node) {
     let mut failures = 0;
     loop {
         // The owner's uid is known once the Node is there.
-        if node.node_uid.get().is_some_and(|uid| !uid.is_empty()) {
+        if node.uid().is_some_and(|uid| !uid.is_empty()) {
             match write(node, |_| {}).await {
                 Ok(()) => return,
                 // A cluster that is starting refuses for a moment.
@@ -118,7 +118,7 @@ async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
                     name: name.clone(),
-                    uid: node.node_uid.get().cloned().unwrap_or_default(),
+                    uid: node.uid().unwrap_or_default(),
                     ..Default::default()
                 };
                 let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::data;
 use super::wanted::Wanted;
-use crate::node::Node;
+use crate::node::{Node, Token};
 use crate::volumes::content;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -67,16 +67,12 @@ async fn one(node: &Node, pod: &Pod, request: &TokenRequest, wanted: &Wanted) ->
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let key = format!("{}/{}", data::pod_volume_dir(&node.config.root_dir, uid, &wanted.spec).display(), request.audience);
     let now = node.clock.now();
-    let ends = |at: Timestamp, secs: i64| at.checked_add(SignedDuration::from_secs(secs)).unwrap_or(at);
-    if let Some((kept, refresh_at)) = node.tokens.get(&key, now)
-        && let Some((token, expires)) = kept.split_once(' ')
-        && let Ok(expires) = expires.parse()
-    {
-        return Ok((token.to_owned(), expires, refresh_at));
-    }
     let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
-    let (token, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
-    let refresh_at = ends(now, expires.duration_since(now).as_secs().max(0) * 4 / 5);
-    node.tokens.keep(key, format!("{token} {expires}"), refresh_at);
-    Ok((token, expires, refresh_at))
+    let fresh = async {
+        let (text, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
+        let wait = SignedDuration::from_secs(expires.duration_since(now).as_secs().max(0) * 4 / 5);
+        Ok(Token { text, refresh_at: now.checked_add(wait).unwrap_or(now), expires })
+    };
+    let token = node.tokens.get(key, now, fresh).await?;
+    Ok((token.text, token.expires, token.refresh_at))
 }

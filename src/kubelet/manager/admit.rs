@@ -31,7 +31,7 @@ fn refuse(reason: &str, message: impl Into<String>) -> Verdict {
     Err((reason.to_owned(), message.into()))
 }
 
-/// The error is the reason and the text of the pod's failure.
+/// `others` are the pods that hold something of the node. The error is the reason and the text of the pod's failure.
 pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict {
     let spec = pod.spec.clone().unwrap_or_default();
     under_pressure(host, pod)?;
@@ -39,7 +39,7 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
     if let Some(os) = spec.os.as_ref().filter(|os| os.name != "linux") {
         return refuse("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name));
     }
-    let live: Vec<&Pod> = others.iter().map(Arc::as_ref).filter(|p| !over(p)).collect();
+    let live: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
     resources(host, pod, &live)?;
     if !selected(host, &spec) {
         return refuse("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
@@ -57,10 +57,6 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
         return refuse("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node");
     }
     apparmor(host, pod, &spec)
-}
-
-fn over(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
 /// A critical or static pod always enters; under memory pressure alone, pods that asked for memory do too.
@@ -132,7 +128,7 @@ fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
         let requested = requests(pod, &name);
         // A resource that this node does not have is a matter of its plugin, not of room: upstream lets it pass to the plugin's check.
         let capacity = host.allocatable.get(&name).copied().unwrap_or(0);
-        let used: i64 = live.iter().map(|p| requests(p, &name)).sum();
+        let used = live.iter().map(|p| requests(p, &name)).fold(0, i64::saturating_add);
         if requested > 0 && used.saturating_add(requested) > capacity {
             return lacks(&name, requested, used, capacity);
         }
@@ -158,21 +154,21 @@ pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
     let spec = pod.spec.as_ref();
     let overhead = spec.and_then(|s| s.overhead.as_ref()?.get(name)).map_or(0, |q| number(cgroups::parse(q)));
     if let Some(whole) = cgroups::request(spec.and_then(|s| s.resources.as_ref()), name) {
-        return number(whole) + overhead;
+        return number(whole).saturating_add(overhead);
     }
     let (mut sidecars, mut init_peak, mut mains) = (0i64, 0i64, 0i64);
     for (container, role) in container::all(pod) {
         let own = cgroups::request(container.resources.as_ref(), name).map_or(0, number);
         match role {
             Role::Sidecar => {
-                sidecars += own;
+                sidecars = sidecars.saturating_add(own);
                 init_peak = init_peak.max(sidecars);
             }
-            Role::Init => init_peak = init_peak.max(sidecars + own),
-            _ => mains += own,
+            Role::Init => init_peak = init_peak.max(sidecars.saturating_add(own)),
+            _ => mains = mains.saturating_add(own),
         }
     }
-    (mains + sidecars).max(init_peak) + overhead
+    mains.saturating_add(sidecars).max(init_peak).saturating_add(overhead)
 }
 
 fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
@@ -311,6 +307,15 @@ mod tests {
         assert_eq!(with(serde_json::json!([other, gt])), "ok");
         assert_eq!(with(serde_json::json!([other])), "NodeAffinity");
         assert_eq!(with(serde_json::json!([{}])), "NodeAffinity");
+    }
+
+    // review node.md N15: a sum that wraps would let everything in
+    #[test]
+    fn requests_beyond_all_numbers_are_refused() {
+        let huge = serde_json::json!({"requests": {"cpu": "9223372036854775807", "memory": "9223372036854775807"}});
+        let of = |name: &str| serde_json::json!({"name": name, "resources": huge});
+        assert_eq!(check(serde_json::json!({"containers": [of("a"), of("b")]})), "OutOfcpu");
+        assert!(cgroups::Limits::of(&pod(serde_json::json!({"spec": {"containers": [of("a"), of("b")]}}))).shares > 0);
     }
 
     #[test]

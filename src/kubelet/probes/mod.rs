@@ -62,23 +62,27 @@ pub(crate) struct Probes {
     wake: watch::Sender<Desired>,
     group: Group,
     health: Shared,
-    tasks: BTreeMap<String, (String, Group)>,
-    graces: BTreeMap<String, Option<i64>>,
+    tasks: BTreeMap<String, Tasks>,
+    /// The pod is being ended: whether it is ready is still asked, whether it should be killed is not.
+    ending: bool,
+}
+
+/// The probes of one container.
+struct Tasks {
+    id: String,
+    all: Group,
+    /// Those that want containers killed: startup and liveness.
+    killers: Group,
 }
 
 impl Probes {
     pub(crate) fn new(node: Arc<Node>, wake: watch::Sender<Desired>, group: &Group) -> Probes {
-        Probes { node, wake, group: group.child("probes"), health: Shared::default(), tasks: BTreeMap::new(), graces: BTreeMap::new() }
+        Probes { node, wake, group: group.child("probes"), health: Shared::default(), tasks: BTreeMap::new(), ending: false }
     }
 
     /// What the probes say, by container name.
     pub(crate) fn health(&self) -> BTreeMap<String, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The grace period that the failed probe asks for.
-    pub(crate) fn grace(&self, name: &str) -> Option<Duration> {
-        self.graces.get(name).copied().flatten().map(|secs| Duration::from_secs(u64::try_from(secs).unwrap_or(0)))
     }
 
     /// Starts and ends probes so that they fit what runs.
@@ -92,7 +96,7 @@ impl Probes {
                 self.end(&spec.name);
                 continue;
             };
-            if self.tasks.get(&spec.name).is_some_and(|(id, _)| *id == seen.id) {
+            if self.tasks.get(&spec.name).is_some_and(|tasks| tasks.id == seen.id) {
                 continue;
             }
             self.end(&spec.name);
@@ -108,9 +112,11 @@ impl Probes {
                 kill: None,
             };
             self.health.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.name.clone(), health);
-            let grace = spec.liveness_probe.as_ref().or(spec.startup_probe.as_ref()).and_then(|p| p.termination_grace_period_seconds);
-            self.graces.insert(spec.name.clone(), grace);
-            let group = self.group.child(&spec.name);
+            let all = self.group.child(&spec.name);
+            let killers = all.child("killers");
+            if self.ending {
+                killers.token().cancel();
+            }
             let target = Target {
                 node: Arc::clone(&self.node),
                 pod: Arc::clone(pod),
@@ -127,18 +133,25 @@ impl Probes {
                 [(What::Startup, &spec.startup_probe), (What::Liveness, &spec.liveness_probe), (What::Readiness, &spec.readiness_probe)];
             for (what, probe) in probes {
                 if let Some(probe) = probe {
+                    let group = if what == What::Readiness { &all } else { &killers };
                     group.spawn_short(what.title(), run_probe(Arc::clone(&target), what, probe.clone()));
                 }
             }
-            self.tasks.insert(spec.name.clone(), (seen.id.clone(), group));
+            self.tasks.insert(spec.name.clone(), Tasks { id: seen.id.clone(), all, killers });
         }
     }
 
     fn end(&mut self, name: &str) {
-        if let Some((_, group)) = self.tasks.remove(name) {
-            group.token().cancel();
+        if let Some(tasks) = self.tasks.remove(name) {
+            tasks.all.token().cancel();
         }
         self.health.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// From now on no probe has a container killed: the pod is being ended.
+    pub(crate) fn stop_killers(&mut self) {
+        self.ending = true;
+        self.tasks.values().for_each(|tasks| tasks.killers.token().cancel());
     }
 
     /// Ends all.
@@ -146,6 +159,13 @@ impl Probes {
         for name in self.tasks.keys().cloned().collect::<Vec<_>>() {
             self.end(&name);
         }
+    }
+}
+
+impl Drop for Probes {
+    /// A pod's task that ends in whatever way takes its probes along.
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -255,8 +275,9 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
                 if bad >= failures_max {
                     match what {
                         What::Readiness => target.set(|h| h.ready = false),
-                        What::Startup => target.set(|h| h.kill = Some("startup")),
-                        What::Liveness => target.set(|h| h.kill = Some("liveness")),
+                        // Its word is said: nothing more is asked until there is another container.
+                        What::Startup => return target.set(|h| h.kill = Some("startup")),
+                        What::Liveness => return target.set(|h| h.kill = Some("liveness")),
                     }
                 }
             }

@@ -72,9 +72,12 @@ pub(crate) fn channel(socket: &Path) -> Channel {
     }))
 }
 
+/// The longest deadline of a call: gRPC has eight digits for it, and tonic panics at more.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 fn request<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(timeout);
+    request.set_timeout(timeout.min(TIMEOUT_MAX));
     request
 }
 
@@ -225,7 +228,7 @@ impl Cri {
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let message = cri::StopContainerRequest { container_id: id.to_owned(), timeout };
-        gone_is_fine(call!(self.runtime.stop_container(message), grace + STOP_EXTRA).map(drop))
+        gone_is_fine(call!(self.runtime.stop_container(message), grace.saturating_add(STOP_EXTRA)).map(drop))
     }
 
     /// Forgets a container that is not running.
@@ -245,7 +248,7 @@ impl Cri {
         let secs = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let message = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: secs };
         // The runtime measures the timeout itself; ours only guards against its silence.
-        let bound = if timeout.is_zero() { PULL_TIMEOUT } else { timeout + Duration::from_secs(5) };
+        let bound = if timeout.is_zero() { PULL_TIMEOUT } else { timeout.saturating_add(Duration::from_secs(5)) };
         call!(self.runtime.exec_sync(message), bound)
     }
 
@@ -341,4 +344,16 @@ fn uid_selector(uid: Option<&str>) -> HashMap<String, String> {
 /// An image by name or id.
 pub(crate) fn image_spec(name: &str) -> cri::ImageSpec {
     cri::ImageSpec { image: name.to_owned(), user_specified_image: name.to_owned(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md N15
+    #[test]
+    fn no_deadline_is_too_long_for_a_call() {
+        let request = request((), Duration::MAX);
+        assert_eq!(request.metadata().get("grpc-timeout").map(|t| t.to_str().unwrap().len() <= 9), Some(true));
+    }
 }

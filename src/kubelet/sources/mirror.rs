@@ -4,16 +4,27 @@ use base::chain::Chain;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, PostParams, Preconditions};
 use tracing::{debug, warn};
 
 use super::{HASH, MIRROR, annotation};
 use crate::node::Node;
 
+/// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
+pub(crate) fn is_of(node: &Node, mirror: &Pod, pod: &Pod) -> bool {
+    is_picture(mirror, pod, &node.config.node_name, node.uid().as_deref())
+}
+
+fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) -> bool {
+    let ours = |owner: &OwnerReference| owner.kind == "Node" && owner.name == node_name && node_uid.is_none_or(|uid| owner.uid == uid);
+    let owner = mirror.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    annotation(mirror, MIRROR).is_some() && annotation(mirror, MIRROR) == annotation(pod, HASH) && owner.is_some_and(ours)
+}
+
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
 pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     if let Some(have) = have {
-        if annotation(have, MIRROR) == annotation(pod, HASH) && have.metadata.deletion_timestamp.is_none() {
+        if is_of(node, have, pod) && have.metadata.deletion_timestamp.is_none() {
             return;
         }
         remove(node, have).await;
@@ -23,12 +34,12 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     mirror.status = None;
     let hash = annotation(pod, HASH).unwrap_or_default().to_owned();
     mirror.metadata.annotations.get_or_insert_default().insert(MIRROR.to_owned(), hash);
-    if let Some(uid) = node.node_uid.get() {
+    if let Some(uid) = node.uid() {
         mirror.metadata.owner_references = Some(vec![OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
             name: node.config.node_name.clone(),
-            uid: uid.clone(),
+            uid,
             controller: Some(true),
             block_owner_deletion: None,
         }]);
@@ -44,10 +55,31 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
 /// Removes a mirror whose file is gone.
 pub(crate) async fn remove(node: &Node, mirror: &Pod) {
     let api: Api<Pod> = Api::namespaced(node.client.clone(), mirror.metadata.namespace.as_deref().unwrap_or_default());
-    let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+    let preconditions = Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None };
+    let now = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
     match api.delete(mirror.metadata.name.as_deref().unwrap_or_default(), &now).await {
         Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        // Gone, or another object has the name by now.
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
         Err(err) => warn!(pod = ?mirror.metadata.name, err = %Chain(&err), "cannot remove a mirror pod"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review security-2.md F2
+    #[test]
+    fn only_what_the_kubelet_made_itself_is_a_mirror() {
+        let of = |value: serde_json::Value| -> Pod { serde_json::from_value(serde_json::json!({"metadata": value})).unwrap() };
+        let pod = of(serde_json::json!({"annotations": {HASH: "h"}}));
+        let owner = |uid: &str| serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid, "controller": true}]);
+        let mirror = |hash: &str, uid: &str| of(serde_json::json!({"annotations": {MIRROR: hash}, "ownerReferences": owner(uid)}));
+        let believed = |mirror: &Pod| is_picture(mirror, &pod, "n", Some("node-uid"));
+        assert!(believed(&mirror("h", "node-uid")));
+        assert!(!believed(&mirror("other", "node-uid")));
+        assert!(!believed(&mirror("h", "older-node")), "the Node was made anew: its old mirrors are collected");
+        assert!(!believed(&of(serde_json::json!({"annotations": {MIRROR: "h"}}))));
     }
 }

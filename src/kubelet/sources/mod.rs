@@ -15,6 +15,8 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 
 const SOURCE: &str = "kubernetes.io/config.source";
+/// Its value for pods of the API.
+const API: &str = "api";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const HASH: &str = "kubernetes.io/config.hash";
 
@@ -24,6 +26,8 @@ pub(crate) enum Change {
     Set(Arc<Pod>),
     /// By uid: its object or file is gone.
     Gone(String),
+    /// A pod of ours whose object now calls itself the mirror of another: nobody may make a pod's containers nobody's.
+    Ousted(Arc<Pod>),
     /// The API's picture of a static pod.
     Mirror(Arc<Pod>),
     /// That picture was deleted.
@@ -34,7 +38,7 @@ pub(crate) enum Change {
 
 /// Whether a pod comes from a file.
 pub(crate) fn is_static(pod: &Pod) -> bool {
-    annotation(pod, SOURCE).is_some_and(|source| source != "api") && annotation(pod, MIRROR).is_none()
+    annotation(pod, SOURCE).is_some_and(|source| source != API) && annotation(pod, MIRROR).is_none()
 }
 
 pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
@@ -74,11 +78,18 @@ pub(crate) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
 struct Seen(BTreeMap<Key, Arc<Pod>>);
 
 impl Seen {
-    /// A pod of the same name with another uid is another pod.
+    /// A pod of the same name with another uid is another pod. What a pod is to us it stays: its first sight decides.
     fn set(&mut self, pod: &Arc<Pod>) -> Vec<Change> {
-        let before = self.0.insert(Key::of(&**pod), Arc::clone(pod));
-        let replaced = before.filter(|old| old.metadata.uid != pod.metadata.uid).map(|old| over(&old));
-        let now = if annotation(pod, MIRROR).is_some() { Change::Mirror(Arc::clone(pod)) } else { Change::Set(Arc::clone(pod)) };
+        let pod = &of_api(pod);
+        let before = self.0.get(&Key::of(&**pod)).cloned();
+        let same = before.as_ref().is_some_and(|old| old.metadata.uid == pod.metadata.uid);
+        if same && before.as_ref().is_some_and(|old| !is_mirror(old)) && is_mirror(pod) {
+            return vec![Change::Ousted(Arc::clone(pod))];
+        }
+        self.0.insert(Key::of(&**pod), Arc::clone(pod));
+        let replaced = before.filter(|_| !same).map(|old| over(&old));
+        // A mirror that no longer says so is no pod to run: it is gone, and its static pod makes another.
+        let now = if is_mirror(pod) { Change::Mirror(Arc::clone(pod)) } else { Change::Set(Arc::clone(pod)) };
         replaced.into_iter().chain([now]).collect()
     }
 
@@ -96,10 +107,21 @@ impl Seen {
 }
 
 fn over(pod: &Arc<Pod>) -> Change {
-    match annotation(pod, MIRROR) {
-        Some(_) => Change::MirrorGone(Arc::clone(pod)),
-        None => Change::Gone(pod.metadata.uid.clone().unwrap_or_default()),
+    if is_mirror(pod) { Change::MirrorGone(Arc::clone(pod)) } else { Change::Gone(pod.metadata.uid.clone().unwrap_or_default()) }
+}
+
+fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, MIRROR).is_some()
+}
+
+/// A pod of the API is one, whatever its annotation says: only files make static pods.
+fn of_api(pod: &Arc<Pod>) -> Arc<Pod> {
+    if annotation(pod, SOURCE).is_none_or(|source| source == API) || is_mirror(pod) {
+        return Arc::clone(pod);
     }
+    let mut own = Pod::clone(pod);
+    own.metadata.annotations.get_or_insert_default().insert(SOURCE.to_owned(), API.to_owned());
+    Arc::new(own)
 }
 
 #[cfg(test)]
@@ -115,6 +137,32 @@ mod tests {
         let mut seen = Seen::default();
         assert!(matches!(seen.compare(&[pod("a", "1")]).as_slice(), [Change::Set(_)]));
         assert!(matches!(seen.compare(&[]).as_slice(), [Change::Gone(uid)] if uid == "1"));
+    }
+
+    fn noted(uid: &str, note: &str, value: &str) -> Arc<Pod> {
+        let notes = serde_json::json!({note: value});
+        let pod = serde_json::json!({"metadata": {"name": "a", "uid": uid, "annotations": notes}});
+        serde_json::from_value(pod).map(Arc::new).unwrap()
+    }
+
+    // review security-2.md F2
+    #[test]
+    fn a_running_pod_that_calls_itself_a_mirror_is_ended_and_not_forgotten() {
+        let mut seen = Seen::default();
+        seen.set(&pod("a", "1"));
+        let mirror = noted("1", MIRROR, "x");
+        for _ in 0..2 {
+            assert!(matches!(seen.set(&mirror).as_slice(), [Change::Ousted(pod)] if pod.metadata.uid.as_deref() == Some("1")));
+        }
+        assert!(matches!(seen.gone(&mirror), Some(Change::Gone(uid)) if uid == "1"), "its own task hears of its end");
+        assert!(matches!(seen.set(&noted("2", MIRROR, "x")).as_slice(), [Change::Mirror(_)]));
+    }
+
+    // review security-2.md F2
+    #[test]
+    fn no_pod_of_the_api_is_a_static_one() {
+        let told = Seen::default().set(&noted("1", SOURCE, "file"));
+        assert!(matches!(told.as_slice(), [Change::Set(pod)] if !is_static(pod)));
     }
 
     #[test]

@@ -5,14 +5,12 @@ use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume,
-};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume};
 use kube::Api;
 
 use super::payload::{File, Files};
 use crate::container::fields::{self, Surroundings};
-use crate::node::Node;
+use crate::node::{Node, Token};
 
 /// Default life of a projected token, as upstream's default.
 const TOKEN_SECS: i64 = 3600;
@@ -49,15 +47,14 @@ pub(super) fn plugin(volume: &Volume) -> Option<Plugin> {
 /// Fetches what the volume shows. `path` is where an earlier rendering lies: a token that is still young is kept.
 pub(super) async fn of(node: &Node, pod: &Pod, volume: &Volume, around: &Surroundings, path: &Path) -> Result<Content, String> {
     let mut content = Content { files: Files::new(), refresh_at: None };
-    let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
-        let have = config_map(node, ns, &source.name, source.optional).await?;
+        let have = config_map(node, pod, &source.name, source.optional).await?;
         content.files = pick(have, source.items.as_deref(), mode, source.optional, &format!("configmap \"{}\"", source.name))?;
     } else if let Some(source) = &volume.secret {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         let name = source.secret_name.clone().unwrap_or_default();
-        let have = secret(node, ns, &name, source.optional).await?;
+        let have = secret_of(node, pod, &name, source.optional).await?;
         content.files = pick(have, source.items.as_deref(), mode, source.optional, &format!("secret \"{name}\""))?;
     } else if let Some(source) = &volume.downward_api {
         content.files = downward(pod, around, source.items.as_deref().unwrap_or_default(), source.default_mode.unwrap_or(MODE_DEFAULT))?;
@@ -65,10 +62,10 @@ pub(super) async fn of(node: &Node, pod: &Pod, volume: &Volume, around: &Surroun
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         for part in source.sources.iter().flatten() {
             if let Some(s) = &part.config_map {
-                let have = config_map(node, ns, &s.name, s.optional).await?;
+                let have = config_map(node, pod, &s.name, s.optional).await?;
                 content.files.extend(pick(have, s.items.as_deref(), mode, s.optional, &format!("configmap \"{}\"", s.name))?);
             } else if let Some(s) = &part.secret {
-                let have = secret(node, ns, &s.name, s.optional).await?;
+                let have = secret_of(node, pod, &s.name, s.optional).await?;
                 content.files.extend(pick(have, s.items.as_deref(), mode, s.optional, &format!("secret \"{}\"", s.name))?);
             } else if let Some(s) = &part.downward_api {
                 content.files.extend(downward(pod, around, s.items.as_deref().unwrap_or_default(), mode)?);
@@ -82,19 +79,26 @@ pub(super) async fn of(node: &Node, pod: &Pod, volume: &Volume, around: &Surroun
     Ok(content)
 }
 
-async fn config_map(node: &Node, ns: &str, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let api: Api<ConfigMap> = Api::namespaced(node.client.clone(), ns);
-    let Some(map) = api.get_opt(name).await.map_err(|err| err.to_string())? else {
+async fn config_map(node: &Node, pod: &Pod, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let Some(map) = node.config_map(pod, name).await.map_err(|err| err.to_string())? else {
         return absent(optional, format!("configmap \"{name}\" not found"));
     };
     let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
     Ok(text.chain(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0))).collect())
 }
 
+async fn secret_of(node: &Node, pod: &Pod, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    values(node.secret(pod, name).await, name, optional)
+}
+
 /// A Secret's values.
 pub(crate) async fn secret(node: &Node, ns: &str, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let api: Api<Secret> = Api::namespaced(node.client.clone(), ns);
-    match api.get_opt(name).await.map_err(|err| err.to_string())? {
+    values(api.get_opt(name).await, name, optional)
+}
+
+fn values(found: Result<Option<Secret>, kube::Error>, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    match found.map_err(|err| err.to_string())? {
         Some(secret) => Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect()),
         None => absent(optional, format!("secret \"{name}\" not found")),
     }
@@ -156,25 +160,14 @@ async fn token(
     let life = source.expiration_seconds.unwrap_or(TOKEN_SECS);
     let key = format!("{}/{}", volume.display(), source.path);
     let now = node.clock.now();
-    let (text, refresh_at) = match node.tokens.get(&key, now) {
-        Some(kept) => kept,
-        None => {
-            let fresh = request(
-                node,
-                pod,
-                &spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned()),
-                source.audience.as_deref(),
-                life,
-            )
-            .await?;
-            let (text, expires) = fresh;
-            let whole = expires.duration_since(now).as_secs().max(0);
-            let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
-            let refresh_at = now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now);
-            node.tokens.keep(key, text.clone(), refresh_at);
-            (text, refresh_at)
-        }
+    let account = spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned());
+    let fresh = async {
+        let (text, expires) = request(node, pod, &account, source.audience.as_deref(), life).await?;
+        let whole = expires.duration_since(now).as_secs().max(0);
+        let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
+        Ok(Token { text, refresh_at: now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now), expires })
     };
+    let Token { text, refresh_at, .. } = node.tokens.get(key, now, fresh).await?;
     content.refresh_at = Some(content.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
     // As upstream: if all containers run as one user, the token belongs to it; with such a user or an fsGroup others need not read it.
     let context = spec.security_context.unwrap_or_default();

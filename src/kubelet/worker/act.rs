@@ -9,9 +9,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Secret, Service};
-use kube::Api;
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::Container;
 use tracing::{info, warn};
 
 use super::observe::Seen;
@@ -32,14 +30,17 @@ impl Worker {
         match command {
             Command::MakeSandbox { attempt } => self.make_sandbox(attempt).await,
             Command::Start { name, attempt, ended } => Box::pin(self.start_container(&name, attempt, ended)).await,
-            Command::Kill { id, name, why, grace } => {
+            Command::Kill { id, name: _, why, grace } => {
                 let Some(seen) = self.observed.containers.iter().find(|c| c.id == id).cloned() else { return true };
                 let grace = match grace {
-                    Grace::Pod => self.grace(),
-                    Grace::Probe => self.probes.grace(&name).unwrap_or_else(|| self.grace()),
-                    Grace::None => Duration::ZERO,
+                    Grace::None => return self.kill_now(&seen, &why).await,
+                    // A pod that is deleted ends as its deletion says.
+                    Grace::Probe(Some(secs)) if self.pod.metadata.deletion_grace_period_seconds.is_none() => {
+                        Duration::from_secs(u64::try_from(secs).unwrap_or(0)).min(super::kill::GRACE_MAX)
+                    }
+                    Grace::Pod | Grace::Probe(_) => self.grace(),
                 };
-                self.stop(&seen, grace, &why).await
+                self.stop(&seen, grace, &why, std::future::ready(())).await
             }
             Command::Prune { id } => {
                 if let Some(seen) = self.observed.containers.iter().find(|c| c.id == id) {
@@ -301,17 +302,16 @@ impl Worker {
     }
 
     async fn env_sources(&self, spec: &Container) -> Result<env::Sources, ConfigError> {
-        let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let (node, pod) = (&self.node, &*self.pod);
         let mut sources = env::Sources::default();
         let (maps, secrets) = env::references(spec);
         let failed = |err: kube::Error| ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)));
-        let client = || self.node.client.clone();
         for name in maps {
-            let found = Api::<ConfigMap>::namespaced(client(), ns).get_opt(&name).await.map_err(failed)?;
+            let found = node.config_map(pod, &name).await.map_err(failed)?;
             sources.config_maps.insert(name, found);
         }
         for name in secrets {
-            let found = Api::<Secret>::namespaced(client(), ns).get_opt(&name).await.map_err(failed)?;
+            let found = node.secret(pod, &name).await.map_err(failed)?;
             sources.secrets.insert(name, found);
         }
         if self.is_static() {
@@ -320,10 +320,10 @@ impl Worker {
         }
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         if links {
-            sources.services = Api::<Service>::namespaced(client(), ns).list(&ListParams::default()).await.map_err(failed)?.items;
+            sources.services = node.services(pod).await.map_err(failed)?;
         }
-        if !links || ns != "default" {
-            sources.services.extend(Api::<Service>::namespaced(client(), "default").get_opt("kubernetes").await.map_err(failed)?);
+        if !links || pod.metadata.namespace.as_deref() != Some("default") {
+            sources.services.extend(node.master_service(pod).await.map_err(failed)?);
         }
         Ok(sources)
     }

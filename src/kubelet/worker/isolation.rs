@@ -4,8 +4,6 @@ use std::path::Path;
 
 use base::files::write_atomic;
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::Api;
 use serde_json::json;
 
 use super::Worker;
@@ -21,14 +19,11 @@ impl Worker {
         let spec = self.pod.spec.clone().unwrap_or_default();
         let handler = match spec.runtime_class_name.filter(|name| !name.is_empty()) {
             None => String::new(),
-            Some(name) => {
-                let classes: Api<RuntimeClass> = Api::all(self.node.client.clone());
-                match classes.get_opt(&name).await {
-                    Ok(Some(class)) => class.handler,
-                    Ok(None) => return Err(format!("runtimeclass.node.k8s.io \"{name}\" not found")),
-                    Err(err) => return Err(format!("failed to lookup RuntimeClass {name}: {err}")),
-                }
-            }
+            Some(name) => match self.node.runtime_class(&self.pod, &name).await {
+                Ok(Some(class)) => class.handler,
+                Ok(None) => return Err(format!("runtimeclass.node.k8s.io \"{name}\" not found")),
+                Err(err) => return Err(format!("failed to lookup RuntimeClass {name}: {err}")),
+            },
         };
         if spec.host_users != Some(false) {
             return Ok((handler, None));

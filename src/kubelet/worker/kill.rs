@@ -1,5 +1,6 @@
 //! The end of a pod: hooks, signals, sandbox, volumes, cgroup, and last the API object.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -26,6 +27,8 @@ const LOGS_LIMIT: Duration = Duration::from_secs(60);
 /// A container always gets this long after its preStop hook, as upstream.
 const GRACE_MIN: Duration = Duration::from_secs(2);
 const GRACE_DEFAULT_SECS: i64 = 30;
+/// No container has longer: the API takes any number of seconds, and deadlines of calls are made of it.
+pub(super) const GRACE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// An evicted pod gets this long, as upstream's hard thresholds.
 const GRACE_EVICTED: Duration = Duration::from_secs(1);
 /// Between two looks whether a container obeyed its own stop signal.
@@ -35,6 +38,7 @@ impl Worker {
     /// One round of a pod that must end, or of one that failed as a whole.
     pub(super) async fn end(&mut self, desired: &Desired) -> Outcome {
         self.wake_at = None;
+        self.probes.stop_killers();
         if let Err(err) = self.look().await {
             warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
             return Outcome::Retry;
@@ -60,15 +64,16 @@ impl Worker {
         if !killed || self.look().await.is_err() {
             return Outcome::Retry;
         }
-        if self.observed.running().next().is_some() || self.observed.sandboxes.iter().any(|s| s.ready) {
+        if self.observed.may_run() {
             return Outcome::Retry;
         }
+        self.is_terminal = desired.is_deleted();
         let reported = self.report().await;
         if !self.tidy_node().await {
             return Outcome::Retry;
         }
-        let deleted = desired.gone || desired.pod.metadata.deletion_timestamp.is_some();
-        if !deleted {
+        self.hold(false);
+        if !desired.is_deleted() {
             // Failed as a whole (deadline, eviction): the object and the dead containers stay for the user to look at.
             return if reported { Outcome::Settled } else { Outcome::Retry };
         }
@@ -86,24 +91,31 @@ impl Worker {
         }
         let of_spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
         let secs = self.pod.metadata.deletion_grace_period_seconds.or(of_spec).unwrap_or(GRACE_DEFAULT_SECS);
-        Duration::from_secs(u64::try_from(secs).unwrap_or(0))
+        Duration::from_secs(u64::try_from(secs).unwrap_or(0)).min(GRACE_MAX)
     }
 
-    /// Ends main and init containers together, then sidecars in reverse order, then the sandboxes.
-    pub(super) async fn kill_all(&mut self, grace: Duration, why: &str) -> bool {
+    /// Ends all containers, then the sandboxes. Every preStop hook begins at once; a sidecar's signal waits for those that need it, the
+    /// main and init containers and the sidecars after it, as long as the grace lasts (upstream's `killContainer`,
+    /// pkg/kubelet/kuberuntime/kuberuntime_container.go v1.36).
+    pub(super) async fn kill_all(&self, grace: Duration, why: &str) -> bool {
         let roles = container::all(&self.pod).into_iter().map(|(c, role)| (c.name.clone(), role)).collect::<Vec<_>>();
-        let role_of = |name: &str| roles.iter().find(|(n, _)| n == name).map_or(Role::Main, |(_, role)| *role);
         let alive = |s: &&Seen| matches!(s.state, State::Running | State::Unknown | State::Created);
-        let (sidecars, others): (Vec<Seen>, Vec<Seen>) =
-            self.observed.containers.iter().filter(alive).cloned().partition(|s| role_of(&s.name) == Role::Sidecar);
-        let watch = base::time::Stopwatch::start();
-        let mut good = join_all(others.iter().map(|seen| self.stop(seen, grace, why))).await.into_iter().all(|ok| ok);
-        let order = |seen: &Seen| roles.iter().position(|(name, _)| *name == seen.name);
-        let mut sidecars = sidecars;
-        sidecars.sort_by_key(|seen| std::cmp::Reverse(order(seen)));
-        for seen in &sidecars {
-            good &= self.stop(seen, grace.saturating_sub(watch.elapsed()), why).await;
-        }
+        let all: Vec<&Seen> = self.observed.containers.iter().filter(alive).collect();
+        let ended = tokio::sync::watch::Sender::new(BTreeSet::<String>::new());
+        let one = |seen: &Seen| {
+            let before: BTreeSet<String> = all.iter().filter(|other| goes_before(&roles, other, seen)).map(|s| s.id.clone()).collect();
+            let (mut heard, seen, ended, this) = (ended.subscribe(), seen.clone(), &ended, self);
+            async move {
+                // The sender lives as long as we wait.
+                let turn = async { drop(heard.wait_for(|ended| before.is_subset(ended)).await) };
+                let good = this.stop(&seen, grace, why, turn).await;
+                ended.send_modify(|all| {
+                    all.insert(seen.id.clone());
+                });
+                good
+            }
+        };
+        let mut good = join_all(all.iter().map(|seen| one(seen))).await.into_iter().all(|ok| ok);
         for sandbox in self.observed.sandboxes.iter().filter(|s| s.ready) {
             if let Err(err) = self.node.runtime.cri.stop_sandbox(&sandbox.id).await {
                 self.node.events.pod(
@@ -119,12 +131,12 @@ impl Worker {
         good
     }
 
-    /// Ends one container: event, preStop hook within the grace, then the signal with what is left of it.
-    pub(super) async fn stop(&self, seen: &Seen, grace: Duration, why: &str) -> bool {
+    /// Ends one container: event, preStop hook within the grace, then in its `turn` the signal with what is left of it, and never
+    /// less than two seconds.
+    pub(super) async fn stop(&self, seen: &Seen, grace: Duration, why: &str, turn: impl Future<Output = ()>) -> bool {
         let watch = base::time::Stopwatch::start();
         if seen.state == State::Running {
-            let text = if why.is_empty() { format!("Stopping container {}", seen.name) } else { why.to_owned() };
-            self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Normal, "Killing", text);
+            self.say_killing(seen, why);
             let hook = seen.pre_stop.as_deref().and_then(|json| serde_json::from_str(json).ok());
             if let Some(hook) = hook
                 && !grace.is_zero()
@@ -139,9 +151,24 @@ impl Worker {
                 }
             }
         }
-        let left = grace.saturating_sub(watch.elapsed());
-        let left = if grace.is_zero() { Duration::ZERO } else { left.max(GRACE_MIN) };
+        let _too_late_goes_all_the_same = tokio::time::timeout(grace.saturating_sub(watch.elapsed()), turn).await;
+        let left = grace.saturating_sub(watch.elapsed()).max(GRACE_MIN);
         let left = self.own_signal(seen, left).await;
+        self.signal(seen, left).await
+    }
+
+    /// Kills a container without any grace.
+    pub(super) async fn kill_now(&self, seen: &Seen, why: &str) -> bool {
+        self.say_killing(seen, why);
+        self.signal(seen, Duration::ZERO).await
+    }
+
+    fn say_killing(&self, seen: &Seen, why: &str) {
+        let text = if why.is_empty() { format!("Stopping container {}", seen.name) } else { why.to_owned() };
+        self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Normal, "Killing", text);
+    }
+
+    async fn signal(&self, seen: &Seen, left: Duration) -> bool {
         match self.node.runtime.cri.stop_container(&seen.id, left).await {
             Ok(()) => true,
             Err(err) => {
@@ -182,6 +209,7 @@ impl Worker {
     pub(super) async fn tidy_node(&mut self) -> bool {
         self.probes.stop();
         self.node.refs.release(&self.uid);
+        self.node.known.release(&self.uid);
         images::forget(&self.node.pulls, &self.uid);
         self.node.probe_counts.forget(&self.uid);
         let dir = volumes::pod_dir(&self.node, &self.uid);
@@ -237,7 +265,7 @@ impl Worker {
 
     /// Confirms the deletion: only now may another pod take the name.
     async fn delete_object(&self) -> bool {
-        let Some(target) = self.pods.api_pod(&self.pod) else { return true };
+        let Some(target) = self.pods.api_pod(&self.node, &self.pod) else { return true };
         let api: Api<Pod> = Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
         let preconditions = Preconditions { uid: target.metadata.uid.clone(), resource_version: None };
         let params = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
@@ -254,5 +282,36 @@ impl Worker {
                 false
             }
         }
+    }
+}
+
+/// Whether `other` must have ended before `seen` gets its signal: a sidecar serves the main and init containers, and the sidecars that
+/// began after it.
+fn goes_before(roles: &[(String, Role)], other: &Seen, seen: &Seen) -> bool {
+    let at = |seen: &Seen| roles.iter().position(|(name, role)| *name == seen.name && *role == Role::Sidecar);
+    match (at(other), at(seen)) {
+        (None, Some(_)) => true,
+        (Some(other), Some(own)) => other > own,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md N13
+    #[test]
+    fn a_sidecar_ends_after_all_that_it_serves() {
+        let roles = [("first", Role::Sidecar), ("init", Role::Init), ("second", Role::Sidecar), ("main", Role::Main)];
+        let roles = roles.map(|(name, role)| (name.to_owned(), role));
+        let seen = |name: &str| crate::worker::plan::tests::seen(name, State::Running, 0);
+        let before = |name: &str| {
+            let others = ["first", "init", "second", "main", "debugger"];
+            others.into_iter().filter(|other| goes_before(&roles, &seen(other), &seen(name))).collect::<Vec<_>>()
+        };
+        assert_eq!(before("first"), ["init", "second", "main", "debugger"]);
+        assert_eq!(before("second"), ["init", "main", "debugger"]);
+        assert!(before("main").is_empty());
     }
 }

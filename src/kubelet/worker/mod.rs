@@ -43,6 +43,8 @@ use crate::volumes::{self, Mounted};
 const RETRY: Duration = Duration::from_secs(2);
 /// Between two looks whether a deferred resize fits now.
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
+/// A volume that is mounted and could not be renewed is tried again after so long.
+const REFRESH_RETRY: SignedDuration = SignedDuration::from_secs(10);
 /// A volume that is on its way for so long is told of.
 const VOLUME_PATIENCE: Duration = Duration::from_secs(120);
 /// The safety net below all events.
@@ -65,6 +67,21 @@ pub(crate) struct Desired {
     pub(crate) evicted: Option<String>,
     /// Made from a file: its API object is only a mirror.
     pub(crate) is_static: bool,
+    /// Its object says now that it is the mirror of another pod: it is ended, and its object deleted after it.
+    pub(crate) is_ousted: bool,
+}
+
+impl Desired {
+    /// A pod as a source told of it.
+    pub(crate) fn new(pod: Arc<Pod>) -> Desired {
+        let is_static = crate::sources::is_static(&pod);
+        Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static, is_ousted: false }
+    }
+
+    /// The pod is to be ended and forgotten.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.gone || self.is_ousted || self.pod.metadata.deletion_timestamp.is_some()
+    }
 }
 
 const START: Metric = Metric {
@@ -84,6 +101,8 @@ pub(crate) struct Snapshot {
     pub(crate) status: PodStatus,
     /// Where its volumes lie.
     pub(crate) volumes: BTreeMap<String, std::path::PathBuf>,
+    /// It was admitted, or something of it runs: its resources, ports and devices are no other's.
+    pub(crate) holds: bool,
 }
 
 /// A pod's task.
@@ -101,6 +120,8 @@ pub(crate) struct Worker {
     backoffs: Backoffs,
     waiting: BTreeMap<String, (String, String)>,
     failure: Option<(String, String)>,
+    /// It was ended for good and nothing of it runs.
+    is_terminal: bool,
     status: PodStatus,
     /// What the API server has, as far as we know.
     published: Option<PodStatus>,
@@ -151,6 +172,7 @@ impl Worker {
             waiting: BTreeMap::new(),
             uncut: Arc::default(),
             waits_since: None,
+            is_terminal: false,
             published: Some(status.clone()).filter(|s| s.phase.is_some()),
             version: None,
             status,
@@ -175,7 +197,7 @@ impl Worker {
                 self.node.events.pod(&self.pod, None, Kind::Warning, "Evicted", message.clone());
                 self.failure = Some(("Evicted".to_owned(), message.clone()));
             }
-            let ending = desired.gone || desired.pod.metadata.deletion_timestamp.is_some() || self.failure.is_some();
+            let ending = desired.is_deleted() || self.failure.is_some();
             let outcome = if ending { self.end(&desired).await } else { Box::pin(self.advance(&desired)).await };
             let mut sleep = match outcome {
                 Outcome::Done => return,
@@ -232,6 +254,7 @@ impl Worker {
                 return Outcome::Again;
             }
             self.admitted = true;
+            self.hold(true);
             self.resizing.admit(&self.pod, &self.status);
             self.node.refs.hold(&self.pod);
         }
@@ -256,13 +279,17 @@ impl Worker {
         let reported = self.heard(told);
         match worked {
             Err(outcome) => outcome,
+            // What it was told to be leads on: an ended pod is tidied.
+            Ok(None) if reported && self.ended_phase() => Outcome::Again,
             Ok(None) if reported => Outcome::Settled,
             Ok(None) => Outcome::Retry,
             Ok(Some(worked)) => {
                 if self.look().await.is_err() {
                     return Outcome::Retry;
                 }
-                if worked && reported {
+                // One that was to be ended and is still of no known state must not be tried again at once.
+                let unclear = self.observed.containers.iter().any(|c| c.state == observe::State::Unknown);
+                if worked && reported && !unclear {
                     // The next round begins with telling what this one did.
                     self.looked = true;
                     return Outcome::Again;
@@ -288,22 +315,31 @@ impl Worker {
         if plan.commands.is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.act_unless_deleted(plan.commands).await))
+        Ok(Some(self.act_until_ended(plan.commands).await))
     }
 
-    /// Does the commands in order; a deletion interrupts. Dropping a call cancels it in containerd too: the start of a container,
+    /// Does the commands in order; the pod's end (a deletion, an eviction, its deadline) interrupts. Dropping a call cancels it in containerd too: the start of a container,
     /// which then would count as failed, is waited for.
-    async fn act_unless_deleted(&mut self, commands: Vec<Command>) -> bool {
+    async fn act_until_ended(&mut self, commands: Vec<Command>) -> bool {
         let (mut rx, uncut) = (self.rx.clone(), Arc::clone(&self.uncut));
-        let deleted = async move {
-            let end = rx.wait_for(|d| d.gone || d.pod.metadata.deletion_timestamp.is_some()).await.is_err();
-            if end {
-                std::future::pending::<()>().await;
+        let left = self.deadline().map(|at| Duration::try_from(at.duration_since(self.node.clock.now())).unwrap_or_default());
+        let deadline = async move {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = async move {
+            tokio::select! {
+                alone = async { rx.wait_for(|d| d.is_deleted() || d.evicted.is_some()).await.is_err() } => if alone {
+                    std::future::pending::<()>().await;
+                },
+                () = deadline => {}
             }
             drop(uncut.lock().await);
         };
         tokio::select! {
-            () = deleted => true,
+            () = ended => true,
             worked = self.act_all(commands) => worked,
         }
     }
@@ -364,12 +400,23 @@ impl Worker {
                 }
                 Err(err) => {
                     self.tell_unmounted(&err);
-                    return Err(Outcome::Retry);
+                    if first || !self.all_mounted() {
+                        return Err(Outcome::Retry);
+                    }
+                    // What is mounted is good enough for containers that run or start again; it is renewed later.
+                    self.wake(now.checked_add(REFRESH_RETRY).ok());
+                    return Ok(());
                 }
             }
         }
         self.wake(self.mounted.refresh_at);
         Ok(())
+    }
+
+    /// Whether every volume of the pod is there, though its content may be old.
+    fn all_mounted(&self) -> bool {
+        let mut volumes = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        volumes.all(|v| v.image.is_some() || self.mounted.paths.contains_key(&v.name))
     }
 
     /// A volume that is on its way is told of only when it takes long, as upstream.
@@ -401,6 +448,9 @@ impl Worker {
         for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
             self.pods.index(id, &self.uid);
         }
+        if self.observed.may_run() {
+            self.hold(true);
+        }
         Ok(())
     }
 
@@ -408,6 +458,11 @@ impl Worker {
     async fn report(&mut self) -> bool {
         let told = self.tell().await;
         self.heard(told)
+    }
+
+    /// Says whether others must leave alone what the pod was given.
+    fn hold(&self, holds: bool) {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = holds;
     }
 
     /// Computes the status. What it returns publishes it, if it changed.
@@ -419,6 +474,7 @@ impl Worker {
             health: &health,
             waiting: &self.waiting,
             failure: self.failure.as_ref(),
+            is_terminal: self.is_terminal,
             before: &self.status,
             resizing: &self.resizing,
             host_ips: self.node.config.internal_ips(),
@@ -427,10 +483,12 @@ impl Worker {
             now: self.node.clock.now(),
         };
         self.status = status::compute(&facts);
-        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) =
-            Snapshot { observed: self.observed.clone(), status: self.status.clone(), volumes: self.mounted.paths.clone() };
+        {
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            (shared.observed, shared.status, shared.volumes) = (self.observed.clone(), self.status.clone(), self.mounted.paths.clone());
+        }
         let changed = self.published.as_ref() != Some(&self.status) || self.is_overwritten();
-        let target = if changed { self.pods.api_pod(&self.pod) } else { None };
+        let target = if changed { self.pods.api_pod(&self.node, &self.pod) } else { None };
         let (node, status, before) = (Arc::clone(&self.node), self.status.clone(), self.published.clone());
         async move { Some((status::publish(&node, &target?, &status, before.as_ref()).await, status)) }
     }
@@ -453,7 +511,7 @@ impl Worker {
 
     /// Whether somebody wrote over what we said, after we said it.
     fn is_overwritten(&self) -> bool {
-        let mirror = if crate::sources::is_static(&self.pod) { self.pods.api_pod(&self.pod) } else { None };
+        let mirror = if crate::sources::is_static(&self.pod) { self.pods.api_pod(&self.node, &self.pod) } else { None };
         let shown = mirror.as_ref().unwrap_or(&self.pod);
         let later = matches!((status::version(shown), self.version), (Some(shown), Some(ours)) if shown > ours);
         later && shown.status.as_ref().is_some_and(|shown| status::differs(shown, &self.status))
@@ -462,16 +520,17 @@ impl Worker {
     /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
     async fn rest(&mut self) -> Outcome {
         if !self.settled {
-            if !self.kill_all(self.grace(), "").await || !self.tidy_node().await {
+            if !self.kill_all(self.grace(), "").await || self.look().await.is_err() || self.observed.may_run() || !self.tidy_node().await {
                 return Outcome::Retry;
             }
+            self.hold(false);
             self.settled = true;
         }
         if self.report().await { Outcome::Settled } else { Outcome::Retry }
     }
 
     fn ended_phase(&self) -> bool {
-        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+        self.status.phase.as_deref().is_some_and(status::phase::ends)
     }
 
     fn deadline(&self) -> Option<Timestamp> {

@@ -76,6 +76,12 @@ impl Observed {
         self.sandboxes.first().filter(|s| s.ready)
     }
 
+    /// Whether anything of the pod may still run: only when this is false are its address, ports and devices free.
+    pub(crate) fn may_run(&self) -> bool {
+        let lives = |c: &Seen| matches!(c.state, State::Running | State::Unknown);
+        self.containers.iter().any(lives) || self.sandboxes.iter().any(|s| s.ready)
+    }
+
     pub(crate) fn running(&self) -> impl Iterator<Item = &Seen> {
         self.containers.iter().filter(|c| c.state == State::Running)
     }

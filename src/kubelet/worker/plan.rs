@@ -38,8 +38,8 @@ pub(crate) struct View<'a> {
 pub(crate) enum Grace {
     /// As the pod says.
     Pod,
-    /// As the probe says that failed, else as the pod.
-    Probe,
+    /// As the probe says that failed, in seconds; else as the pod.
+    Probe(Option<i64>),
     /// Not at all.
     None,
 }
@@ -127,8 +127,8 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
     prune(view, &mut plan);
     let all = container::all(view.pod);
     let Some(sandbox) = view.observed.sandbox() else {
-        if finished(view.pod, view.observed) || init_failed(view.pod, view.observed) {
-            if view.observed.running().next().is_some() {
+        if is_over(view.pod, view.observed) {
+            if view.observed.may_run() {
                 plan.commands.push(Command::Finish);
             }
             return plan;
@@ -143,7 +143,7 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
         plan.commands.push(Command::MakeSandbox { attempt });
         return plan;
     }
-    if init_failed(view.pod, view.observed) || finished(view.pod, view.observed) {
+    if is_over(view.pod, view.observed) {
         plan.commands.push(Command::Finish);
         return plan;
     }
@@ -166,6 +166,13 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
         let seen = view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
         seen.filter(|seen| counts(seen) || asks(seen))
     };
+    // A main container that ended for good in an earlier sandbox does not run again in this one.
+    let ended_before = |container: &Container| {
+        let seen = view.observed.latest(&container.name).filter(counts);
+        seen.is_some_and(|s| {
+            s.sandbox_id != sandbox.id && s.state == State::Exited && !restarts(view.pod, container, Role::Main, s.exit_code)
+        })
+    };
     let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some_and(|seen| counts(&seen)));
     for (container, role) in all.iter().filter(|(_, role)| *role != Role::Main) {
         let done = match role {
@@ -177,7 +184,7 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
             return plan;
         }
     }
-    for (container, role) in all.iter().filter(|(_, role)| *role == Role::Main) {
+    for (container, role) in all.iter().filter(|(c, role)| *role == Role::Main && !ended_before(c)) {
         keep_running(view, &mut plan, container, *role, current(&container.name));
     }
     plan
@@ -198,6 +205,10 @@ fn end_all(view: &View<'_>, plan: &mut Plan, asked: Timestamp) -> bool {
 fn run_once(view: &View<'_>, plan: &mut Plan, container: &Container, seen: Option<&Seen>) -> bool {
     match seen {
         Some(seen) if seen.state == State::Exited && seen.exit_code == 0 && action(container, 0) != Some(RESTART_ALL) => true,
+        Some(seen) if seen.state == State::Unknown => {
+            kill_unknown(plan, container, seen);
+            false
+        }
         Some(seen) if seen.state == State::Running => {
             if let Some(health) = view.health.get(&container.name).filter(|h| h.id == seen.id)
                 && let Some(probe) = health.kill
@@ -219,6 +230,10 @@ fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: R
         start(view, plan, container, role, None);
         return false;
     };
+    if seen.state == State::Unknown {
+        kill_unknown(plan, container, seen);
+        return false;
+    }
     if seen.state != State::Running {
         start(view, plan, container, role, Some(seen));
         return false;
@@ -246,7 +261,15 @@ fn keep_running(view: &View<'_>, plan: &mut Plan, container: &Container, role: R
 
 fn kill_for_probe(plan: &mut Plan, container: &Container, seen: &Seen, probe: &str) {
     let why = format!("Container {} failed {probe} probe, will be restarted", container.name);
-    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::Probe });
+    let failed = if probe == "startup" { &container.startup_probe } else { &container.liveness_probe };
+    let grace = Grace::Probe(failed.as_ref().and_then(|p| p.termination_grace_period_seconds));
+    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace });
+}
+
+/// Nobody knows whether it runs: it is ended first, or two of it would (upstream's `computePodActions`).
+fn kill_unknown(plan: &mut Plan, container: &Container, seen: &Seen) {
+    let why = "Container is in \"unknown\" state, try killing it before restart".to_owned();
+    plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::Pod });
 }
 
 /// Starts a container, unless its policy or a crash loop forbids. A new sandbox does not shorten a crash loop.
@@ -285,6 +308,30 @@ fn prune(view: &View<'_>, plan: &mut Plan) {
     }
 }
 
+/// Nothing of the pod will be started again.
+fn is_over(pod: &Pod, observed: &Observed) -> bool {
+    finished(pod, observed) || init_failed(pod, observed) || stranded(pod, observed)
+}
+
+/// A pod that never restarts lost its sandbox before all its containers had begun: those that ran do not run again, so the others never
+/// can. Spec: `computePodActions` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36, which makes no new sandbox then.
+pub(crate) fn stranded(pod: &Pod, observed: &Observed) -> bool {
+    let never = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("Never");
+    let kept = observed.sandbox().is_some() || observed.sandboxes.is_empty();
+    if !never || kept || finished(pod, observed) || restarting_all(pod, observed) {
+        return false;
+    }
+    let latest = |name: &str| observed.latest(name).filter(|seen| seen.state != State::Created);
+    let all = container::all(pod);
+    let again =
+        |seen: &Seen, c: &Container, role| restarts(pod, c, role, if seen.state == State::Exited { seen.exit_code } else { KILLED });
+    all.iter().any(|(c, _)| latest(&c.name).is_some())
+        && !all.iter().any(|(c, role)| *role != Role::Sidecar && latest(&c.name).is_some_and(|seen| again(seen, c, *role)))
+}
+
+/// The exit code of what is killed.
+const KILLED: i32 = 137;
+
 /// All main containers ended and none will be started again.
 pub(crate) fn finished(pod: &Pod, observed: &Observed) -> bool {
     let mut mains = container::all(pod).into_iter().filter(|(_, role)| *role == Role::Main).peekable();
@@ -307,7 +354,7 @@ pub(crate) fn init_failed(pod: &Pod, observed: &Observed) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::observe::Sandbox;
     use super::*;
 
@@ -319,7 +366,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).unwrap()
     }
 
-    fn seen(name: &str, state: State, exit_code: i32) -> Seen {
+    pub(crate) fn seen(name: &str, state: State, exit_code: i32) -> Seen {
         Seen {
             id: format!("{name}-0"),
             name: name.to_owned(),
@@ -413,6 +460,68 @@ mod tests {
         assert_eq!(starts(&decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &waits)), ["other"], "its crash loop counts");
         let all = again(vec![anew("asks", State::Exited, 0), anew("other", State::Exited, 0), anew("i", State::Exited, 0)]);
         assert_eq!(decide(&pod, ready(), all, &none).commands.last(), Some(&Command::Finish), "and ends when that round ends");
+    }
+
+    fn dead() -> Vec<Sandbox> {
+        vec![Sandbox { ready: false, ..ready().remove(0) }]
+    }
+
+    fn dead_and_new() -> Vec<Sandbox> {
+        let new = Sandbox { id: "s1".to_owned(), ready: true, attempt: 1, created_at: 9, ips: Vec::new() };
+        [vec![new], dead()].concat()
+    }
+
+    // review node.md N16
+    #[test]
+    fn what_ended_well_does_not_run_again_in_a_new_sandbox() {
+        let two = serde_json::json!([{"name": "migrate"}, {"name": "load"}]);
+        let pod = pod(serde_json::json!({"restartPolicy": "OnFailure", "initContainers": [{"name": "i"}], "containers": two}));
+        let none = Backoffs::default();
+        let lost = || vec![seen("migrate", State::Exited, 0), seen("load", State::Exited, 137), seen("i", State::Exited, 0)];
+        assert_eq!(decide(&pod, dead(), lost(), &none).commands, [Command::MakeSandbox { attempt: 1 }]);
+        assert_eq!(starts(&decide(&pod, dead_and_new(), lost(), &none)), ["i"], "what comes before them runs in each sandbox");
+        let anew = Seen { sandbox_id: "s1".to_owned(), attempt: 1, ..seen("i", State::Exited, 0) };
+        let again = [vec![anew], lost()].concat();
+        assert_eq!(starts(&decide(&pod, dead_and_new(), again, &none)), ["load"], "and of them only the one that had not ended well");
+    }
+
+    // review node.md N16
+    #[test]
+    fn a_pod_that_never_restarts_gets_no_second_sandbox_once_it_ran() {
+        let two = serde_json::json!([{"name": "a"}, {"name": "b"}]);
+        let pod = pod(serde_json::json!({"restartPolicy": "Never", "containers": two}));
+        let none = Backoffs::default();
+        let half = || Observed { sandboxes: dead(), containers: vec![seen("a", State::Exited, 0)] };
+        assert!(decide(&pod, dead(), half().containers, &none).commands.is_empty());
+        assert!(stranded(&pod, &half()), "so it has failed");
+        assert_eq!(decide(&pod, dead(), Vec::new(), &none).commands, [Command::MakeSandbox { attempt: 1 }], "nothing of it ran yet");
+        assert_eq!(decide(&pod, dead(), vec![seen("a", State::Running, 0)], &none).commands, [Command::Finish]);
+    }
+
+    // review node.md M13
+    #[test]
+    fn each_probe_has_a_grace_of_its_own() {
+        let probe = |secs: i64| serde_json::json!({"terminationGracePeriodSeconds": secs});
+        let sidecar = serde_json::json!({"name": "s", "restartPolicy": "Always", "startupProbe": probe(5), "livenessProbe": probe(7)});
+        let pod = pod(serde_json::json!({"initContainers": [sidecar], "containers": [{"name": "m"}]}));
+        for (kill, secs) in [("startup", 5), ("liveness", 7)] {
+            let observed = Observed { sandboxes: ready(), containers: vec![seen("s", State::Running, 0)] };
+            let health = Health { id: "s-0".to_owned(), started: false, ready: false, kill: Some(kill) };
+            let (health, backoffs, anew) = (BTreeMap::from([("s".to_owned(), health)]), Backoffs::default(), BTreeSet::new());
+            let plan = plan(&View { pod: &pod, observed: &observed, health: &health, backoffs: &backoffs, anew: &anew, now: at(2) });
+            assert!(matches!(&plan.commands[..], [Command::Kill { grace: Grace::Probe(Some(own)), .. }] if *own == secs), "{plan:?}");
+        }
+    }
+
+    // review node.md N17
+    #[test]
+    fn a_container_of_which_nobody_knows_is_ended_before_it_is_started_again() {
+        let pod = pod(serde_json::json!({"initContainers": [{"name": "i"}], "containers": [{"name": "m"}]}));
+        for name in ["i", "m"] {
+            let containers = vec![seen(name, State::Unknown, 0), seen("i", State::Exited, 0)];
+            let plan = decide(&pod, ready(), containers, &Backoffs::default());
+            assert!(matches!(&plan.commands[..], [Command::Kill { name: killed, .. }] if killed == name), "{plan:?}");
+        }
     }
 
     #[test]

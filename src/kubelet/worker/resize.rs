@@ -104,9 +104,8 @@ fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
         if asked > capacity {
             return Grant::Infeasible(format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {capacity}"));
         }
-        let live = others.iter().filter(|p| !matches!(p.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")));
-        let used: i64 = live.map(|p| requests(p, name)).sum();
-        if used + asked > capacity {
+        let used = others.iter().map(|p| requests(p, name)).fold(0, i64::saturating_add);
+        if used.saturating_add(asked) > capacity {
             return Grant::Deferred(format!(
                 "Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
             ));
@@ -167,7 +166,7 @@ impl Worker {
             self.pod = Arc::clone(wanted);
             return;
         }
-        let others: Vec<Arc<Pod>> = self.pods.all().into_iter().map(|(p, _)| p).filter(|p| p.metadata.uid != wanted.metadata.uid).collect();
+        let others = self.pods.holders_beside(wanted);
         let refused = match grant(&self.node.host(), wanted, &others) {
             Grant::Granted => None,
             Grant::Deferred(why) => Some(("Deferred", why)),

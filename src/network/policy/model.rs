@@ -97,12 +97,16 @@ pub(crate) fn world(
 fn convert_pod(pod: &ApiPod, claims: &Claims, node: &str) -> Option<Pod> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
     let over = matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
-    if over || spec.host_network == Some(true) {
+    if spec.host_network == Some(true) {
         return None;
     }
     let local = spec.node_name.as_deref() == Some(node);
     let uid = uid_on_node(pod);
     let mut ips = if local { claims.of_pod(uid) } else { Vec::new() };
+    // A phase is a word of the API. An address that this node still keeps for the pod may have processes behind it.
+    if over && ips.is_empty() {
+        return None;
+    }
     if ips.is_empty() {
         let told = status.and_then(|s| s.pod_ips.as_ref()).into_iter().flatten().filter_map(|ip| ip.ip.parse().ok());
         // An address that was given to another pod since is that one's.
