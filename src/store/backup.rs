@@ -8,6 +8,7 @@ use base::rng::Rng;
 use openraft::{CommittedLeaderId, Entry, LogId, Membership, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags};
 
+use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::record::next_index;
 use crate::journal::{self, Journal};
@@ -61,7 +62,8 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
 
 /// Brings to a copy those entries that it lacks.
 fn add(mut entries: Vec<Entry<TypeConfig>>, to: &Path, member: u64) -> Result<(), Error> {
-    let conn = database::open_writer(to, &Rng::from_os())?;
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+    let conn = database::open_writer(&*disk, to, &Rng::from_os())?;
     let next = next_index(database::applied(&conn, to, member)?.log);
     entries.retain(|entry| entry.log_id.index >= next);
     match entries.first() {
@@ -76,8 +78,8 @@ fn add(mut entries: Vec<Entry<TypeConfig>>, to: &Path, member: u64) -> Result<()
     }
     // Nothing is written to this log.
     let work = tempfile::tempdir_in(to.parent().unwrap_or(to)).map_err(Error::io("cannot copy the store"))?;
-    let journal = Journal::open(&journal::dir_in(work.path()), 0)?;
-    let files = Files { conn, path: to.to_owned(), member, journal };
+    let journal = Journal::open(&disk, &journal::dir_in(work.path()), 0)?;
+    let files = Files { disk, conn, path: to.to_owned(), member, journal };
     Writer::new(files, no_company(member))?.apply_foreign(&entries)
 }
 
@@ -93,6 +95,7 @@ fn no_company(member: u64) -> Shared {
         cluster_id: Arc::default(),
         ahead: Arc::default(),
         behind: Arc::default(),
+        space: Arc::default(),
     }
 }
 
@@ -122,13 +125,14 @@ pub fn look(file: &Path) -> Result<Contents, Error> {
 pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let _lock = database::lock_dir(dir)?;
     let path = database::path_in(dir);
-    let files = files::open(dir, Birth::First, rng)?;
+    let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+    let files = files::open(&disk, dir, Birth::First, rng)?;
     let member = files.member;
     // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
     let mut writer = Writer::new(files, no_company(member))?;
     writer.apply_log()?;
     let failed = |err| database::sqlite(&path, "cannot reset the members", err);
-    let conn = database::open_writer(&path, rng)?;
+    let conn = database::open_writer(&*disk, &path, rng)?;
     let before = database::applied(&conn, &path, member)?;
     let vote: Option<Vote<u64>> = database::meta(&conn, &path, "vote")?;
     let term = before.log.map_or(0, |log| log.leader_id.term).max(vote.map_or(0, |vote| vote.leader_id().term)) + 1;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub mod backup;
+pub mod disk;
 pub mod error;
 pub mod etcd;
 pub mod external;
@@ -27,6 +28,8 @@ pub mod watch;
 
 #[cfg(test)]
 mod etcd_tests;
+#[cfg(test)]
+mod faults;
 #[cfg(test)]
 mod linear_tests;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::io;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use crate::disk::SystemDisk;
 use crate::error::Error;
 use crate::mvcc::database;
 use crate::store::Store;
@@ -41,7 +42,7 @@ pub fn standing(dir: &std::path::Path) -> Result<Standing, Error> {
     if std::fs::metadata(&path).map_or(0, |meta| meta.len()) == 0 {
         return Ok(Standing::Empty);
     }
-    let conn = database::open_reader(&path)?;
+    let conn = database::open_reader(&SystemDisk, &path)?;
     let has_schema = conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;
     if !has_schema {
         return Ok(Standing::Empty);

@@ -13,6 +13,7 @@ use openraft::{LogIdOptionExt as _, Raft, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
+use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::etcd::export;
 use crate::lease::{self, Lessor};
@@ -24,6 +25,7 @@ use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
 use crate::mvcc::past::Past;
 use crate::mvcc::read::Reader;
+use crate::mvcc::space;
 use crate::mvcc::writer::{JOBS, Job, Shared, Writer, check_command};
 use crate::raft::TypeConfig;
 use crate::raft::batch::{self, Proposal};
@@ -54,6 +56,7 @@ const FAREWELL: Duration = Duration::from_secs(4);
 
 /// The embedded store: a member of a Raft group over a log and one SQLite file.
 pub struct Store {
+    disk: Arc<dyn Disk>,
     dir: PathBuf,
     shared: Shared,
     reader: Arc<Reader>,
@@ -78,16 +81,26 @@ impl Store {
     /// It closes when `group` stops: a leader hands over, writes in flight are answered, the database is left as one file.
     /// Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`, `Io`.
     pub async fn open(config: Config, group: &Group) -> Result<Arc<Store>, Error> {
+        Store::open_on(Arc::new(SystemDisk), config, group).await
+    }
+
+    /// The same on another disk, e.g. one that fails.
+    pub async fn open_on(disk: Arc<dyn Disk>, config: Config, group: &Group) -> Result<Arc<Store>, Error> {
         let path = database::path_in(&config.dir);
-        let opening = config.clone();
-        let Opened { lock, member, writer, shared } = Group::blocking(move || open_files(&opening)).await.map_err(|_| Error::Closed)??;
+        let (opening, on) = (config.clone(), Arc::clone(&disk));
+        let opened = Group::blocking(move || open_files(&on, &opening)).await.map_err(|_| Error::Closed)??;
+        let Opened { lock, member, writer, shared } = opened;
         let (jobs, job_queue) = mpsc::channel(JOBS);
+        let (works, writer_ended) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || writer.run(job_queue))
+            .spawn(move || {
+                writer.run(job_queue);
+                drop(works);
+            })
             .map_err(Error::io("cannot start the writer thread"))?;
         let log = Log { jobs: jobs.clone(), recent: Recent::default(), ahead: shared.ahead.clone() };
-        let reader = Arc::new(Reader::new(path, shared.index.clone(), shared.hub.clone(), shared.behind.clone()));
+        let reader = Arc::new(Reader::new(disk.clone(), path, shared.index.clone(), shared.hub.clone(), shared.behind.clone()));
         let images = ImageSource { reader: reader.clone(), log: log.clone(), member, dir: config.dir.clone() };
         // A member that never applied anything is in no cluster yet, whatever number its file drew.
         let (cluster_id, index_of) = (shared.cluster_id.clone(), shared.hub.clone());
@@ -120,9 +133,13 @@ impl Store {
         let (proposals, queue) = batch::queue();
         let (tell, leadership) = watch::channel(node.leadership());
         let lessor = Lessor::new(shared.leases_changed.clone());
-        let store = Arc::new(Store { dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
+        let store = Arc::new(Store { disk, dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
         group.spawn("store-elections", vigil::keep(store.node.clone(), config.rng));
         store.clone().start_tasks(queue, tell, group);
+        // Its end before the store's is fatal for the process, also if nobody writes: the disk failed.
+        group.spawn("store-writer", async move {
+            let _ended = writer_ended.await;
+        });
         let closing = store.clone();
         let token = group.token();
         group.spawn_graceful("store-close", async move {
@@ -202,7 +219,7 @@ impl Store {
     /// Errors: `NoSpace`, `Io`.
     pub async fn etcd_copy(&self) -> Result<tempfile::TempPath, Error> {
         self.node.log.flush().await?;
-        export::copy(database::path_in(&self.dir), self.node.id, &self.images.dir).await
+        export::copy(Arc::clone(&self.disk), database::path_in(&self.dir), self.node.id, &self.images.dir).await
     }
 
     /// The oldest revision that can be read.
@@ -255,12 +272,16 @@ impl Store {
 
     pub(crate) async fn propose(&self, command: Command) -> Result<TxnReply, Error> {
         check_command(&command)?;
+        if self.shared.space.is_low() && space::adds(&command) {
+            return Err(Error::NoSpace { path: database::path_in(&self.dir) });
+        }
         let (waiter, answer) = oneshot::channel();
         self.proposals.send(Proposal { command, waiter }).await.map_err(|_| Error::Closed)?;
         answer.await.map_err(|_| Error::Closed)?
     }
 
     async fn close(&self, jobs: mpsc::Sender<Job>, thread: std::thread::JoinHandle<()>, lock: DirLock) {
+        self.shared.space.close();
         if !self.shared.alone.load(Ordering::Acquire) && self.node.leader().0 == Some(self.node.id) {
             match tokio::time::timeout(FAREWELL, self.node.hand_over()).await {
                 Ok(Ok(()) | Err(Error::LastMember)) => {}
@@ -288,11 +309,11 @@ struct Opened {
     shared: Shared,
 }
 
-fn open_files(config: &Config) -> Result<Opened, Error> {
+fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
     remove_copies(&config.dir);
-    let files = files::open(&config.dir, config.birth, &config.rng)?;
+    let files = files::open(disk, &config.dir, config.birth, &config.rng)?;
     let member = files.member;
     let mut boot = [0; 8];
     config.rng.fill(&mut boot);
@@ -306,6 +327,7 @@ fn open_files(config: &Config) -> Result<Opened, Error> {
         cluster_id: Arc::<AtomicU64>::default(),
         ahead: Arc::default(),
         behind: Arc::default(),
+        space: Arc::default(),
     };
     let writer = Writer::new(files, shared.clone())?;
     Ok(Opened { lock, member, writer, shared })

@@ -5,6 +5,7 @@
 
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::task::Group;
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use rusqlite::Connection;
 
 use super::bolt::{Bolt, Bucket};
 use super::convert::signed;
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::mvcc::database::{self, Applied};
 use crate::mvcc::index::POSITION_BITS;
@@ -23,12 +25,12 @@ type File = BufWriter<std::fs::File>;
 /// Writes the store of `member` as it stands into a new file in `dir`, which is deleted when the path is dropped.
 ///
 /// Errors: `NoSpace`, `Io`. Cancel safety: a file that nobody waits for is deleted.
-pub async fn copy(database: PathBuf, member: u64, dir: &Path) -> Result<tempfile::TempPath, Error> {
+pub async fn copy(disk: Arc<dyn Disk>, database: PathBuf, member: u64, dir: &Path) -> Result<tempfile::TempPath, Error> {
     let file =
         tempfile::Builder::new().prefix("copy-").suffix(".etcd").tempfile_in(dir).map_err(Error::io("cannot make a copy of the store"))?;
     // A connection of its own: it may read for long, and those of the readers are few.
     Group::blocking(move || {
-        let conn = database::open_reader(&database)?;
+        let conn = database::open_reader(&*disk, &database)?;
         write(&conn, &database, member, BufWriter::new(file.as_file().try_clone().map_err(failed(&database))?))?;
         Ok(file.into_temp_path())
     })

@@ -10,22 +10,20 @@ pub mod recover;
 pub mod segment;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) mod trace;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::files::create_private_dir;
 use openraft::{Entry, LogId, RaftLogId as _};
 
+use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::map::{Map, Place};
 use crate::journal::record::{HEADER_BYTES, Head, Mark};
 use crate::journal::recover::{Found, Full};
 use crate::journal::segment::{Buffer, SEGMENT_BYTES, Segment};
-#[cfg(test)]
-use crate::journal::trace::Op;
 use crate::raft::TypeConfig;
 
 /// Files that are kept to be written again.
@@ -34,6 +32,7 @@ const SPARES_MAX: usize = 2;
 /// The log in its folder. One thread has it.
 #[derive(Debug)]
 pub struct Journal {
+    disk: Arc<dyn Disk>,
     dir: PathBuf,
     salt: u64,
     map: Map,
@@ -56,10 +55,11 @@ pub fn dir_in(dir: &Path) -> PathBuf {
 ///
 /// Errors: `Corrupt`, also if it was written where it was read; `Io`.
 pub fn look(dir: &Path, salt: u64, from: u64) -> Result<Vec<Entry<TypeConfig>>, Error> {
-    let found = recover::scan(dir, salt)?;
+    let disk = SystemDisk;
+    let found = recover::scan(&disk, dir, salt)?;
     let mut all = Vec::new();
     for place in found.map.covering(from, u64::MAX >> 1) {
-        all.extend(recover::entries(dir, place)?.into_iter().filter(|entry| entry.log_id.index >= from));
+        all.extend(recover::entries(&disk, dir, place)?.into_iter().filter(|entry| entry.log_id.index >= from));
     }
     Ok(all)
 }
@@ -68,26 +68,28 @@ impl Journal {
     /// Opens the log in `dir`, makes it if there is none. What it holds is durable when this returns.
     ///
     /// Errors: `Corrupt`, `NoSpace`, `Io`.
-    pub fn open(dir: &Path, salt: u64) -> Result<Journal, Error> {
+    pub fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Journal, Error> {
         if !dir.is_dir() {
             create_private_dir(dir).map_err(Error::io("cannot make the folder of the log"))?;
-            dir.parent().map_or(Ok(()), segment::sync_dir).map_err(|err| segment::failed(dir, &err))?;
+            dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent)).map_err(|err| segment::failed(dir, &err))?;
         }
-        let _left_by_a_cut = std::fs::remove_file(dir.join(segment::UNFINISHED));
-        let Found { map, mut full, tail, spares, number, newest } = recover::scan(dir, salt)?;
+        let _left_by_a_cut = disk.remove(&dir.join(segment::UNFINISHED));
+        // What the process before wrote may be in memory only, also if it reads as whole: it counts when it is on the disk.
+        for path in recover::segments(dir)?.iter().map(|segment| segment::path_of(dir, *segment)) {
+            disk.settle(&path).map_err(|err| segment::failed(&path, &err))?;
+        }
+        disk.sync_dir(dir).map_err(|err| segment::failed(dir, &err))?;
+        let Found { map, mut full, tail, spares, number, newest } = recover::scan(&**disk, dir, salt)?;
         let (mut segment, mut tail_last) = (None, None);
         if let Some((last, at)) = tail {
-            // It may be in the memory of the disk only, if the process before was killed.
-            let path = segment::path_of(dir, last.segment);
-            std::fs::File::open(&path).and_then(|file| file.sync_data()).map_err(|err| segment::failed(&path, &err))?;
-            segment::sync_dir(dir).map_err(|err| segment::failed(dir, &err))?;
-            segment = Segment::open(dir, last.segment, at)?;
+            segment = Segment::open(disk, dir, last.segment, at)?;
             match segment {
                 Some(_) => tail_last = last.last,
                 None => full.push_back(last),
             }
         }
         let mut journal = Journal {
+            disk: Arc::clone(disk),
             dir: dir.to_owned(),
             salt,
             map,
@@ -122,8 +124,8 @@ impl Journal {
         let Some(last) = entries.last().map(|entry| *entry.get_log_id()) else { return Ok(()) };
         let (at, span) = self.write(&Head::Entries { prev, last }, entries)?;
         self.tail_last = self.tail_last.max(Some(last.index));
-        let (dir, segment) = (self.dir.clone(), self.newest_begun());
-        self.map.push(Place { segment, at, span, prev, last }, |place, index| recover::id_of(&dir, place, index))
+        let (disk, dir, segment) = (Arc::clone(&self.disk), self.dir.clone(), self.newest_begun());
+        self.map.push(Place { segment, at, span, prev, last }, |place, index| recover::id_of(&*disk, &dir, place, index))
     }
 
     /// Takes back the entries from `since` on; they do not come back.
@@ -134,8 +136,8 @@ impl Journal {
             return Ok(());
         }
         self.write(&Head::Truncate { since }, &[])?;
-        let dir = self.dir.clone();
-        self.map.cut(since, |place, index| recover::id_of(&dir, place, index))
+        let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
+        self.map.cut(since, |place, index| recover::id_of(&*disk, &dir, place, index))
     }
 
     /// The entries `from..to`, fewer if they have more than `bytes_max` bytes.
@@ -148,7 +150,7 @@ impl Journal {
                 break;
             }
             bytes += place.span;
-            let entries = recover::entries(&self.dir, place)?;
+            let entries = recover::entries(&*self.disk, &self.dir, place)?;
             all.extend(entries.into_iter().filter(|entry| (from..to).contains(&entry.log_id.index)));
         }
         Ok(all)
@@ -181,13 +183,13 @@ impl Journal {
     ///
     /// Errors: `Io`.
     pub fn clear(&mut self) -> Result<(), Error> {
-        let tail = self.tail.take().map(|tail| tail.path);
+        let tail = self.tail.take().map(|tail| tail.path().to_owned());
         let full = self.full.drain(..).map(|full| segment::path_of(&self.dir, full.segment)).collect::<Vec<_>>();
         for path in full.into_iter().chain(tail).chain(self.spares.drain(..)) {
-            std::fs::remove_file(&path).map_err(|err| segment::failed(&path, &err))?;
+            self.disk.remove(&path).map_err(|err| segment::failed(&path, &err))?;
         }
         (self.map, self.tail_last) = (Map::default(), None);
-        segment::sync_dir(&self.dir).map_err(|err| segment::failed(&self.dir, &err))
+        self.disk.sync_dir(&self.dir).map_err(|err| segment::failed(&self.dir, &err))
     }
 
     /// Keeps a file to be written again, or removes it.
@@ -197,9 +199,7 @@ impl Journal {
             self.spares.push(path);
             return Ok(());
         }
-        std::fs::remove_file(&path).map_err(|err| segment::failed(&path, &err))?;
-        #[cfg(test)]
-        trace::note(&self.dir, || Op::Remove { path });
+        self.disk.remove(&path).map_err(|err| segment::failed(&path, &err))?;
         Ok(())
     }
 
@@ -231,13 +231,13 @@ impl Journal {
         let segment = self.newest + 1;
         match self.spares.last() {
             Some(spare) if bytes == SEGMENT_BYTES => {
-                segment::reuse(&self.dir, spare, segment)?;
+                segment::reuse(&*self.disk, &self.dir, spare, segment)?;
                 self.spares.pop();
             }
-            _ => segment::make(&self.dir, segment, bytes)?,
+            _ => segment::make(&*self.disk, &self.dir, segment, bytes)?,
         }
         self.newest = segment;
-        let Some(next) = Segment::open(&self.dir, segment, 0)? else { return Err(Error::Closed) };
+        let Some(next) = Segment::open(&self.disk, &self.dir, segment, 0)? else { return Err(Error::Closed) };
         if let Some(before) = self.tail.replace(next) {
             self.full.push_back(Full { segment: before.segment, last: self.tail_last.take() });
         }

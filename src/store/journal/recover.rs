@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use openraft::LogId;
 
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::map::{Map, Place};
 use crate::journal::record::{self, Head, Record, STEP_BYTES};
@@ -47,14 +48,13 @@ fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     move |err| Error::Io { doing: "cannot read the log", why: format!("{}: {err}", path.display()) }
 }
 
-/// Reads the log in `dir`, if there is one. Changes nothing.
+/// The segments that have files in `dir`, oldest first; none if there is no folder.
 ///
-/// Errors: `Corrupt`, `Io`.
-pub fn scan(dir: &Path, salt: u64) -> Result<Found, Error> {
-    let mut found = Found::default();
+/// Errors: `Io`.
+pub fn segments(dir: &Path) -> Result<Vec<u64>, Error> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(err) => return Err(unreadable(dir)(err)),
     };
     let mut segments = Vec::new();
@@ -62,22 +62,30 @@ pub fn scan(dir: &Path, salt: u64) -> Result<Found, Error> {
         segments.extend(segment_of(&entry.map_err(unreadable(dir))?.path()));
     }
     segments.sort_unstable();
-    for segment in segments {
+    Ok(segments)
+}
+
+/// Reads the log in `dir`, if there is one. Changes nothing.
+///
+/// Errors: `Corrupt`, `Io`.
+pub fn scan(disk: &dyn Disk, dir: &Path, salt: u64) -> Result<Found, Error> {
+    let mut found = Found::default();
+    for segment in segments(dir)? {
         found.newest = segment;
         let path = path_of(dir, segment);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match disk.read(&path) {
             Ok(bytes) => bytes,
             // Removed since, by the server whose log another process reads.
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
             Err(err) => return Err(unreadable(&path)(err)),
         };
-        found.segment(dir, segment, salt, &bytes)?;
+        found.segment(disk, dir, segment, salt, &bytes)?;
     }
     Ok(found)
 }
 
 impl Found {
-    fn segment(&mut self, dir: &Path, segment: u64, salt: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn segment(&mut self, disk: &dyn Disk, dir: &Path, segment: u64, salt: u64, bytes: &[u8]) -> Result<(), Error> {
         let path = path_of(dir, segment);
         let (mut at, mut full) = (0, Full { segment, last: None });
         while let Some(record) = record::read(&bytes[at..]).filter(|record| record.mark.segment == segment) {
@@ -95,7 +103,7 @@ impl Found {
             if number != self.number {
                 return Err(corrupt(&path, format!("record {number} at byte {at} follows record {}", self.number.saturating_sub(1))));
             }
-            full.last = full.last.max(self.take(dir, segment, at, record)?);
+            full.last = full.last.max(self.take(disk, dir, segment, at, record)?);
             (at, self.number) = (at + record.span, number + 1);
         }
         let behind = |from: usize| record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt);
@@ -113,8 +121,8 @@ impl Found {
     }
 
     /// Takes a record over. Answers with its last entry.
-    fn take(&mut self, dir: &Path, segment: u64, at: usize, record: Record<'_>) -> Result<Option<u64>, Error> {
-        let id_of = |place: &Place, index: u64| id_of(dir, place, index);
+    fn take(&mut self, disk: &dyn Disk, dir: &Path, segment: u64, at: usize, record: Record<'_>) -> Result<Option<u64>, Error> {
+        let id_of = |place: &Place, index: u64| id_of(disk, dir, place, index);
         match record.head()? {
             Head::Entries { prev, last } => {
                 self.map.push(Place { segment, at, span: record.span, prev, last }, id_of)?;
@@ -126,19 +134,17 @@ impl Found {
 }
 
 /// The number of an entry of a record.
-pub fn id_of(dir: &Path, place: &Place, index: u64) -> Result<LogId<u64>, Error> {
-    let entries = entries(dir, place)?;
+pub fn id_of(disk: &dyn Disk, dir: &Path, place: &Place, index: u64) -> Result<LogId<u64>, Error> {
+    let entries = entries(disk, dir, place)?;
     let missing = || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
     entries.iter().find(|entry| entry.log_id.index == index).map(|entry| entry.log_id).ok_or_else(missing)
 }
 
 /// The entries of a record that count.
-pub fn entries(dir: &Path, place: &Place) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
-    use std::os::unix::fs::FileExt as _;
+pub fn entries(disk: &dyn Disk, dir: &Path, place: &Place) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
     let path = path_of(dir, place.segment);
     let mut bytes = vec![0; place.span];
-    let file = std::fs::File::open(&path).map_err(unreadable(&path))?;
-    file.read_exact_at(&mut bytes, place.at as u64).map_err(unreadable(&path))?;
+    disk.read_at(&path, &mut bytes, place.at as u64).map_err(unreadable(&path))?;
     let record = record::read(&bytes).filter(|record| record.mark.segment == place.segment);
     let record = record.ok_or_else(|| corrupt(&path, format!("the record at byte {} is broken", place.at)))?;
     let mut entries = record.entries()?;

@@ -14,6 +14,7 @@ use openraft::{CommittedLeaderId, LogId, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::member::{Birth, Peer};
 use crate::mvcc::index::{Index, POSITION_BITS, Version};
@@ -109,9 +110,12 @@ pub fn member(conn: &Connection, path: &Path, birth: Birth, rng: &Rng) -> Result
 }
 
 /// Opens the database for writing; makes it if there is none.
-pub fn open_writer(path: &Path, rng: &Rng) -> Result<Connection, Error> {
+///
+/// Its WAL counts as far as it is on the disk: see [`Disk::settle`]. Frames that are not there end it, and the log has what they held.
+pub fn open_writer(disk: &dyn Disk, path: &Path, rng: &Rng) -> Result<Connection, Error> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(Error::io("cannot create the database"))?;
-    let conn = Connection::open(path).map_err(|err| sqlite(path, "cannot open the database", err))?;
+    disk.settle(&wal_of(path)).map_err(Error::io("cannot bring the database's WAL to the disk"))?;
+    let conn = connect(disk, path, OpenFlags::default())?;
     let found = version(&conn, path)?;
     if found > SCHEMA_VERSION {
         return Err(Error::NewerSchema { path: path.to_owned(), found, known: SCHEMA_VERSION });
@@ -125,7 +129,8 @@ fn prepare(conn: &Connection, found: i64, rng: &Rng) -> rusqlite::Result<()> {
     conn.pragma_update(None, "journal_mode", "WAL")?;
     // What is done before the writer takes over is durable at once.
     conn.pragma_update(None, "synchronous", "FULL")?;
-    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // SQLite's own checkpoints tell nobody of a sync that failed: `flush` makes them.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     conn.pragma_update(None, "journal_size_limit", 2 * i64::from(PAGE_BYTES) * i64::from(CHECKPOINT_PAGES))?;
     conn.pragma_update(None, "cache_size", -2048)?;
     conn.set_prepared_statement_cache_capacity(32);
@@ -145,10 +150,45 @@ fn random(rng: &Rng) -> [u8; 8] {
     bytes
 }
 
+/// The file of SQLite's own log.
+pub fn wal_of(path: &Path) -> PathBuf {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    wal.into()
+}
+
+fn connect(disk: &dyn Disk, path: &Path, flags: OpenFlags) -> Result<Connection, Error> {
+    let conn = match disk.vfs() {
+        Some(vfs) => Connection::open_with_flags_and_vfs(path, flags, vfs),
+        None => Connection::open_with_flags(path, flags),
+    };
+    conn.map_err(|err| sqlite(path, "cannot open the database", err))
+}
+
+/// Moves what is in the WAL to the database once it is long, so that it is written from its beginning again.
+///
+/// Errors: SQLite's, among them those of syncs that failed.
+pub fn checkpoint_if_long(conn: &Connection) -> rusqlite::Result<()> {
+    let n_pages = |how| conn.query_row(how, [], |row| row.get::<_, i64>(1));
+    if n_pages("PRAGMA wal_checkpoint(NOOP)")? >= i64::from(CHECKPOINT_PAGES) {
+        n_pages("PRAGMA wal_checkpoint(PASSIVE)")?;
+    }
+    Ok(())
+}
+
+/// Whether the same may succeed a little later without anything having been lost: the disk is full, or another process has the lock.
+///
+/// Anything else may be a write or a sync that failed, after which nobody knows what is on the disk.
+pub fn is_passing(err: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull};
+    // The file beside the WAL that holds no data had no room.
+    let shm = err.sqlite_error().is_some_and(|err| err.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE);
+    shm || matches!(err.sqlite_error_code(), Some(DiskFull | DatabaseBusy | DatabaseLocked))
+}
+
 /// Opens the database for reading; never blocks the writer.
-pub fn open_reader(path: &Path) -> Result<Connection, Error> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(|err| sqlite(path, "cannot open the database", err))?;
+pub fn open_reader(disk: &dyn Disk, path: &Path) -> Result<Connection, Error> {
+    let conn = connect(disk, path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     conn.pragma_update(None, "cache_size", -1024).map_err(|err| sqlite(path, "cannot open the database", err))?;
     Ok(conn)
 }
@@ -156,6 +196,7 @@ pub fn open_reader(path: &Path) -> Result<Connection, Error> {
 /// What SQLite's error means here.
 pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
     match err.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::SystemIoFailure) if is_passing(&err) => Error::NoSpace { path: path.to_owned() },
         Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace { path: path.to_owned() },
         Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => {
             Error::Corrupt { path: path.to_owned(), why: err.to_string() }

@@ -1,11 +1,13 @@
 //! Opening what a store has on the disk: the database, and the log beside it. A store of schema 1 gives its log away here.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::rng::Rng;
 use openraft::{Entry, LogId, RaftLogId as _};
 use rusqlite::Connection;
 
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::record::next_index;
 use crate::journal::{self, Journal};
@@ -20,6 +22,8 @@ const TAKEN_AT_ONCE: usize = 256;
 /// Database and log.
 #[derive(Debug)]
 pub struct Files {
+    /// What they are on.
+    pub disk: Arc<dyn Disk>,
     /// The connection that writes.
     pub conn: Connection,
     /// The database.
@@ -33,9 +37,9 @@ pub struct Files {
 /// Opens the store in `dir`, makes it if there is none. The caller has the folder's lock.
 ///
 /// Errors: `NewerSchema`, `Corrupt`, `NoSpace`, `Io`.
-pub fn open(dir: &Path, birth: Birth, rng: &Rng) -> Result<Files, Error> {
+pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng) -> Result<Files, Error> {
     let path = database::path_in(dir);
-    let conn = database::open_writer(&path, rng)?;
+    let conn = database::open_writer(&**disk, &path, rng)?;
     let member = database::member(&conn, &path, birth, rng)?;
     let salt = database::salt(&conn, &path, rng)?;
     let log = journal::dir_in(dir);
@@ -44,7 +48,7 @@ pub fn open(dir: &Path, birth: Birth, rng: &Rng) -> Result<Files, Error> {
         // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
         std::fs::remove_dir_all(&log).map_err(Error::io("cannot remove an old log"))?;
     }
-    let mut files = Files { conn, path, member, journal: Journal::open(&log, salt)? };
+    let mut files = Files { disk: Arc::clone(disk), conn, path, member, journal: Journal::open(disk, &log, salt)? };
     if is_old {
         files.take_over()?;
     }

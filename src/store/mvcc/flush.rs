@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use rusqlite::{Connection, params};
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::error::Error;
 use crate::journal::record::next_index;
 use crate::mvcc::behind::{Row, Unsaved};
 use crate::mvcc::database::{self, Applied, set_meta};
+use crate::mvcc::space::RESERVE_BYTES;
 use crate::mvcc::writer::Writer;
 
 /// What may be behind the database before it is written at once. Tests have little to write.
@@ -21,6 +22,9 @@ const BEHIND_BYTES_MAX: usize = if cfg!(test) { 8 * 1024 } else { 1024 * 1024 };
 const STUCK_BYTES_MAX: usize = 8 * BEHIND_BYTES_MAX;
 /// How old what is behind gets: `sqlite3` beside a running server sees a state at most so old.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
+
+/// Between two looks whether a full disk has room.
+const ROOM_LOOK: Duration = Duration::from_secs(1);
 
 /// When a commit is on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +68,7 @@ impl Writer {
 
     /// Writes what is behind; afterwards the database says exactly what is applied.
     ///
-    /// Errors: `NoSpace`, `Io`: then all of it is still behind.
+    /// Errors: `NoSpace`: then what could not be written is still behind. `Io`: the writer is broken.
     pub(super) fn flush(&mut self, level: Level) -> Result<(), Error> {
         if self.is_broken {
             return Err(Error::Closed);
@@ -76,9 +80,13 @@ impl Writer {
             let told_by_row = database::newest(self.saved.log, newest_row, self.member) == self.applied.log;
             // Compaction may take the newest row, so the floor brings `meta` up to date.
             let meta = !told_by_row || self.saved.membership != self.applied.membership || self.unsaved.floor.is_some();
-            let is_clean = !meta && rows.is_empty() && self.unsaved.leases.is_empty();
+            let is_clean = !self.is_stuck && !meta && rows.is_empty() && self.unsaved.leases.is_empty();
             if is_clean && (level == Level::Relaxed || self.durable == self.applied_index()) {
+                drop(rows);
                 self.unsaved = Unsaved::default();
+                if self.shared.space.is_low() {
+                    self.judge_space();
+                }
                 return Ok(());
             }
             let applied = (meta || level == Level::Durable).then_some(&self.applied);
@@ -91,19 +99,79 @@ impl Writer {
                 if with_applied {
                     self.saved = self.applied.clone();
                 }
-                (self.newest_row, self.unsaved, self.is_stuck) = (newest_row, Unsaved::default(), false);
+                (self.newest_row, self.unsaved) = (newest_row, Unsaved::default());
                 behind.clear();
-                if level == Level::Durable {
-                    self.durable = self.applied_index();
-                    self.journal.retire(self.retirable(self.durable))?;
-                }
-                Ok(())
+                self.after_commit(level)
             }
             Err(err) => {
                 self.is_stuck = true;
                 self.take_back();
-                Err(database::sqlite(&self.path, "cannot write the database", err))
+                self.judge_space();
+                Err(self.broken_by("cannot write the database", err))
             }
+        }
+    }
+
+    fn after_commit(&mut self, level: Level) -> Result<(), Error> {
+        if level == Level::Durable {
+            self.durable = self.applied_index();
+            self.journal.retire(self.retirable(self.durable))?;
+        }
+        let checkpoint = database::checkpoint_if_long(&self.conn);
+        self.is_stuck = checkpoint.is_err();
+        self.judge_space();
+        checkpoint.map_err(|err| self.broken_by("cannot bring the WAL to the database", err))
+    }
+
+    /// What an error of SQLite means. One that does not pass by itself breaks the writer: after a sync that failed the kernel takes its
+    /// pages for clean, so a later sync that succeeds says nothing of them, and the log that has what they held would be let go.
+    pub(super) fn broken_by(&mut self, doing: &'static str, err: rusqlite::Error) -> Error {
+        self.is_broken |= !database::is_passing(&err);
+        database::sqlite(&self.path, doing, err)
+    }
+
+    /// Tries until the disk has room, or the store closes: what Raft asks for is done or is its end, and a full disk is no end.
+    /// Meanwhile this member answers nobody, as one that cannot be reached.
+    pub(super) fn with_room<T>(&mut self, mut work: impl FnMut(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
+        let mut was_full = false;
+        loop {
+            match work(self) {
+                Err(err @ Error::NoSpace { .. }) if !self.shared.space.is_closing() && !self.is_broken => {
+                    if !was_full {
+                        error!(err = %Chain(&err), "the disk is full: this member waits for room");
+                    }
+                    was_full = true;
+                    self.shared.space.note(true);
+                    std::thread::park_timeout(ROOM_LOOK);
+                    // A commit lets segments of the log go, which are written again.
+                    let _tried = self.flush(Level::Durable);
+                }
+                done => {
+                    if was_full && done.is_ok() {
+                        warn!("the disk has room again");
+                        self.judge_space();
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    /// Looks how much room there is.
+    pub(super) fn judge_space(&mut self) {
+        let dir = self.path.parent().unwrap_or(&self.path);
+        // A disk that cannot say is not taken for full: writes tell.
+        let free = self.disk.free_bytes(dir).unwrap_or(u64::MAX);
+        let is_low = self.is_stuck || free < RESERVE_BYTES;
+        if self.shared.space.note(is_low) {
+            match is_low {
+                true => warn!(free, "alarm NOSPACE: new values are refused until there is room"),
+                false => warn!(free, "alarm NOSPACE is over"),
+            }
+        }
+        if is_low {
+            // Somebody else may make room: it is looked at again, though nothing is written.
+            self.unsaved.add(0);
         }
     }
 
@@ -111,10 +179,6 @@ impl Writer {
     pub(super) fn durably<T>(&self, work: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         self.conn.pragma_update(None, "synchronous", "FULL")?;
         let done = work();
-        #[cfg(test)]
-        crate::journal::trace::note(&crate::journal::dir_in(self.path.parent().unwrap_or(&self.path)), || {
-            crate::journal::trace::Op::Synced
-        });
         // Not inside a transaction, where it would change nothing.
         self.take_back();
         self.conn.pragma_update(None, "synchronous", "NORMAL")?;

@@ -26,6 +26,15 @@ struct Watchers {
     closed: bool,
 }
 
+/// What watchers are told.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// The changes, a batch a revision.
+    pub batches: Vec<EventBatch>,
+    /// Whether the events carry the keys as they were before.
+    pub has_prev: bool,
+}
+
 /// The watchers and the newest revision.
 #[derive(Debug, Default)]
 pub struct Hub {
@@ -73,10 +82,18 @@ impl Hub {
 
     /// Makes `revision` the current one and tells the batches: in this order, as who is told of a change and reads must see it.
     /// Who comes in between has to wait for the lock.
-    pub fn publish(&self, batches: &[EventBatch], revision: u64) {
+    ///
+    /// A watcher that wants keys as they were before may have come since the batches were begun without them: then `with_prev` makes
+    /// them anew, or says why it cannot, and the watchers are let go with that.
+    pub fn publish(&self, told: Told, revision: u64, with_prev: impl FnOnce() -> Result<Vec<EventBatch>, Error>) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         self.revision.store(revision, Ordering::Release);
-        for batch in batches {
+        let lacks_prev = !told.has_prev && watchers.all.values().any(|watcher| watcher.request.prev_kv);
+        let batches = match if lacks_prev { with_prev() } else { Ok(told.batches) } {
+            Ok(batches) => batches,
+            Err(err) => return self.let_all_go(&mut watchers, &err),
+        };
+        for batch in &batches {
             self.send(&mut watchers, |request| matching(request, batch));
         }
     }
@@ -90,7 +107,10 @@ impl Hub {
 
     /// Lets everybody go for this reason; who comes later is served.
     pub fn let_go(&self, why: &Error) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.let_all_go(&mut self.watchers.lock().unwrap_or_else(PoisonError::into_inner), why);
+    }
+
+    fn let_all_go(&self, watchers: &mut Watchers, why: &Error) {
         for watcher in std::mem::take(&mut watchers.all).into_values() {
             *watcher.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
         }
@@ -178,7 +198,28 @@ mod tests {
         assert!(next.poll(&mut Context::from_waker(&waker)).is_pending());
         let kv = KeyValue { key: Bytes::from_static(b"k"), ..KeyValue::default() };
         let event = Event { kind: EventKind::Put, kv, prev: None };
-        hub.publish(&[EventBatch { revision: Revision(7), events: vec![event].into() }], 7);
+        let batches = vec![EventBatch { revision: Revision(7), events: vec![event].into() }];
+        hub.publish(Told { batches, has_prev: true }, 7, || unreachable!());
         assert_eq!(look.seen.load(Ordering::Acquire), 7);
+    }
+
+    /// security.md S6: its selector would not see that the object left it.
+    #[tokio::test]
+    async fn a_watcher_that_comes_while_a_batch_is_made_gets_keys_as_they_were_too() {
+        let hub = Hub::default();
+        let has_prev = hub.wants_prev();
+        assert!(!has_prev);
+        // It comes after the batch was begun, and is told of it.
+        let all = WatchRequest { key: Bytes::from_static(b"k"), prev_kv: true, ..WatchRequest::default() };
+        let (mut stream, _) = hub.register(all).unwrap();
+        let kv = |value| KeyValue { key: Bytes::from_static(b"k"), value: Bytes::from_static(value), ..KeyValue::default() };
+        let batch = |prev| {
+            let event = Event { kind: EventKind::Put, kv: kv(b"new"), prev };
+            vec![EventBatch { revision: Revision(7), events: vec![event].into() }]
+        };
+        hub.publish(Told { batches: batch(None), has_prev }, 7, || Ok(batch(Some(kv(b"old")))));
+        assert_eq!(stream.next().await.unwrap().events[0].prev, Some(kv(b"old")));
+        hub.publish(Told { batches: batch(None), has_prev }, 8, || Err(Error::Closed));
+        assert!(matches!(stream.next().await, Err(Error::Closed)));
     }
 }

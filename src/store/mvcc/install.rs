@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::member::Peer;
 use crate::mvcc::behind::Unsaved;
 use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::mvcc::hub::Told;
 use crate::mvcc::past;
 use crate::mvcc::writer::Writer;
 
@@ -19,7 +20,8 @@ impl Writer {
     ///
     /// What was behind the old one is behind no more: the new one is newer. So is all of the log that Raft keeps: it goes on behind it.
     pub(super) fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &Path) -> Result<(), Error> {
-        let failed = |err| database::sqlite(&self.path, "cannot install a snapshot", err);
+        let path = self.path.clone();
+        let failed = |err| database::sqlite(&path, "cannot install a snapshot", err);
         let source = Connection::open(file).map_err(failed)?;
         let found = database::applied(&source, file, self.member)?;
         if found.log != meta.last_log_id {
@@ -44,7 +46,7 @@ impl Writer {
         self.conn.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
         let copied = Backup::new(&source, &mut self.conn).and_then(|copy| copy.step(-1));
         self.conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
-        copied.map_err(failed)?;
+        copied.map_err(|err| self.broken_by("cannot install a snapshot", err))?;
         self.shared.behind.clear();
         (self.unsaved, self.is_stuck) = (Unsaved::default(), false);
         let revision = self.load()?;
@@ -66,12 +68,15 @@ impl Writer {
             prev_kv: self.hub.wants_prev(),
             ..Default::default()
         };
+        let failed = |err| database::sqlite(&self.path, "cannot read the database", err);
         let mut next = before + 1;
         while next <= revision {
             let page = past::page(&self.conn, &self.shared.behind, &all, next, revision)
-                .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))?;
-            next = page.1;
-            self.hub.publish(&page.0, next - 1);
+                .map_err(failed)?;
+            let from = std::mem::replace(&mut next, page.1);
+            self.hub.publish(Told { batches: page.0, has_prev: all.prev_kv }, next - 1, || {
+                past::everything(&self.conn, &self.shared.behind, from, next - 1).map_err(failed)
+            });
         }
         self.hub.start_at(revision);
         Ok(())

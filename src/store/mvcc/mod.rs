@@ -16,5 +16,6 @@ mod install;
 pub mod job;
 pub mod past;
 pub mod read;
+pub mod space;
 pub mod wait;
 pub mod writer;

@@ -81,6 +81,19 @@ pub fn page(conn: &Connection, behind: &Behind, request: &WatchRequest, next: u6
     Ok((whole(page.batches), until + 1))
 }
 
+/// All that happened in the revisions `from..=until`, keys as they were before included.
+pub fn everything(conn: &Connection, behind: &Behind, from: u64, until: u64) -> rusqlite::Result<Vec<EventBatch>> {
+    let all = Bytes::from_static(&[0]);
+    let request = WatchRequest { key: all.clone(), range_end: all, prev_kv: true, ..WatchRequest::default() };
+    let (mut batches, mut next) = (Vec::new(), from);
+    while next <= until {
+        let (more, after) = page(conn, behind, &request, next, until)?;
+        batches.extend(more);
+        next = after;
+    }
+    Ok(batches)
+}
+
 struct Page<'a> {
     request: &'a WatchRequest,
     behind: &'a [Row],

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::mvcc::behind::Behind;
 use crate::mvcc::database;
@@ -24,6 +25,7 @@ const RETRIES: usize = 8;
 /// Reads ranges.
 #[derive(Debug)]
 pub struct Reader {
+    disk: Arc<dyn Disk>,
     path: PathBuf,
     index: Arc<RwLock<Index>>,
     hub: Arc<Hub>,
@@ -42,8 +44,8 @@ struct Plan {
 
 impl Reader {
     /// Reads what `hub` has told.
-    pub fn new(path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>, behind: Arc<Behind>) -> Reader {
-        Reader { path, index, hub, behind, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
+    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>, behind: Arc<Behind>) -> Reader {
+        Reader { disk, path, index, hub, behind, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
     }
 
     /// Answers a range from this member's state.
@@ -95,7 +97,7 @@ impl Reader {
         let reader = Arc::clone(self);
         Group::blocking(move || {
             let idle = reader.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let conn = idle.map_or_else(|| database::open_reader(&reader.path), Ok)?;
+            let conn = idle.map_or_else(|| database::open_reader(&*reader.disk, &reader.path), Ok)?;
             let result = work(&conn).map_err(|err| database::sqlite(&reader.path, "cannot read the database", err));
             reader.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
             result

@@ -13,6 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::Journal;
 use crate::journal::record::next_index;
@@ -22,9 +23,11 @@ use crate::mvcc::behind::{Behind, Unsaved};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
 use crate::mvcc::files::Files;
 use crate::mvcc::flush::Level;
-use crate::mvcc::hub::Hub;
+use crate::mvcc::hub::{Hub, Told};
 use crate::mvcc::index::Index;
 pub use crate::mvcc::job::{Answer, AppliedState, Job};
+use crate::mvcc::past;
+use crate::mvcc::space::Space;
 use crate::mvcc::wait::{self, Came};
 use crate::raft::TypeConfig;
 use crate::raft::command::{Command, Origin, Outcome};
@@ -62,10 +65,13 @@ pub struct Shared {
     pub ahead: Arc<Ahead>,
     /// What is applied and not in the database yet.
     pub behind: Arc<Behind>,
+    /// Whether the disk is full.
+    pub space: Arc<Space>,
 }
 
 /// The thread's state.
 pub struct Writer {
+    pub(super) disk: Arc<dyn Disk>,
     pub(super) conn: Connection,
     pub(super) path: PathBuf,
     pub(super) member: u64,
@@ -84,7 +90,8 @@ pub struct Writer {
     pub(super) durable: Option<u64>,
     /// Whether the database could not be written last time.
     pub(super) is_stuck: bool,
-    /// Whether entries were applied in part: only a new process, from the log, makes the state whole.
+    /// Whether entries were applied in part, or a write or a sync failed: nobody knows what is on the disk. Only a new process, from
+    /// the log, makes the state whole.
     pub(super) is_broken: bool,
     /// Whether this member is the only one, all of the log is applied, and nobody is about to come.
     pub(super) alone: bool,
@@ -101,8 +108,9 @@ impl Writer {
     ///
     /// Errors: `Corrupt` if log and database do not fit together, `Io`.
     pub fn new(files: Files, shared: Shared) -> Result<Writer, Error> {
-        let Files { conn, path, member, journal } = files;
+        let Files { disk, conn, path, member, journal } = files;
         let mut writer = Writer {
+            disk,
             applied: Applied::default(),
             saved: Applied::default(),
             newest_row: None,
@@ -226,6 +234,12 @@ impl Writer {
         let (mut since_slice, mut put_back) = (0, None);
         loop {
             self.flush_if_due();
+            if self.is_broken {
+                // Who waits for the thread ends the process; nothing is written any more, and the log is let go by nobody.
+                error!("the disk failed the store: only a new start can tell what is on it");
+                self.hub.close();
+                return;
+            }
             let job = match put_back.take() {
                 Some(job) => Some(job),
                 None if self.compacting.is_some() && since_slice < SLICE_EVERY_JOBS => jobs.try_recv().ok(),
@@ -262,15 +276,16 @@ impl Writer {
     }
 
     fn job(&mut self, job: Job) {
-        let path = self.path.clone();
-        let say = |doing| move |err| database::sqlite(&path, doing, err);
         // A receiver that is gone is a Raft that stopped.
         match job {
             // Taken by `run`.
             Job::Append { entries, callback } => self.append(entries, vec![callback]),
             Job::Apply { entries, reply } => drop(reply.send(self.apply_committed(entries))),
             Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.journal.entries(from, to, bytes_max))),
-            Job::Truncate { since, reply } => drop(reply.send(self.journal.truncate(since))),
+            Job::Truncate { since, reply } => {
+                let truncated = self.with_room(|writer| writer.journal.truncate(since));
+                drop(reply.send(truncated));
+            }
             Job::Purge { upto, reply } => {
                 self.journal.purge(upto);
                 drop(reply.send(Ok(())));
@@ -283,8 +298,11 @@ impl Writer {
             }
             Job::Install { meta, file, reply } => drop(reply.send(self.install(&meta, &file))),
             Job::SaveVote { vote, reply } => {
-                let saved = self.durably(|| set_meta(&self.conn, "vote", &vote));
-                drop(reply.send(saved.map_err(say("cannot save the vote"))));
+                let saved = self.with_room(|writer| {
+                    let saved = writer.durably(|| set_meta(&writer.conn, "vote", &vote));
+                    saved.map_err(|err| writer.broken_by("cannot save the vote", err))
+                });
+                drop(reply.send(saved));
             }
             Job::ReadVote { reply } => {
                 let alone = self.shared.alone.load(Ordering::Acquire);
@@ -329,7 +347,9 @@ impl Writer {
         }
         let follows = entries.first().is_some_and(|e| e.get_log_id().index == next_index(self.applied.log));
         // Alone, durable is agreed upon: apply at once.
-        let result = if self.alone && follows { self.append_alone(&entries) } else { self.make_durable(&entries) };
+        let result = self.with_room(|writer| {
+            if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) }
+        });
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
         }
@@ -370,7 +390,13 @@ impl Writer {
         };
         let Some(first) = entries.first() else { return Ok(()) };
         let prev = self.entry_before(first.get_log_id().index)?;
-        self.journal.append(prev, entries)?;
+        if self.journal.last().is_some() && self.journal.last() < prev && self.durable < prev.map(|log| log.index) {
+            // The record says that the database has all before it. So it must, also after a power cut.
+            self.flush(Level::Durable)?;
+        }
+        let appended = self.journal.append(prev, entries);
+        self.is_broken |= appended.as_ref().is_err_and(|err| !matches!(err, Error::NoSpace { .. }));
+        appended?;
         self.refused.clear();
         Ok(())
     }
@@ -394,7 +420,8 @@ impl Writer {
         if fresh.is_empty() {
             return Ok(());
         }
-        let result = self.check_behind().and_then(|()| self.apply(&fresh));
+        let room = self.with_room(Writer::check_behind);
+        let result = room.and_then(|()| self.apply(&fresh));
         if fresh.iter().any(|e| matches!(e.payload, EntryPayload::Membership(_))) {
             self.keep_log = false;
         }
@@ -419,13 +446,17 @@ impl Writer {
         };
         // Who the members are is on the disk before anything else is answered: it says what this store is.
         if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_)))
-            && let Err(err) = self.flush(Level::Durable)
+            && let Err(err) = self.with_room(|writer| writer.flush(Level::Durable))
         {
             self.fail(entries, &err);
             return Err(err);
         }
         self.shared.ahead.applied(self.applied.log);
-        self.hub.publish(&told, revision);
+        let before = self.hub.revision();
+        self.hub.publish(told, revision, || {
+            past::everything(&self.conn, &self.shared.behind, before + 1, revision)
+                .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))
+        });
         if entries.iter().any(touches_leases) {
             self.shared.leases_changed.notify_one();
         }
@@ -436,7 +467,7 @@ impl Writer {
     }
 
     #[allow(clippy::type_complexity, reason = "used by the one caller above")]
-    fn pass(&mut self, entries: &[Entry<TypeConfig>]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Vec<crate::EventBatch>, u64)> {
+    fn pass(&mut self, entries: &[Entry<TypeConfig>]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Told, u64)> {
         let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pass = Pass {
             conn: &self.conn,
@@ -472,7 +503,7 @@ impl Writer {
                 EntryPayload::Normal(_) | EntryPayload::Blank => {}
             }
         }
-        Ok((answers, pass.told, pass.revision))
+        Ok((answers, Told { batches: pass.told, has_prev: pass.want_prev }, pass.revision))
     }
 
     fn log_state(&self) -> LogState<TypeConfig> {
@@ -525,7 +556,7 @@ impl Writer {
         };
         let deleted = delete();
         self.take_back();
-        deleted.map_err(|err| database::sqlite(&self.path, "cannot compact", err))
+        deleted.map_err(|err| self.broken_by("cannot compact", err))
     }
 }
 

@@ -1,0 +1,403 @@
+//! For tests: a disk that fails where a seed says, and loses its power.
+//!
+//! The files in the folder are what the kernel's page cache would show; beside them stands, per file, what the platter holds and what is
+//! on its way. A sync brings it there; one that fails drops it and says so once, as Linux does; a power cut keeps, loses or tears it
+//! sector by sector. SQLite comes by way of the VFS in `vfs`, the log by [`Disk`].
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::rng::Rng;
+
+use crate::disk::{Disk, LogFile, SystemDisk};
+
+mod vfs;
+
+const SECTOR: usize = 512;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// A sync fails once, and what was to be synced is lost in part; the next one succeeds.
+    SyncFails,
+    /// A write fails, having written some of it.
+    WriteFails,
+    /// A read fails.
+    ReadFails,
+    /// There is no space for so many writes.
+    Full(u64),
+    /// From here on syncs say that they are done and are not.
+    SyncsLie,
+    /// The power goes: whatever is done from here on does not happen.
+    PowerCut,
+}
+
+#[derive(Debug, Default)]
+struct Image {
+    /// What is on the platter.
+    platter: Vec<u8>,
+    /// What was written since, in its order.
+    pending: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    fault: Fault,
+    /// Steps until the fault.
+    left: u64,
+    full_for: u64,
+    /// Whether the fault happened.
+    hit: bool,
+    is_dead: bool,
+    lies: bool,
+    files: Vec<Image>,
+    names: BTreeMap<PathBuf, usize>,
+    durable: BTreeMap<PathBuf, usize>,
+}
+
+/// The disk.
+#[derive(Debug)]
+pub(crate) struct FaultyDisk {
+    takes_direct: bool,
+    vfs: String,
+    state: Mutex<State>,
+}
+
+/// What is done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Write,
+    Sync,
+    Read,
+    Name,
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(libc::EIO)
+}
+
+fn enospc() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOSPC)
+}
+
+impl FaultyDisk {
+    /// A disk on which `fault` happens at step `at`. What is in `dir` is on the platter.
+    pub(crate) fn new(dir: &Path, seed: u64, fault: Fault, at: u64) -> Arc<FaultyDisk> {
+        let rng = Rng::from_seed(seed);
+        let takes_direct = rng.below(2) == 0;
+        let state = State {
+            rng,
+            fault,
+            left: at,
+            full_for: 0,
+            hit: false,
+            is_dead: false,
+            lies: false,
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable: BTreeMap::new(),
+        };
+        let mut disk = FaultyDisk { takes_direct, vfs: String::new(), state: Mutex::new(state) };
+        disk.state().adopt(dir);
+        disk.vfs = vfs::name();
+        let disk = Arc::new(disk);
+        vfs::register(&disk);
+        disk
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the fault has happened.
+    pub(crate) fn was_hit(&self) -> bool {
+        self.state().hit
+    }
+
+    /// The power goes now: nothing that is done later happens.
+    pub(crate) fn cut(&self) {
+        self.state().is_dead = true;
+    }
+
+    /// Whether the power is gone.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.state().is_dead
+    }
+
+    /// Puts the files into `dir` as they are after the power came back. The store must not be open.
+    pub(crate) fn lose_power(&self, dir: &Path) {
+        let mut state = self.state();
+        state.is_dead = true;
+        let names = if state.rng.below(2) == 0 { state.durable.clone() } else { state.names.clone() };
+        let _old = fs::remove_dir_all(dir);
+        fs::create_dir_all(dir.join("log")).unwrap();
+        for (path, file) in names {
+            let pending = std::mem::take(&mut state.files[file].pending);
+            for (at, bytes) in pending {
+                state.tear(file, at, &bytes);
+            }
+            if path.extension().is_none_or(|end| end != "db-shm") {
+                fs::write(&path, &state.files[file].platter).unwrap();
+            }
+        }
+    }
+
+    /// Asks whether a step takes place; counts it.
+    fn step(&self, step: Step) -> Result<(), Fault> {
+        let mut state = self.state();
+        if state.is_dead {
+            return Err(Fault::PowerCut);
+        }
+        if state.full_for > 0 && matches!(step, Step::Write) {
+            state.full_for -= 1;
+            return Err(Fault::Full(0));
+        }
+        let fits = match state.fault {
+            Fault::None => false,
+            Fault::SyncFails => step == Step::Sync,
+            Fault::WriteFails | Fault::Full(_) => step == Step::Write,
+            Fault::ReadFails => step == Step::Read,
+            Fault::SyncsLie | Fault::PowerCut => true,
+        };
+        if state.hit || !fits {
+            return Ok(());
+        }
+        if state.left > 0 {
+            state.left -= 1;
+            return Ok(());
+        }
+        state.hit = true;
+        match state.fault {
+            Fault::SyncsLie => {
+                state.lies = true;
+                return Ok(());
+            }
+            Fault::Full(n) => state.full_for = n,
+            Fault::PowerCut => state.is_dead = true,
+            _ => {}
+        }
+        Err(state.fault)
+    }
+
+    /// A write to a file, through the page cache.
+    fn note_write(&self, path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
+        let was_dead = self.state().is_dead;
+        let refused = self.step(Step::Write).err();
+        let mut state = self.state();
+        let file = state.file(path);
+        let at = usize::try_from(at).unwrap();
+        match refused {
+            None => state.files[file].pending.push((at, bytes.to_vec())),
+            Some(Fault::Full(_)) => return Err(enospc()),
+            Some(_) if was_dead => return Err(eio()),
+            Some(Fault::PowerCut) => {
+                // What is on its way when the power goes may arrive.
+                state.files[file].pending.push((at, bytes.to_vec()));
+                return Err(eio());
+            }
+            Some(_) => {
+                let n = usize::try_from(state.rng.below(bytes.len() as u64)).unwrap();
+                state.files[file].pending.push((at, bytes[..n].to_vec()));
+                return Err(eio());
+            }
+        }
+        Ok(())
+    }
+
+    fn note_sync(&self, path: &Path) -> io::Result<()> {
+        let refused = self.step(Step::Sync).err();
+        let mut state = self.state();
+        let file = state.file(path);
+        match refused {
+            None if state.lies => Ok(()),
+            None => {
+                state.settle(file);
+                Ok(())
+            }
+            Some(Fault::SyncFails) => {
+                // Linux: each page is written or not, all of them are clean now, and the next sync has nothing to do.
+                let pending = std::mem::take(&mut state.files[file].pending);
+                for (at, bytes) in pending {
+                    if state.rng.below(2) == 0 {
+                        state.tear(file, at, &bytes);
+                    }
+                }
+                Err(eio())
+            }
+            Some(_) => Err(eio()),
+        }
+    }
+
+    fn note_truncate(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.step(Step::Name).map_err(|_| eio())?;
+        let mut state = self.state();
+        let file = state.file(path);
+        state.settle(file);
+        let bytes = usize::try_from(bytes).unwrap();
+        state.files[file].platter.resize(bytes, 0);
+        Ok(())
+    }
+
+    fn note_remove(&self, path: &Path) -> io::Result<()> {
+        self.step(Step::Name).map_err(|_| eio())?;
+        self.state().names.remove(path);
+        Ok(())
+    }
+
+    fn note_read(&self) -> io::Result<()> {
+        self.step(Step::Read).map_err(|_| eio())
+    }
+}
+
+impl State {
+    fn adopt(&mut self, dir: &Path) {
+        let Ok(entries) = fs::read_dir(dir) else { return };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                self.adopt(&path);
+            } else {
+                self.files.push(Image { platter: fs::read(&path).unwrap(), pending: Vec::new() });
+                self.names.insert(path.clone(), self.files.len() - 1);
+                self.durable.insert(path, self.files.len() - 1);
+            }
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> usize {
+        if let Some(file) = self.names.get(path) {
+            return *file;
+        }
+        self.files.push(Image::default());
+        let file = self.files.len() - 1;
+        self.names.insert(path.to_owned(), file);
+        // SQLite's files are made once, and their names synced by it: that is not what is tried here.
+        self.durable.insert(path.to_owned(), file);
+        file
+    }
+
+    fn settle(&mut self, file: usize) {
+        let image = &mut self.files[file];
+        for (at, bytes) in std::mem::take(&mut image.pending) {
+            put(&mut image.platter, at, &bytes);
+        }
+    }
+
+    /// Some sectors of a write arrive, some do not, some are garbage.
+    fn tear(&mut self, file: usize, at: usize, bytes: &[u8]) {
+        let mut from = 0;
+        while from < bytes.len() {
+            let to = bytes.len().min((at + from) / SECTOR * SECTOR + SECTOR - at);
+            match self.rng.below(4) {
+                0 => {}
+                1 => {
+                    let mut garbage = vec![0; to - from];
+                    self.rng.fill(&mut garbage);
+                    put(&mut self.files[file].platter, at + from, &garbage);
+                }
+                _ => put(&mut self.files[file].platter, at + from, &bytes[from..to]),
+            }
+            from = to;
+        }
+    }
+}
+
+fn put(platter: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    if platter.len() < at + bytes.len() {
+        platter.resize(at + bytes.len(), 0);
+    }
+    platter[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+impl Disk for FaultyDisk {
+    fn vfs(&self) -> Option<&str> {
+        Some(&self.vfs)
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.note_read()?;
+        SystemDisk.read(path)
+    }
+
+    fn read_at(&self, path: &Path, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.note_read()?;
+        SystemDisk.read_at(path, bytes, at)
+    }
+
+    fn make(&self, path: &Path, bytes: usize) -> io::Result<()> {
+        self.state().names.remove(path);
+        self.state().durable.remove(path);
+        self.note_write(path, &vec![0; bytes], 0)?;
+        fs::write(path, vec![0; bytes])?;
+        self.note_sync(path)
+    }
+
+    fn open(&self, path: &Path, is_direct: bool) -> io::Result<LogFile> {
+        if is_direct && !self.takes_direct {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let file = OpenOptions::new().write(true).open(path)?;
+        Ok(LogFile { path: path.to_owned(), file, is_direct })
+    }
+
+    fn write(&self, file: &LogFile, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.note_write(&file.path, bytes, at)?;
+        file.file.write_all_at(bytes, at)?;
+        if file.is_direct { self.note_sync(&file.path) } else { Ok(()) }
+    }
+
+    fn sync(&self, file: &LogFile) -> io::Result<()> {
+        self.note_sync(&file.path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.step(Step::Name).map_err(|_| eio())?;
+        fs::rename(from, to)?;
+        let mut state = self.state();
+        if let Some(file) = state.names.remove(from) {
+            state.names.insert(to.to_owned(), file);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::metadata(path)?;
+        self.note_remove(path)?;
+        fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        match self.step(Step::Sync) {
+            Err(_) => return Err(eio()),
+            Ok(()) if self.state().lies => return Ok(()),
+            Ok(()) => {}
+        }
+        let mut state = self.state();
+        state.durable = state.names.clone();
+        Ok(())
+    }
+
+    fn settle(&self, path: &Path) -> io::Result<()> {
+        if !path.exists() {
+            return Ok(());
+        }
+        self.note_sync(path)?;
+        let mut state = self.state();
+        let file = state.file(path);
+        // The page cache is read from the platter again.
+        let cached = OpenOptions::new().write(true).open(path)?;
+        cached.set_len(state.files[file].platter.len() as u64)?;
+        cached.write_all_at(&state.files[file].platter, 0)
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+}
