@@ -124,8 +124,7 @@ async fn begun(root: &Path) -> PathBuf {
     dir
 }
 
-const FAULTS: [Fault; 6] =
-    [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(9), Fault::SyncsLie];
+const FAULTS: [Fault; 6] = [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(9), Fault::SyncsLie];
 
 /// One life. Says whether its fault happened.
 async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {

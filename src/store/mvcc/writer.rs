@@ -347,9 +347,8 @@ impl Writer {
         }
         let follows = entries.first().is_some_and(|e| e.get_log_id().index == next_index(self.applied.log));
         // Alone, durable is agreed upon: apply at once.
-        let result = self.with_room(|writer| {
-            if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) }
-        });
+        let result =
+            self.with_room(|writer| if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) });
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
         }
