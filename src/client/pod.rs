@@ -16,12 +16,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The annotations that somebody reads off a cached pod; the others are often long and are not kept.
-const ANNOTATIONS: [&str; 7] = [
+const ANNOTATIONS: [&str; 8] = [
     "batch.kubernetes.io/job-completion-index",
     "batch.kubernetes.io/job-index-failure-count",
     "batch.kubernetes.io/job-index-ignored-failure-count",
     "controller.kubernetes.io/pod-deletion-cost",
     "kubernetes.io/config.hash",
+    "kubernetes.io/config.mirror",
     "local-path.kedge.io/name",
     "local-path.kedge.io/namespace",
 ];

@@ -5,6 +5,7 @@
 //! many small kernels lack. One table: maps from a pod's address to a chain with its limit.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 
@@ -54,10 +55,45 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
     let prev = request.prev_result()?.ok_or_else(|| CniError::config("must be called as chained plugin"))?;
     let rates = Rates::of(request)?;
     if rates != Rates::default() {
-        let addresses: Vec<std::net::IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
+        let addresses: Vec<IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
         nft::apply(&script(&request.container_id, rates, &addresses))?;
     }
     Ok(prev)
+}
+
+/// Every limited direction has an element for each of the pod's addresses.
+pub(crate) fn check(request: &Request) -> Result<(), CniError> {
+    let prev = request.prev_result()?.ok_or_else(|| CniError::config("CHECK needs a prevResult"))?;
+    let rates = Rates::of(request)?;
+    let addresses: Vec<IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
+    for (map, ips) in limited(rates, &addresses) {
+        let have = nft::elements("inet", "kedge-bandwidth", "map", map)?;
+        if let Some(ip) = lacking(&have, &ips, &request.container_id) {
+            return Err(CniError::internal(format!("the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be")));
+        }
+    }
+    Ok(())
+}
+
+/// The maps that must know these addresses.
+fn limited(rates: Rates, addresses: &[IpAddr]) -> Vec<(&'static str, Vec<IpAddr>)> {
+    let of = |v4: bool| addresses.iter().copied().filter(|ip| ip.is_ipv4() == v4).collect::<Vec<IpAddr>>();
+    let maps = [("to4", rates.ingress_rate, true), ("to6", rates.ingress_rate, false), ("from4", rates.egress_rate, true)];
+    let maps = maps.into_iter().chain([("from6", rates.egress_rate, false)]);
+    maps.filter(|(_, rate, _)| rate / 8 > 0).map(|(map, _, v4)| (map, of(v4))).filter(|(_, ips)| !ips.is_empty()).collect()
+}
+
+/// The first of `ips` that has no element of this container.
+fn lacking<'a>(have: &[serde_json::Value], ips: &'a [IpAddr], container: &str) -> Option<&'a IpAddr> {
+    let ours: Vec<IpAddr> = have.iter().filter_map(|element| own_address(element, container)).collect();
+    ips.iter().find(|ip| !ours.contains(ip))
+}
+
+/// Of `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"jump": …}]` the address, if the comment names this container.
+fn own_address(element: &serde_json::Value, container: &str) -> Option<IpAddr> {
+    let key = element.get(0)?.get("elem")?;
+    let ours = key.get("comment")?.as_str()? == container;
+    key.get("val")?.as_str()?.parse().ok().filter(|_| ours)
 }
 
 /// The runtime repeats the rates of ADD; most pods have none, and cost nothing here.
@@ -68,10 +104,7 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     let mut script = String::new();
     for (map, _) in MAPS {
         for element in nft::elements("inet", "kedge-bandwidth", "map", map)? {
-            // `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"goto": …}]`
-            let Some(key) = element.get(0).and_then(|key| key.get("elem")) else { continue };
-            let ours = key.get("comment").and_then(serde_json::Value::as_str) == Some(&request.container_id);
-            if let Some(ip) = key.get("val").and_then(serde_json::Value::as_str).filter(|_| ours) {
+            if let Some(ip) = own_address(&element, &request.container_id) {
                 let _infallible = writeln!(script, "delete element {TABLE} {map} {{ {ip} }}");
             }
         }
@@ -95,7 +128,7 @@ fn chain(direction: &str, container: &str) -> String {
 }
 
 /// Adding what is there changes nothing; rules are written anew.
-fn script(container: &str, rates: Rates, addresses: &[std::net::IpAddr]) -> String {
+fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
     let mut script = format!("add table {TABLE}\n");
     for (map, kind) in MAPS {
         let _infallible = writeln!(script, "add map {TABLE} {map} {{ type {kind} : verdict; }}");
@@ -144,5 +177,16 @@ mod tests {
         let text = script("c1", rates, &["10.42.0.5".parse().unwrap()]);
         assert!(text.contains("in-c1 limit rate over 1000000 bytes/second burst 131072 bytes drop"), "{text}");
         assert!(text.contains("to4 { 10.42.0.5 comment \"c1\" : jump in-c1 }") && !text.contains("out-c1"), "{text}");
+    }
+
+    #[test]
+    fn a_check_misses_a_limit_that_is_gone_or_anothers() {
+        let rates = Rates { ingress_rate: 8_000_000, egress_rate: 0 };
+        let ips: Vec<IpAddr> = vec!["10.42.0.5".parse().unwrap(), "fd42::5".parse().unwrap()];
+        assert_eq!(limited(rates, &ips), [("to4", vec![ips[0]]), ("to6", vec![ips[1]])]);
+        let element = |comment: &str| vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])];
+        assert_eq!(lacking(&element("c1"), &ips[..1], "c1"), None);
+        assert_eq!(lacking(&element("c2"), &ips[..1], "c1"), Some(&ips[0]));
+        assert_eq!(lacking(&[json!("odd"), json!([{}])], &ips[..1], "c1"), Some(&ips[0]));
     }
 }

@@ -76,10 +76,10 @@ async fn call(plugin: &str, request: &Request) -> Result<Option<NetResult>, CniE
         ("portmap", Command::Check) => portmap::check(request).map(|()| None),
         ("bandwidth", Command::Add) => bandwidth::add(request).map(Some),
         ("bandwidth", Command::Del) => bandwidth::del(request).map(|()| None),
-        ("bandwidth", Command::Check) => Ok(None),
+        ("bandwidth", Command::Check) => bandwidth::check(request).map(|()| None),
         ("kedge-policy", Command::Add) => policy::add(request).map(Some),
         ("kedge-policy", Command::Del) => policy::del(request).map(|()| None),
-        ("kedge-policy", Command::Check) => Ok(None),
+        ("kedge-policy", Command::Check) => policy::check(request).map(|()| None),
         (other, _) => Err(CniError::config(format!("no CNI plugin {other:?} here, only {}", PLUGINS.join(", ")))),
     }
 }

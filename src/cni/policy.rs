@@ -32,9 +32,17 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
         "name": arg("K8S_POD_NAME"),
         "uid": arg("K8S_POD_UID"),
         "addresses": prev.container_ips().map(|ip| ip.address.addr()).collect::<Vec<_>>(),
+        "netns": request.netns,
     });
     ask(request, &question)?;
     Ok(prev)
+}
+
+/// Kedge still knows the sandbox under its addresses, so its policies are in force.
+pub(crate) fn check(request: &Request) -> Result<(), CniError> {
+    let prev = request.prev_result()?.ok_or_else(|| CniError::config("CHECK needs a prevResult"))?;
+    let addresses: Vec<_> = prev.container_ips().map(|ip| ip.address.addr()).collect();
+    ask(request, &json!({ "command": "CHECK", "sandbox": request.container_id, "addresses": addresses }))
 }
 
 /// A kedge that is away learns from the API what is gone: that must not keep the sandbox from being removed.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::task::Group;
 
 use crate::NetworkError;
-use crate::overlay::kernel::{Events, Kernel};
+use crate::overlay::kernel::{ADDRESSES, Events, Kernel};
 
 /// Changes come in bursts: an address goes, another comes, then its routes.
 const GATHER: Duration = Duration::from_millis(300);
@@ -16,7 +16,7 @@ pub struct News(Events);
 impl News {
     /// Begins to listen; the task that reads lives in `group`. Errors: no netlink socket.
     pub fn listen(group: &Group) -> Result<News, NetworkError> {
-        let (_kernel, events) = Kernel::open(&group.child("addresses"))?;
+        let (_kernel, events) = Kernel::open(ADDRESSES, &group.child("addresses"))?;
         Ok(News(events))
     }
 

@@ -56,7 +56,7 @@ const RECHECK: Duration = Duration::from_secs(600);
 
 /// Starts the overlay. `node_client` may annotate this node's Node.
 pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
-    let (kernel, events) = Kernel::open(&group.child("netlink"))?;
+    let (kernel, events) = Kernel::open(kernel::OVERLAY, &group.child("netlink"))?;
     let (nodes, api) = (informers.get::<Node>(), Api::all(node_client));
     let (end, ends) = watch::channel(None);
     health::start(config.node_name.clone(), nodes.clone(), api.clone(), ends, group);
@@ -69,7 +69,7 @@ pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Inform
 pub async fn pod_mtu(config: &Config, group: &Group) -> Option<u32> {
     let tasks = group.child("mtu");
     let first = config.node_ips.borrow().first().copied()?;
-    let (kernel, _events) = Kernel::open(&tasks).ok()?;
+    let (kernel, _events) = Kernel::open(&[], &tasks).ok()?;
     let uplink = kernel.uplink(first, config.interface.as_deref()).await.ok()??;
     tasks.shutdown().await;
     Some(plan::pod_mtu(config.backend, uplink.mtu, uplink.ip.is_ipv6()))
@@ -119,7 +119,8 @@ impl Overlay {
         let Some(uplink) = self.kernel.uplink(mine.local_ip, self.config.interface.as_deref()).await? else {
             return Err(NetworkError::NoUplink { ip: mine.local_ip });
         };
-        let plan = Plan::of(&nodes, &mine, self.config.backend, &uplink.networks);
+        let mut plan = Plan::of(&nodes, &mine, self.config.backend, &uplink.networks, &self.config.cluster_cidrs);
+        self.kernel.leave_to_others(&mut plan).await?;
         self.report(&plan);
         let (device, end) = match self.config.backend {
             Backend::Vxlan => {

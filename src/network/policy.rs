@@ -8,21 +8,24 @@ mod gate;
 mod model;
 mod rules;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
-use client::informer::{Change, Changes, Informer, Informers, Kind};
+use client::informer::{Change, Changes, Informer, Informers, Key, Kind};
 use client::pod::Pod;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, info, warn};
 
 use crate::policy::claims::{Claim, Claims};
+use crate::policy::model::Facts;
 use crate::service::rules::Family;
 use crate::table::Ruleset;
 use crate::{Config, NetworkError, nft, table};
@@ -46,15 +49,19 @@ pub struct Gate {
 /// What the plugin asks for.
 pub(crate) enum Request {
     /// These addresses are a new sandbox's: answer when its policies are in force.
-    Add { sandbox: String, pod: PodRef, ips: Vec<IpAddr>, done: oneshot::Sender<()> },
+    Add { sandbox: String, claim: Claim, done: oneshot::Sender<()> },
+    /// Whether the sandbox is known with these addresses.
+    Check { sandbox: String, ips: Vec<IpAddr>, done: oneshot::Sender<bool> },
     /// The sandbox is gone.
     Remove { sandbox: String, done: oneshot::Sender<()> },
 }
 
-/// A pod as the runtime names it.
-#[derive(Clone, Debug, PartialEq)]
+/// A pod as the runtime names it. (Without a namespace in what an earlier kedge wrote down.)
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PodRef {
+    #[serde(default)]
     pub(crate) ns: String,
+    #[serde(default)]
     pub(crate) name: String,
     pub(crate) uid: String,
 }
@@ -65,7 +72,9 @@ pub(crate) async fn run(config: &Config, gate: &Gate, informers: &Informers, gro
         doing: "cannot read the addresses of sandboxes",
         source: std::io::Error::other(err),
     };
-    let claims = Claims::load(&gate.claims).map_err(unreadable)?;
+    let mut claims = Claims::load(&gate.claims).map_err(unreadable)?;
+    // Sandboxes that went while we were not there.
+    remember(claims.keep(|claim| claim.netns.as_ref().is_none_or(|netns| netns.exists())));
     let (requests, inbox) = mpsc::channel(REQUESTS_BACKLOG);
     gate::listen(&gate.socket, requests, group)?;
     let enforcer = Enforcer {
@@ -93,6 +102,27 @@ struct Cluster {
     namespaces: Informer<Namespace>,
     pod_changes: Changes<Pod>,
     namespace_changes: Changes<Namespace>,
+    /// What each version of an object says, found out once.
+    known: BTreeMap<Key, (Arc<Pod>, Option<Arc<Facts>>)>,
+}
+
+impl Cluster {
+    /// Reads the pods that changed since the last look.
+    fn look(&mut self) {
+        let mut before = std::mem::take(&mut self.known);
+        for pod in self.pods.list() {
+            let key = Key::of(&*pod);
+            let known = match before.remove(&key) {
+                Some(known) if Arc::ptr_eq(&known.0, &pod) => known,
+                _ => (Arc::clone(&pod), Facts::of(&pod).map(Arc::new)),
+            };
+            self.known.insert(key, known);
+        }
+    }
+
+    fn facts(&self, pod: &PodRef) -> Option<Arc<Facts>> {
+        self.known.get(&Key::new(&pod.ns, &pod.name))?.1.clone()
+    }
 }
 
 /// What is in the kernel.
@@ -122,9 +152,9 @@ impl Enforcer {
         self.policies.synced().await;
         self.follow_cluster().await;
         if let Some(cluster) = &self.cluster {
-            // Sandboxes that went while we were not there.
-            let live: BTreeSet<String> = cluster.pods.list().iter().map(|pod| model::uid_on_node(pod).to_owned()).collect();
-            remember(self.claims.keep(|uid| live.contains(uid)));
+            let live: BTreeSet<String> = cluster.pods.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+            // An earlier kedge did not write down where a sandbox is.
+            remember(self.claims.keep(|claim| claim.netns.is_some() || live.contains(&claim.pod.uid)));
         }
         let mut retry = self.enforce().await;
         loop {
@@ -154,8 +184,13 @@ impl Enforcer {
     /// Takes the plugin's call; says whether rules must be looked at now.
     fn take(&mut self, request: Request) -> bool {
         match request {
-            Request::Add { sandbox, pod, ips, done } => {
-                remember(self.claims.add(&sandbox, Claim { uid: pod.uid.clone(), ips }));
+            Request::Check { sandbox, ips, done } => {
+                let _left = done.send(self.claims.holds(&sandbox, &ips));
+                false
+            }
+            Request::Add { sandbox, claim, done } => {
+                let pod = claim.pod.clone();
+                remember(self.claims.add(&sandbox, claim));
                 if self.policies.list_in(&pod.ns).is_empty() {
                     // Nobody isolates it. (A caller that left is no matter.)
                     let _left = done.send(());
@@ -182,7 +217,7 @@ impl Enforcer {
                 pods.synced().await;
                 namespaces.synced().await;
                 info!("network policies are followed");
-                self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes });
+                self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
             }
             (Some(cluster), _) => {
                 cluster.pod_changes.drain();
@@ -201,7 +236,7 @@ impl Enforcer {
             return Some(RETRY);
         }
         let Some(cluster) = &self.cluster else { return None };
-        let seen = |pod: &PodRef| cluster.pods.get(&pod.ns, &pod.name).is_some_and(|object| model::uid_on_node(&object) == pod.uid);
+        let seen = |pod: &PodRef| cluster.facts(pod).is_some_and(|facts| facts.is(pod, &self.node));
         let (known, unknown) = std::mem::take(&mut self.waiting).into_iter().partition(|(pod, _)| seen(pod));
         self.waiting = unknown;
         let known: Vec<(PodRef, oneshot::Sender<()>)> = known;
@@ -213,14 +248,19 @@ impl Enforcer {
 
     async fn apply(&mut self) -> Result<(), NetworkError> {
         let policies = self.policies.list();
-        let (Some(cluster), false) = (&self.cluster, policies.is_empty()) else {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.look();
+        }
+        let (Some(cluster), false) = (&mut self.cluster, policies.is_empty()) else {
             if !matches!(self.applied, Applied::Nothing) {
                 nft::apply(&table::remove(rules::TABLE)).await?;
                 self.applied = Applied::Nothing;
             }
             return Ok(());
         };
-        let world = model::world(&policies, &cluster.pods.list(), &cluster.namespaces.list(), &self.claims, &self.node);
+        self.claims.note(|pod| cluster.facts(pod).filter(|facts| facts.is(pod, &self.node)));
+        let facts: Vec<Arc<Facts>> = cluster.known.values().filter_map(|(_, facts)| facts.clone()).collect();
+        let world = model::world(&policies, &facts, &cluster.namespaces.list(), &self.claims, &self.node);
         let after = rules::render(&world, &self.families);
         match std::mem::replace(&mut self.applied, Applied::Unknown) {
             Applied::Table(before) => {

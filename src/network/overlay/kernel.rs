@@ -9,9 +9,9 @@ use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
-use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Handle, LinkUnspec, LinkVxlan, MulticastGroup, RouteMessageBuilder};
 use tracing::info;
@@ -45,6 +45,18 @@ pub(crate) struct Tunnel {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
+/// News of addresses.
+pub(crate) const ADDRESSES: &[MulticastGroup] = &[MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+/// News of all that the overlay is made of.
+pub(crate) const OVERLAY: &[MulticastGroup] = &[
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+    MulticastGroup::Neigh,
+];
+
 /// A conversation with the kernel.
 pub(crate) struct Kernel {
     handle: Handle,
@@ -71,13 +83,26 @@ impl Events {
     }
 }
 
-/// Pods' cables come and go all the time; only our device's end, and any address, is news.
+/// Pods' cables and neighbours come and go all the time; news is any address, our device's end or stop, and what somebody took away of
+/// what only we make. (What we take away ourselves is news once more, and the next look finds nothing to do.)
 fn matters(message: &RouteNetlinkMessage) -> bool {
+    let ours = |link: &LinkMessage| link.attributes.contains(&LinkAttribute::IfName(DEVICE.to_owned()));
     match message {
         RouteNetlinkMessage::NewAddress(_) | RouteNetlinkMessage::DelAddress(_) => true,
-        RouteNetlinkMessage::DelLink(link) => link.attributes.contains(&LinkAttribute::IfName(DEVICE.to_owned())),
+        RouteNetlinkMessage::DelLink(link) => ours(link),
+        RouteNetlinkMessage::NewLink(link) => ours(link) && !is_up(link),
+        RouteNetlinkMessage::DelRoute(route) => route.header.protocol == RouteProtocol::Other(OUR_ROUTES),
+        // Only a tunnel's entries have a far end, and only an administrator's hand, or ours, makes permanent ones.
+        RouteNetlinkMessage::DelNeighbour(entry) => {
+            let far_end = |attribute: &NeighbourAttribute| matches!(attribute, NeighbourAttribute::Destination(_));
+            entry.header.state == NeighbourState::Permanent && entry.attributes.iter().any(far_end)
+        }
         _ => false,
     }
+}
+
+fn is_up(link: &LinkMessage) -> bool {
+    link.header.flags.contains(LinkFlags::Up)
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(rtnetlink::Error) -> NetworkError {
@@ -85,10 +110,9 @@ fn failed(doing: &'static str) -> impl FnOnce(rtnetlink::Error) -> NetworkError 
 }
 
 impl Kernel {
-    /// Opens a socket; the task that reads it lives in `group`.
-    pub(crate) fn open(group: &Group) -> Result<(Kernel, Events), NetworkError> {
-        let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
-        let opened = rtnetlink::new_multicast_connection(&groups);
+    /// Opens a socket that hears of `groups`; the task that reads it lives in `group`.
+    pub(crate) fn open(groups: &[MulticastGroup], group: &Group) -> Result<(Kernel, Events), NetworkError> {
+        let opened = rtnetlink::new_multicast_connection(groups);
         let (connection, handle, messages) = opened.map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
         group.spawn_short("netlink", connection);
         let news = messages.filter_map(|(message, _)| async move {
@@ -169,9 +193,9 @@ impl Kernel {
         }
         let Some(link) = link else { return Err(NetworkError::Tunnel { text: "it vanished".to_owned() }) };
         let index = link.header.index;
-        if mtu(&link) != Some(want.mtu) {
+        if mtu(&link) != Some(want.mtu) || !is_up(&link) {
             let message = LinkUnspec::new_with_index(index).mtu(want.mtu).up().build();
-            self.handle.link().set(message).execute().await.map_err(failed("cannot set the tunnel's MTU"))?;
+            self.handle.link().set(message).execute().await.map_err(failed("cannot set the tunnel's MTU, or set it up"))?;
         }
         self.addresses(index, &want.addresses).await?;
         Ok(index)
@@ -240,14 +264,31 @@ impl Kernel {
         Ok(())
     }
 
+    /// Takes the routes out of the plan that somebody else has made already: the machine's networks are not ours to take.
+    pub(crate) async fn leave_to_others(&self, plan: &mut Plan) -> Result<(), NetworkError> {
+        if plan.routes.is_empty() {
+            return Ok(());
+        }
+        for (route, net) in self.routes().await? {
+            let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
+            if main && route.header.protocol != RouteProtocol::Other(OUR_ROUTES) && plan.routes.remove(&net).is_some() {
+                plan.neighbours.remove(&net.network());
+                plan.troubles.push(format!("this machine has a route to {net} that is not kedge's: the pods there cannot be reached from here"));
+            }
+        }
+        Ok(())
+    }
+
     async fn our_routes(&self) -> Result<Vec<(RouteMessage, IpNet)>, NetworkError> {
+        let ours = |route: &RouteMessage| route.header.protocol == RouteProtocol::Other(OUR_ROUTES);
+        Ok(self.routes().await?.into_iter().filter(|(route, _)| ours(route)).collect())
+    }
+
+    async fn routes(&self) -> Result<Vec<(RouteMessage, IpNet)>, NetworkError> {
         let mut routes = Vec::new();
         for filter in [RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(), RouteMessageBuilder::<std::net::Ipv6Addr>::new().build()] {
             let mut stream = std::pin::pin!(self.handle.route().get(filter).execute());
             while let Some(route) = stream.try_next().await.map_err(failed("cannot list routes"))? {
-                if route.header.protocol != RouteProtocol::Other(OUR_ROUTES) {
-                    continue;
-                }
                 let to = route.attributes.iter().find_map(|attribute| match attribute {
                     RouteAttribute::Destination(RouteAddress::Inet(addr)) => Some(IpAddr::V4(*addr)),
                     RouteAttribute::Destination(RouteAddress::Inet6(addr)) => Some(IpAddr::V6(*addr)),

@@ -1,6 +1,6 @@
 //! What the overlay wants of the kernel, from Node objects alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -86,11 +86,16 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `networks` are the uplink's: only machines in them can be a gateway.
-    pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet]) -> Plan {
+    /// `networks` are the uplink's: only machines in them can be a gateway. `cluster` are the pod networks of the cluster: no node
+    /// gets a route for anything else, whatever its object says.
+    pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet], cluster: &[IpNet]) -> Plan {
         let mut plan = Plan::default();
-        for node in nodes {
-            let name = node.metadata.name.as_deref().unwrap_or_default();
+        let mut given = BTreeSet::new();
+        let macs: BTreeMap<Mac, &str> = nodes.iter().map(|node| (mac_of(name_of(node)), name_of(node))).collect();
+        for node in by_age(nodes) {
+            let name = name_of(node);
+            // The older node keeps its range; this node's own counts like the others'.
+            let ranges = plan.own_ranges(node, cluster, &mut given);
             let Some(ip) = reachable(node, mine.local_ip).filter(|_| name != mine.name) else { continue };
             if let Some(other) = annotation(node, BACKEND_TYPE).filter(|kind| *kind != backend.name()) {
                 plan.troubles
@@ -103,39 +108,79 @@ impl Plan {
                      --node-ip",
                     mine.local_ip
                 )),
-                Backend::Vxlan => plan.tunnel(node, ip),
-                Backend::HostGw => plan.gateways(node, ip, networks),
+                Backend::Vxlan => plan.tunnel(node, ip, &ranges, &macs),
+                Backend::HostGw => plan.gateways(node, ip, networks, &ranges),
                 Backend::None => {}
             }
         }
         plan
     }
 
-    /// Each of the node's ranges by the node's address of that family.
-    fn gateways(&mut self, node: &Node, ip: IpAddr, networks: &[IpNet]) {
+    /// The node's ranges that are pieces of the cluster's and no other node's. `given` knows those of older nodes.
+    fn own_ranges(&mut self, node: &Node, cluster: &[IpNet], given: &mut BTreeSet<IpNet>) -> Vec<IpNet> {
+        let name = name_of(node);
+        let mut own = Vec::new();
         for cidr in cidrs(node) {
+            if !cluster.iter().any(|whole| is_piece(&cidr, whole)) {
+                self.troubles.push(format!("node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"));
+            } else if given.insert(cidr) {
+                own.push(cidr);
+            } else {
+                self.troubles.push(format!("node {name} claims the pod range {cidr} of an older node: it gets no route"));
+            }
+        }
+        own
+    }
+
+    /// Each of the node's ranges by the node's address of that family.
+    fn gateways(&mut self, node: &Node, ip: IpAddr, networks: &[IpNet], ranges: &[IpNet]) {
+        for cidr in ranges.iter().copied() {
             let like = |ip: &IpAddr| ip.is_ipv4() == cidr.addr().is_ipv4();
             let gateway = Some(ip).filter(like).or_else(|| addresses(node, "InternalIP").find(like));
             match gateway.filter(|ip| networks.iter().any(|net| net.contains(ip))) {
                 Some(gateway) => drop(self.routes.insert(cidr, gateway)),
                 None => self.troubles.push(format!(
                     "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan",
-                    node.metadata.name.as_deref().unwrap_or_default(),
+                    name_of(node),
                     gateway.map_or_else(|| format!("without an address for {cidr}"), |ip| ip.to_string()),
                 )),
             }
         }
     }
 
-    fn tunnel(&mut self, node: &Node, ip: IpAddr) {
+    fn tunnel(&mut self, node: &Node, ip: IpAddr, ranges: &[IpNet], macs: &BTreeMap<Mac, &str>) {
         // A node that has not told its tunnel's MAC yet has no tunnel yet.
         let Some(mac) = annotation(node, BACKEND_DATA).and_then(vtep_mac) else { return };
+        let name = name_of(node);
+        // A node's MAC follows from its name: with another one's it would get that one's packets.
+        if macs.get(&mac).is_some_and(|owner| *owner != name) || self.machines.contains_key(&mac) {
+            self.troubles.push(format!("node {name} tells the tunnel address {} of another node: it gets no route", text(&mac)));
+            return;
+        }
         self.machines.insert(mac, ip);
-        for cidr in cidrs(node) {
+        for cidr in ranges.iter().copied() {
             self.routes.insert(cidr, cidr.network());
             self.neighbours.insert(cidr.network(), mac);
         }
     }
+}
+
+/// Whether a node's range is one of the pieces that the cluster's range is cut into: /24 for IPv4, /64 for IPv6, or the whole of a range
+/// that is smaller.
+fn is_piece(cidr: &IpNet, whole: &IpNet) -> bool {
+    let bits = if whole.addr().is_ipv4() { 24 } else { 64 };
+    whole.contains(cidr) && cidr.prefix_len() == whole.prefix_len().max(bits)
+}
+
+/// The oldest first.
+fn by_age(nodes: &[Arc<Node>]) -> Vec<&Arc<Node>> {
+    let mut nodes: Vec<&Arc<Node>> = nodes.iter().collect();
+    nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), name_of(node).to_owned()));
+    nodes
+}
+
+fn name_of(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// Everything of a Node that matters here.
@@ -221,24 +266,63 @@ mod tests {
 
     #[test]
     fn what_one_node_tells_another_reads() {
-        let told = mine().annotations(Backend::Vxlan);
+        let told = Mine { mac: mac_of("b"), ..mine() }.annotations(Backend::Vxlan);
         let peer = node("b", "10.42.1.0/24", "192.168.1.2", json!(told));
-        let plan = Plan::of(&[peer], &mine(), Backend::Vxlan, &[]);
+        let plan = Plan::of(&[peer], &mine(), Backend::Vxlan, &[], &cluster());
         assert_eq!(plan.routes[&"10.42.1.0/24".parse().unwrap()], "10.42.1.0".parse::<IpAddr>().unwrap());
-        assert_eq!(plan.neighbours[&"10.42.1.0".parse::<IpAddr>().unwrap()], mac_of("a"));
-        assert_eq!(plan.machines[&mac_of("a")], "192.168.1.1".parse::<IpAddr>().unwrap());
+        assert_eq!(plan.neighbours[&"10.42.1.0".parse::<IpAddr>().unwrap()], mac_of("b"));
+        assert_eq!(plan.machines[&mac_of("b")], "192.168.1.1".parse::<IpAddr>().unwrap());
+    }
+
+    fn cluster() -> Vec<IpNet> {
+        vec!["10.42.0.0/16".parse().unwrap(), "fd42::/48".parse().unwrap()]
+    }
+
+    /// A node with these ranges, made on this day, whose tunnel has the MAC of a node named `mac`.
+    fn with_ranges(name: &str, day: u32, mac: &str, ranges: &[&str]) -> Arc<Node> {
+        let told = Mine { mac: mac_of(mac), ..mine() }.annotations(Backend::Vxlan);
+        let mut node = (*node(name, ranges[0], "192.168.1.2", json!(told))).clone();
+        node.spec.as_mut().unwrap().pod_cidrs = Some(ranges.iter().map(|range| (*range).to_owned()).collect());
+        node.metadata.creation_timestamp = serde_json::from_value(json!(format!("2026-01-{day:02}T00:00:00Z"))).unwrap();
+        Arc::new(node)
+    }
+
+    #[test]
+    fn a_node_gets_routes_for_pieces_of_the_clusters_range_alone() {
+        for range in ["0.0.0.0/1", "128.0.0.0/1", "192.168.1.0/24", "10.42.0.0/16", "10.42.7.0/25", "2000::/3", "fd42::/48", "10.0.0.0/8"] {
+            let plan = Plan::of(&[with_ranges("b", 1, "b", &[range, "10.42.1.0/24"])], &mine(), Backend::Vxlan, &[], &cluster());
+            assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "{range}");
+            assert!(plan.troubles.len() == 1 && plan.troubles[0].contains(range), "{:?}", plan.troubles);
+        }
+        let small: Vec<IpNet> = vec!["10.9.0.0/26".parse().unwrap()];
+        assert_eq!(Plan::of(&[with_ranges("b", 1, "b", &["10.9.0.0/26"])], &mine(), Backend::Vxlan, &[], &small).routes.len(), 1);
+    }
+
+    #[test]
+    fn of_two_nodes_with_one_range_the_older_has_it() {
+        let nodes = [with_ranges("a", 2, "a", &["10.42.0.0/24"]), with_ranges("b", 3, "b", &["10.42.0.0/24"]), with_ranges("c", 4, "c", &["10.42.1.0/24"])];
+        let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+        assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "this node's own is not to be had");
+        assert_eq!(plan.troubles.len(), 1);
+    }
+
+    #[test]
+    fn a_node_does_not_get_anothers_packets_by_its_mac() {
+        let nodes = [with_ranges("b", 1, "c", &["10.42.1.0/24"]), with_ranges("c", 2, "c", &["10.42.2.0/24"])];
+        let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+        assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.2.0/24"]);
     }
 
     #[test]
     fn a_node_without_a_tunnel_gets_no_route() {
-        let plan = Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[]);
+        let plan = Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[], &cluster());
         assert_eq!(plan, Plan::default());
     }
 
     #[test]
     fn host_gw_refuses_a_node_behind_a_router() {
         let nodes = [node("b", "10.42.1.0/24", "192.168.1.2", json!({})), node("c", "10.42.2.0/24", "10.9.0.1", json!({}))];
-        let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()]);
+        let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()], &cluster());
         assert_eq!(plan.routes.into_iter().collect::<Vec<_>>(), [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]);
         assert_eq!(plan.troubles.len(), 1);
     }
@@ -252,10 +336,10 @@ mod tests {
         node.status.as_mut().unwrap().addresses = serde_json::from_value(v6).unwrap();
         let node = [Arc::new(node)];
         let networks: Vec<IpNet> = vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];
-        let plan = Plan::of(&node, &mine(), Backend::HostGw, &networks);
+        let plan = Plan::of(&node, &mine(), Backend::HostGw, &networks, &cluster());
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, ip)| format!("{cidr} {ip}")).collect();
         assert_eq!(routes, ["10.42.1.0/24 192.168.1.2", "fd42:0:0:1::/64 fd77::2"]);
-        assert_eq!(Plan::of(&node, &mine(), Backend::HostGw, &networks[..1]).troubles.len(), 1);
+        assert_eq!(Plan::of(&node, &mine(), Backend::HostGw, &networks[..1], &cluster()).troubles.len(), 1);
         assert_eq!(reachable(&node[0], "fd77::1".parse().unwrap()), "fd77::2".parse().ok());
     }
 

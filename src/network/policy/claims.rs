@@ -1,19 +1,32 @@
-//! Which sandbox of this node holds which addresses, as the CNI plugin told: known before the API server hears of it.
+//! Which sandbox of this node holds which addresses, as the CNI plugin told: known before the API server hears of it, and true whatever
+//! anybody writes into a pod.
 //!
 //! Kept in a file of the run folder, because status may not tell yet when kedge starts again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base::files::{self, FileError};
 use serde::{Deserialize, Serialize};
 
+use crate::policy::PodRef;
+use crate::policy::model::Facts;
+
 /// One sandbox's addresses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Claim {
-    pub(crate) uid: String,
+    /// The pod, as the runtime names it.
+    #[serde(flatten)]
+    pub(crate) pod: PodRef,
     pub(crate) ips: Vec<IpAddr>,
+    /// The sandbox's network namespace: without that file nothing uses the addresses. Claims of an earlier kedge do not tell it.
+    #[serde(default)]
+    pub(crate) netns: Option<PathBuf>,
+    /// The pod's object as it was last: its policies hold until the sandbox is gone, also when the object goes first.
+    #[serde(skip)]
+    pub(crate) seen: Option<Arc<Facts>>,
 }
 
 /// All of them, by the sandbox's id.
@@ -46,19 +59,29 @@ impl Claims {
         Ok(known)
     }
 
-    /// Forgets sandboxes of pods that are no more.
-    pub(crate) fn keep(&mut self, lives: impl Fn(&str) -> bool) -> Result<(), FileError> {
+    /// Forgets the sandboxes for which `lives` says no.
+    pub(crate) fn keep(&mut self, lives: impl Fn(&Claim) -> bool) -> Result<(), FileError> {
         let before = self.by_sandbox.len();
-        self.by_sandbox.retain(|_, claim| lives(&claim.uid));
+        self.by_sandbox.retain(|_, claim| lives(claim));
         if self.by_sandbox.len() == before { Ok(()) } else { self.save() }
     }
 
-    pub(crate) fn of_pod(&self, uid: &str) -> Vec<IpAddr> {
-        self.by_sandbox.values().filter(|claim| claim.uid == uid).flat_map(|claim| claim.ips.iter().copied()).collect()
+    /// Notes what the pods' objects say now.
+    pub(crate) fn note(&mut self, find: impl Fn(&PodRef) -> Option<Arc<Facts>>) {
+        for claim in self.by_sandbox.values_mut() {
+            if let Some(facts) = find(&claim.pod) {
+                claim.seen = Some(facts);
+            }
+        }
     }
 
-    pub(crate) fn is_anothers(&self, ip: &IpAddr, uid: &str) -> bool {
-        self.by_sandbox.values().any(|claim| claim.uid != uid && claim.ips.contains(ip))
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Claim> {
+        self.by_sandbox.values()
+    }
+
+    /// Whether the sandbox holds all of these addresses.
+    pub(crate) fn holds(&self, sandbox: &str, ips: &[IpAddr]) -> bool {
+        self.by_sandbox.get(sandbox).is_some_and(|claim| ips.iter().all(|ip| claim.ips.contains(ip)))
     }
 
     fn save(&self) -> Result<(), FileError> {
@@ -71,18 +94,32 @@ impl Claims {
 mod tests {
     use super::*;
 
+    fn claim(uid: &str, ip: IpAddr) -> Claim {
+        Claim { pod: PodRef { ns: "a".into(), name: "p".into(), uid: uid.into() }, ips: vec![ip], ..Claim::default() }
+    }
+
     #[test]
     fn an_address_belongs_to_the_newest_sandbox_and_survives_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("claims.json");
         let ip: IpAddr = "10.42.0.5".parse().unwrap();
         let mut claims = Claims::load(&path).unwrap();
-        claims.add("s1", Claim { uid: "old".into(), ips: vec![ip] }).unwrap();
-        claims.add("s2", Claim { uid: "new".into(), ips: vec![ip] }).unwrap();
+        claims.add("s1", claim("old", ip)).unwrap();
+        claims.add("s2", claim("new", ip)).unwrap();
         // A late DEL of the first sandbox must not free the second's address.
         assert!(!claims.remove("s1").unwrap());
         let again = Claims::load(&path).unwrap();
-        assert_eq!(again.of_pod("new"), [ip]);
-        assert!(again.is_anothers(&ip, "old") && again.of_pod("old").is_empty());
+        assert_eq!(again.all().map(|claim| claim.pod.uid.as_str()).collect::<Vec<_>>(), ["new"]);
+        assert!(again.holds("s2", &[ip]) && !again.holds("s1", &[ip]));
+    }
+
+    #[test]
+    fn claims_of_an_earlier_kedge_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("claims.json");
+        std::fs::write(&path, r#"{"s1":{"uid":"u","ips":["10.42.0.5"]}}"#).unwrap();
+        let claims = Claims::load(&path).unwrap();
+        assert!(claims.all().all(|claim| claim.pod.uid == "u" && claim.pod.ns.is_empty()));
+        assert_eq!(claims.all().count(), 1);
     }
 }

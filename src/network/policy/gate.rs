@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::task::Group;
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
 use crate::NetworkError;
+use crate::policy::claims::Claim;
 use crate::policy::{PodRef, Request};
 
 /// A question is some hundred bytes.
@@ -35,6 +36,8 @@ struct Question {
     uid: String,
     #[serde(default)]
     addresses: Vec<IpAddr>,
+    #[serde(default)]
+    netns: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -99,8 +102,10 @@ async fn answer(line: &str, requests: &mpsc::Sender<Request>) -> Answer {
     let request = match question.command.as_str() {
         "ADD" => {
             let pod = PodRef { ns: question.namespace, name: question.name, uid: question.uid };
-            Request::Add { sandbox: question.sandbox, pod, ips: question.addresses, done }
+            let claim = Claim { pod, ips: question.addresses, netns: question.netns, seen: None };
+            Request::Add { sandbox: question.sandbox, claim, done }
         }
+        "CHECK" => return check(question, requests).await,
         "DEL" => Request::Remove { sandbox: question.sandbox, done },
         other => return refused(&format!("unknown command {other:?}")),
     };
@@ -108,4 +113,18 @@ async fn answer(line: &str, requests: &mpsc::Sender<Request>) -> Answer {
         return refused("kedge is stopping");
     }
     Answer::default()
+}
+
+/// Whether the sandbox is guarded as it was when it began.
+async fn check(question: Question, requests: &mpsc::Sender<Request>) -> Answer {
+    let (done, heard) = oneshot::channel();
+    let request = Request::Check { sandbox: question.sandbox, ips: question.addresses, done };
+    if requests.send(request).await.is_err() {
+        return refused("kedge is stopping");
+    }
+    match heard.await {
+        Ok(true) => Answer::default(),
+        Ok(false) => refused("kedge does not know the sandbox with these addresses: its network policies are not in force"),
+        Err(_) => refused("kedge is stopping"),
+    }
 }

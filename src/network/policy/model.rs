@@ -1,6 +1,6 @@
 //! What policies say and what they are about, taken out of the API objects: the pure form that rules are made from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use client::pod::Pod as ApiPod;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::Selector;
 use tracing::warn;
 
+use crate::policy::PodRef;
 use crate::policy::claims::Claims;
 use crate::service::snapshot::Protocol;
 
@@ -26,16 +27,46 @@ pub(crate) struct World {
     pub(crate) policies: Vec<Policy>,
 }
 
-/// A pod with a network of its own. (One on the host's network is the node, which no policy touches.)
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pod {
+/// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy touches.)
+/// Made once of each version of the object, and shared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Facts {
     pub(crate) ns: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// The uid under which the runtime knows a static pod, told by its mirror.
+    pub(crate) static_uid: Option<String>,
     pub(crate) labels: Labels,
-    pub(crate) ips: Vec<IpAddr>,
     /// Container ports that have names.
     pub(crate) ports: Vec<(String, Protocol, u16)>,
+    /// Addresses that status tells, one of each family.
+    pub(crate) told: Vec<IpAddr>,
+    pub(crate) node: Option<String>,
+    /// Succeeded or Failed.
+    pub(crate) over: bool,
+    pub(crate) created: Option<Time>,
+}
+
+/// A pod and the addresses that are its own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pod {
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) ips: Vec<IpAddr>,
     /// On this node.
     pub(crate) local: bool,
+    pub(crate) standing: Standing,
+}
+
+/// What is known of a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// There is an object.
+    #[default]
+    Known,
+    /// Its object is gone, its sandbox is not: its policies hold, and nobody's rules let it in any more.
+    Gone,
+    /// A sandbox without an object that we ever saw: nothing may pass where its namespace has a policy.
+    Unknown,
 }
 
 /// A NetworkPolicy. A direction that it does not isolate is `None`.
@@ -76,16 +107,16 @@ pub(crate) enum Port {
     Named(Protocol, String),
 }
 
-/// Reads the objects. `claims` knows addresses that status does not tell yet.
+/// Reads the objects. `claims` are the truth about this node's addresses.
 pub(crate) fn world(
     policies: &[Arc<NetworkPolicy>],
-    pods: &[Arc<ApiPod>],
+    pods: &[Arc<Facts>],
     namespaces: &[Arc<Namespace>],
     claims: &Claims,
     node: &str,
 ) -> World {
     World {
-        pods: pods.iter().filter_map(|pod| convert_pod(pod, claims, node)).collect(),
+        pods: members(pods, claims, node),
         namespaces: namespaces
             .iter()
             .filter_map(|ns| Some((ns.metadata.name.clone()?, ns.metadata.labels.clone().unwrap_or_default())))
@@ -94,52 +125,116 @@ pub(crate) fn world(
     }
 }
 
-fn convert_pod(pod: &ApiPod, claims: &Claims, node: &str) -> Option<Pod> {
-    let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
-    let over = matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
-    if spec.host_network == Some(true) {
-        return None;
+/// Gives each address one holder. What a sandbox of this node holds is its pod's, whatever objects say, until the sandbox is gone: a
+/// pod that has ended by its status may have processes yet. All else is what statuses tell; of two that tell the same the newer one has it.
+fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> Vec<Pod> {
+    let by_name: HashMap<(&str, &str), usize> =
+        pods.iter().enumerate().map(|(at, pod)| ((pod.ns.as_str(), pod.name.as_str()), at)).collect();
+    let mut held: HashMap<usize, Vec<IpAddr>> = HashMap::new();
+    let mut taken: HashSet<IpAddr> = HashSet::new();
+    let mut out = Vec::new();
+    for claim in claims.all() {
+        let at = by_name.get(&(claim.pod.ns.as_str(), claim.pod.name.as_str())).copied();
+        let at = at.or_else(|| claim.pod.ns.is_empty().then(|| pods.iter().position(|pod| pod.is(&claim.pod, node))).flatten());
+        if let Some(at) = at.filter(|at| pods[*at].is(&claim.pod, node)) {
+            held.entry(at).or_default().extend(&claim.ips);
+            taken.extend(&claim.ips);
+            continue;
+        }
+        let unknown = || Arc::new(Facts { ns: claim.pod.ns.clone(), name: claim.pod.name.clone(), ..Facts::default() });
+        let standing = if claim.seen.is_some() { Standing::Gone } else { Standing::Unknown };
+        let facts = claim.seen.clone().unwrap_or_else(unknown);
+        out.push(Pod { facts, ips: claim.ips.clone(), local: true, standing });
     }
-    let local = spec.node_name.as_deref() == Some(node);
-    let uid = uid_on_node(pod);
-    let mut ips = if local { claims.of_pod(uid) } else { Vec::new() };
-    // A phase is a word of the API. An address that this node still keeps for the pod may have processes behind it.
-    if over && ips.is_empty() {
-        return None;
+    let mut newest: HashMap<IpAddr, usize> = HashMap::new();
+    let waiting = pods.iter().enumerate().filter(|(at, pod)| !pod.over && !held.contains_key(at));
+    for (at, ip) in waiting.flat_map(|(at, pod)| pod.told.iter().map(move |ip| (at, *ip))).filter(|(_, ip)| !taken.contains(ip)) {
+        let holder = newest.entry(ip).or_insert(at);
+        if pods[*holder].age() < pods[at].age() {
+            *holder = at;
+        }
     }
-    if ips.is_empty() {
-        let told = status.and_then(|s| s.pod_ips.as_ref()).into_iter().flatten().filter_map(|ip| ip.ip.parse().ok());
-        // An address that was given to another pod since is that one's.
-        ips = told.filter(|ip| !local || !claims.is_anothers(ip, uid)).collect();
+    for (ip, at) in newest {
+        held.entry(at).or_default().push(ip);
     }
-    let containers =
-        spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always")));
-    let ports = containers.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
-        Some((port.name.clone()?, Protocol::parse(port.protocol.as_deref())?, u16::try_from(port.container_port).ok()?))
+    let mut known: Vec<(usize, Vec<IpAddr>)> = held.into_iter().collect();
+    known.sort_unstable();
+    // The known ones first: of an address that a sandbox without an object claims, too, a pod's own policies decide.
+    let known = known.into_iter().map(|(at, mut ips)| {
+        ips.sort_unstable();
+        let facts = Arc::clone(&pods[at]);
+        Pod { local: facts.node.as_deref() == Some(node), facts, ips, standing: Standing::Known }
     });
-    Some(Pod {
-        ns: pod.metadata.namespace.clone().unwrap_or_default(),
-        labels: pod.metadata.labels.clone().unwrap_or_default(),
-        ports: ports.collect(),
-        ips,
-        local,
-    })
+    let mut all: Vec<Pod> = known.collect();
+    all.append(&mut out);
+    all
 }
 
-/// The uid under which the runtime knows the pod: a static pod's is in its mirror's annotation.
-pub(crate) fn uid_on_node(pod: &ApiPod) -> &str {
-    let mirror = pod.metadata.annotations.as_ref().and_then(|a| a.get("kubernetes.io/config.hash"));
-    mirror.or(pod.metadata.uid.as_ref()).map(String::as_str).unwrap_or_default()
+impl Facts {
+    /// What the object says; `None` for a pod on the host's network.
+    pub(crate) fn of(pod: &ApiPod) -> Option<Facts> {
+        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
+        if spec.host_network == Some(true) {
+            return None;
+        }
+        let containers =
+            spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always")));
+        let ports = containers.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+            Some((port.name.clone()?, Protocol::parse(port.protocol.as_deref())?, u16::try_from(port.container_port).ok()?))
+        });
+        Some(Facts {
+            ns: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            static_uid: static_uid(pod),
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
+            ports: ports.collect(),
+            told: told(pod),
+            node: spec.node_name.clone(),
+            over: matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
+            created: pod.metadata.creation_timestamp.clone(),
+        })
+    }
+
+    /// Whether the runtime means this pod. Name and namespace are compared as well: whoever may write a pod's annotations must not make
+    /// it another's.
+    pub(crate) fn is(&self, told: &PodRef, node: &str) -> bool {
+        let named = told.ns.is_empty() || (told.ns == self.ns && told.name == self.name);
+        let uids = [Some(&self.uid), self.static_uid.as_ref()];
+        named && self.node.as_deref() == Some(node) && uids.contains(&Some(&told.uid))
+    }
+
+    fn age(&self) -> (Option<&Time>, &str, &str) {
+        (self.created.as_ref(), &self.ns, &self.name)
+    }
+}
+
+/// The first address of each family: an earlier kubelet left a pod's former addresses behind it.
+fn told(pod: &ApiPod) -> Vec<IpAddr> {
+    let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse::<IpAddr>().ok());
+    let mut told: Vec<IpAddr> = Vec::new();
+    for ip in ips {
+        if !told.iter().any(|have| have.is_ipv4() == ip.is_ipv4()) {
+            told.push(ip);
+        }
+    }
+    told
+}
+
+/// A static pod's uid is in its mirror's annotation, which is believed only of what the kubelet of the pod's node made: of others it is
+/// something that a user wrote.
+fn static_uid(pod: &ApiPod) -> Option<String> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    let node = pod.spec.as_ref()?.node_name.as_deref()?;
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    let of_its_node = owners.iter().any(|owner| owner.api_version == "v1" && owner.kind == "Node" && owner.name == node);
+    let mirror = annotations.contains_key("kubernetes.io/config.mirror") && of_its_node;
+    annotations.get("kubernetes.io/config.hash").filter(|_| mirror).cloned()
 }
 
 /// Whether a change of a pod can change rules; most changes of status cannot.
 pub(crate) fn matters(old: &ApiPod, new: &ApiPod) -> bool {
-    let facts = |pod: &ApiPod| {
-        let status = pod.status.clone().unwrap_or_default();
-        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-        (pod.metadata.labels.clone(), pod.metadata.uid.clone(), status.pod_ips, ended, pod.spec.as_ref().and_then(|s| s.node_name.clone()))
-    };
-    facts(old) != facts(new)
+    Facts::of(old) != Facts::of(new)
 }
 
 fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
@@ -212,6 +307,7 @@ fn selector(given: &LabelSelector, ns: &str, name: &str) -> Option<Selector> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::claims::Claim;
     use serde_json::json;
 
     fn policy(spec: serde_json::Value) -> Policy {
@@ -234,17 +330,86 @@ mod tests {
         assert!(odd.ingress.unwrap().is_empty());
     }
 
+    const NODE: &str = "n";
+
+    /// A pod of namespace `ns` with what `more` puts over it.
+    fn facts(ns: &str, name: &str, more: serde_json::Value) -> Option<Arc<Facts>> {
+        let mut pod = json!({ "metadata": { "name": name, "namespace": ns, "uid": format!("uid-{name}") },
+            "spec": { "containers": [], "nodeName": NODE }, "status": { "phase": "Running", "podIPs": [{ "ip": "10.42.0.5" }] } });
+        for (part, fields) in more.as_object().unwrap() {
+            pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        }
+        Facts::of(&serde_json::from_value::<ApiPod>(pod).unwrap()).map(Arc::new)
+    }
+
+    fn claims(held: &[(&str, &str, &str, &str)]) -> Claims {
+        let mut claims = Claims::default();
+        for (ns, name, uid, ip) in held {
+            let pod = PodRef { ns: (*ns).into(), name: (*name).into(), uid: (*uid).into() };
+            let claim = Claim { pod, ips: vec![ip.parse().unwrap()], ..Claim::default() };
+            claims.add(&format!("{ns}-{name}-{uid}"), claim).unwrap();
+        }
+        claims
+    }
+
+    /// Who has which addresses, and how it stands.
+    fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
+        let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
+        let text = |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
+        members(&pods, claims, NODE).into_iter().map(text).collect()
+    }
+
     #[test]
-    fn a_pod_on_the_host_network_or_at_its_end_is_no_pod_here() {
-        let pod = |spec: serde_json::Value, phase: &str| -> ApiPod {
-            serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "a", "uid": "u" }, "spec": spec,
-                "status": { "phase": phase, "podIPs": [{ "ip": "10.42.0.5" }] } }))
-            .unwrap()
+    fn an_annotation_of_a_pod_takes_no_address_from_it_and_gives_it_none() {
+        let hash = |uid: &str| json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": uid } } });
+        let truth = claims(&[("a", "p", "uid-p", "10.42.0.5"), ("b", "victim", "uid-victim", "10.42.0.6")]);
+        // An uid that nobody has, and a neighbour's.
+        for stolen in ["x", "uid-victim"] {
+            let now = held(&[facts("a", "p", hash(stolen)), facts("b", "victim", json!({}))], &truth);
+            assert_eq!(now, ["a/p [10.42.0.5] Known true", "b/victim [10.42.0.6] Known true"]);
+        }
+        // Dressed up as a mirror: the name is not the sandbox's.
+        let mut mirror = hash("uid-victim");
+        mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x");
+        mirror["metadata"]["ownerReferences"] = json!([{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }]);
+        mirror["status"] = json!({ "podIPs": [] });
+        let now = held(&[facts("a", "q", mirror), facts("b", "victim", json!({}))], &truth);
+        assert!(now.contains(&"b/victim [10.42.0.6] Known true".to_owned()) && !now.iter().any(|pod| pod.starts_with("a/q")), "{now:?}");
+    }
+
+    #[test]
+    fn a_mirror_of_this_nodes_kubelet_has_its_static_pods_addresses() {
+        let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": "h", "kubernetes.io/config.mirror": "h" },
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }] } });
+        let truth = claims(&[("a", "p", "h", "10.42.0.9")]);
+        assert_eq!(held(&[facts("a", "p", mirror.clone())], &truth), ["a/p [10.42.0.9] Known true"]);
+        let mut others = mirror;
+        others["metadata"]["ownerReferences"] = json!([]);
+        // Not the kubelet's: its own status is isolated, and so is what the sandbox holds.
+        assert_eq!(held(&[facts("a", "p", others)], &truth), ["a/p [10.42.0.5] Known true", "a/p [10.42.0.9] Unknown true"]);
+    }
+
+    #[test]
+    fn a_pod_keeps_its_policies_until_its_sandbox_is_gone() {
+        let failed = json!({ "status": { "phase": "Failed" } });
+        let mut truth = claims(&[("a", "p", "uid-p", "10.42.0.5")]);
+        assert_eq!(held(&[facts("a", "p", failed.clone())], &truth), ["a/p [10.42.0.5] Known true"]);
+        let seen = facts("a", "p", json!({})).unwrap();
+        truth.note(|_| Some(Arc::clone(&seen)));
+        assert_eq!(held(&[], &truth), ["a/p [10.42.0.5] Gone true"], "deleted by force");
+        truth.remove("a-p-uid-p").unwrap();
+        assert!(held(&[facts("a", "p", failed)], &truth).is_empty());
+        assert!(facts("a", "p", json!({ "spec": { "hostNetwork": true } })).is_none());
+    }
+
+    #[test]
+    fn an_address_that_two_tell_is_the_newer_ones_and_former_addresses_are_nobodys() {
+        let on = |node: &str, created: &str, ips: serde_json::Value| {
+            json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } })
         };
-        let plain = json!({ "containers": [], "nodeName": "n" });
-        let claims = Claims::default();
-        assert!(convert_pod(&pod(plain.clone(), "Running"), &claims, "n").unwrap().local);
-        assert!(convert_pod(&pod(plain, "Succeeded"), &claims, "n").is_none());
-        assert!(convert_pod(&pod(json!({ "containers": [], "hostNetwork": true }), "Running"), &claims, "n").is_none());
+        let old = on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
+        let new = on("m", "2026-01-02T00:00:00Z", json!([{ "ip": "10.42.1.9" }]));
+        let now = held(&[facts("a", "old", old), facts("b", "new", new)], &Claims::default());
+        assert_eq!(now, ["a/old [fd42::9] Known false", "b/new [10.42.1.9] Known false"]);
     }
 }

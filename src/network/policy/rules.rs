@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use kube::core::{Selector, SelectorExt as _};
 
-use crate::policy::model::{Peer, Pod, Policy, Port, Rule, World};
+use crate::policy::model::{Peer, Pod, Policy, Port, Rule, Standing, World};
 use crate::service::rules::{Family, hash};
 use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
@@ -73,9 +73,18 @@ impl Direction {
 pub(crate) fn render(world: &World, families: &BTreeSet<Family>) -> Ruleset {
     let mut table = Render { world, families, rules: frame(families), keys: BTreeMap::new() };
     for pod in world.pods.iter().filter(|pod| pod.local && !pod.ips.is_empty()) {
-        let under: Vec<&Policy> = world.policies.iter().filter(|policy| policy.ns == pod.ns && policy.pods.matches(&pod.labels)).collect();
+        let facts = &pod.facts;
+        let of_ns = || world.policies.iter().filter(|policy| policy.ns == facts.ns);
         for direction in [Direction::Egress, Direction::Ingress] {
-            let isolating: Vec<&Policy> = under.iter().copied().filter(|policy| direction.of(policy).is_some()).collect();
+            if pod.standing == Standing::Unknown {
+                // Nobody can say which policies are its own: none of them lets anything through.
+                if of_ns().any(|policy| direction.of(policy).is_some()) {
+                    table.isolate(pod, direction, &[]);
+                }
+                continue;
+            }
+            let isolates = |policy: &&Policy| direction.of(policy).is_some() && policy.pods.matches(&facts.labels);
+            let isolating: Vec<&Policy> = of_ns().filter(isolates).collect();
             if !isolating.is_empty() {
                 table.isolate(pod, direction, &isolating);
             }
@@ -127,7 +136,6 @@ impl Render<'_> {
         }
         for ip in &pod.ips {
             let n = Family::of(ip).digit();
-            // Two pods with one address: the stricter rule is not knowable, the first keeps it until the API tells who is gone.
             self.element(&format!("{}{n}", direction.short()), ip.to_string(), format!("goto {chain}"));
             self.element(&format!("self{n}"), format!("{ip} . {ip}"), String::new());
         }
@@ -197,7 +205,8 @@ impl Render<'_> {
                 None => name == ns,
                 Some(selector) => world.namespaces.get(name).is_some_and(|labels| selector.matches(labels)),
             };
-            let selected = world.pods.iter().filter(|pod| chosen(&pod.ns) && pods.matches(&pod.labels));
+            let known = world.pods.iter().filter(|pod| pod.standing == Standing::Known);
+            let selected = known.filter(|pod| chosen(&pod.facts.ns) && pods.matches(&pod.facts.labels));
             let ips = selected.flat_map(|pod| pod.ips.iter()).filter(|ip| Family::of(ip) == family);
             let elements = ips.map(|ip| (ip.to_string(), String::new())).collect();
             self.rules.sets.insert(set.clone(), SetKind::Set(format!("type {};", family.addr_type())));
@@ -239,7 +248,7 @@ impl Render<'_> {
         if fresh {
             let mut elements = BTreeMap::new();
             for pod in &self.world.pods {
-                for (_, _, number) in pod.ports.iter().filter(|(have, proto, _)| have == name && *proto == protocol) {
+                for (_, _, number) in pod.facts.ports.iter().filter(|(have, proto, _)| have == name && *proto == protocol) {
                     let ips = pod.ips.iter().filter(|ip| Family::of(ip) == family);
                     elements.extend(ips.map(|ip: &IpAddr| (format!("{ip} . {number}"), String::new())));
                 }
