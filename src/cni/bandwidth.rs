@@ -184,7 +184,8 @@ mod tests {
         let rates = Rates { ingress_rate: 8_000_000, egress_rate: 0 };
         let ips: Vec<IpAddr> = vec!["10.42.0.5".parse().unwrap(), "fd42::5".parse().unwrap()];
         assert_eq!(limited(rates, &ips), [("to4", vec![ips[0]]), ("to6", vec![ips[1]])]);
-        let element = |comment: &str| vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])];
+        let element =
+            |comment: &str| vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])];
         assert_eq!(lacking(&element("c1"), &ips[..1], "c1"), None);
         assert_eq!(lacking(&element("c2"), &ips[..1], "c1"), Some(&ips[0]));
         assert_eq!(lacking(&[json!("odd"), json!([{}])], &ips[..1], "c1"), Some(&ips[0]));

@@ -273,7 +273,8 @@ impl Kernel {
             let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
             if main && route.header.protocol != RouteProtocol::Other(OUR_ROUTES) && plan.routes.remove(&net).is_some() {
                 plan.neighbours.remove(&net.network());
-                plan.troubles.push(format!("this machine has a route to {net} that is not kedge's: the pods there cannot be reached from here"));
+                plan.troubles
+                    .push(format!("this machine has a route to {net} that is not kedge's: the pods there cannot be reached from here"));
             }
         }
         Ok(())

@@ -122,7 +122,8 @@ impl Plan {
         let mut own = Vec::new();
         for cidr in cidrs(node) {
             if !cluster.iter().any(|whole| is_piece(&cidr, whole)) {
-                self.troubles.push(format!("node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"));
+                self.troubles
+                    .push(format!("node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"));
             } else if given.insert(cidr) {
                 own.push(cidr);
             } else {
@@ -300,7 +301,11 @@ mod tests {
 
     #[test]
     fn of_two_nodes_with_one_range_the_older_has_it() {
-        let nodes = [with_ranges("a", 2, "a", &["10.42.0.0/24"]), with_ranges("b", 3, "b", &["10.42.0.0/24"]), with_ranges("c", 4, "c", &["10.42.1.0/24"])];
+        let nodes = [
+            with_ranges("a", 2, "a", &["10.42.0.0/24"]),
+            with_ranges("b", 3, "b", &["10.42.0.0/24"]),
+            with_ranges("c", 4, "c", &["10.42.1.0/24"]),
+        ];
         let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
         assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "this node's own is not to be had");
         assert_eq!(plan.troubles.len(), 1);

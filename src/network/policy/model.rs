@@ -404,9 +404,7 @@ mod tests {
 
     #[test]
     fn an_address_that_two_tell_is_the_newer_ones_and_former_addresses_are_nobodys() {
-        let on = |node: &str, created: &str, ips: serde_json::Value| {
-            json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } })
-        };
+        let on = |node: &str, created: &str, ips: serde_json::Value| json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } });
         let old = on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
         let new = on("m", "2026-01-02T00:00:00Z", json!([{ "ip": "10.42.1.9" }]));
         let now = held(&[facts("a", "old", old), facts("b", "new", new)], &Claims::default());
