@@ -53,7 +53,7 @@ async fn etcdctl_works_on_it() {
     let (_store, group, dir_name) = face(dir.path()).await;
     let file = dir.path().join("saved.db");
     let file = file.to_str().unwrap();
-    let steps: [(&[&str], bool, &str); 16] = [
+    let steps: [(&[&str], bool, &str); 20] = [
         (&["put", "/a", "1"], true, "OK"),
         (&["put", "/b", "2"], true, "OK"),
         (&["get", "/a"], true, "/a\n1"),
@@ -68,6 +68,10 @@ async fn etcdctl_works_on_it() {
         (&["get", "/a", "--rev=2"], false, "required revision has been compacted"),
         (&["snapshot", "save", file], true, "saved"),
         (&["lock", "mine", "echo", "held"], true, "held"),
+        (&["alarm", "list"], true, ""),
+        (&["defrag"], true, "Finished defragmenting"),
+        (&["endpoint", "hashkv", "--rev=3"], true, ", "),
+        (&["member", "add", "m", "--peer-urls=https://127.0.0.1:1"], false, "members join by starting"),
         (&["user", "list"], false, "authentication is not enabled"),
         (&["del", "/", "--prefix"], true, "2"),
     ];
@@ -79,6 +83,62 @@ async fn etcdctl_works_on_it() {
     let endpoint = format!("unix://{dir_name}/etcd.sock");
     let (ok, text) = etcdctl_at(&endpoint, "/", &["put", "/c", "3"]).await.unwrap();
     assert!(ok && text.contains("OK"), "{text}");
+    group.shutdown().await;
+}
+
+/// gaps.md (b)5: each of these said something that was not so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_does_what_it_says() {
+    use crate::etcd::maintenance;
+    use proto::etcd as pb;
+    let dir = tempfile::tempdir().unwrap();
+    let (group, _reports) = Group::root("test");
+    let disk = crate::faults::FaultyDisk::new(&dir.path().join("db"), 1, crate::faults::Fault::None, 0);
+    let config = Config { dir: dir.path().join("db"), birth: Birth::First, network: None, rng: Rng::from_os() };
+    let store = Store::open_on(disk.clone(), config, &group).await.unwrap();
+    let inner = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group).0;
+    let put = |key: String| Txn {
+        success: vec![Op::Put { key: key.into(), value: vec![7; 20_000].into(), lease: 0, prev_kv: false }],
+        ..Txn::default()
+    };
+    for n in 0..60 {
+        store.txn(put(format!("/k/{n}"))).await.unwrap();
+    }
+    let hash_at = |revision| maintenance::hash_kv(inner.clone(), pb::HashKvRequest { revision });
+    let at_31 = hash_at(31).await.unwrap().hash;
+    let all = Op::Delete { key: "/k/".into(), range_end: "/k0".into(), prev_kv: false };
+    let deleted = store.txn(Txn { success: vec![all], ..Txn::default() }).await.unwrap().revision;
+    assert_eq!(hash_at(31).await.unwrap().hash, at_31, "a revision keeps its fingerprint");
+    assert_ne!(hash_at(0).await.unwrap().hash, at_31);
+    store.compact(deleted).await.unwrap();
+    assert_eq!(hash_at(31).await.unwrap_err().message(), "etcdserver: mvcc: required revision has been compacted");
+
+    // Pages that compaction freed are in the file and not in use, until it is written anew.
+    let status = || maintenance::status(inner.clone(), pb::Empty {});
+    until("free pages", async || status().await.is_ok_and(|status| status.db_size_in_use * 4 < status.db_size)).await;
+    let before = status().await.unwrap();
+    maintenance::defragment(inner.clone(), pb::Empty {}).await.unwrap();
+    let after = status().await.unwrap();
+    assert!(after.db_size * 4 < before.db_size, "{} and then {}", before.db_size, after.db_size);
+
+    // A disk with little room: values are refused, and what leads out of it is not.
+    let alarms = async |action| {
+        let request = pb::AlarmRequest { action, member_id: 0, alarm: 0 };
+        maintenance::alarm(inner.clone(), request).await.unwrap().alarms.iter().map(|raised| raised.alarm).collect::<Vec<_>>()
+    };
+    assert_eq!(alarms(0).await, Vec::<i32>::new());
+    store.txn(put("/one".to_owned())).await.unwrap();
+    disk.leave_free(1024 * 1024);
+    store.look_for_space().await.unwrap();
+    assert_eq!(alarms(0).await, [1]);
+    assert!(status().await.unwrap().errors.iter().any(|err| err.contains("alarm:NOSPACE")));
+    assert!(matches!(store.txn(put("/two".to_owned())).await, Err(crate::error::Error::NoSpace { .. })));
+    let one = Op::Delete { key: "/one".into(), range_end: Default::default(), prev_kv: false };
+    store.txn(Txn { success: vec![one], ..Txn::default() }).await.unwrap();
+    assert_eq!(alarms(2).await, Vec::<i32>::new(), "it is full still");
+    disk.leave_free(u64::MAX);
+    assert_eq!(alarms(2).await, [1], "it was, and is no more");
+    store.txn(put("/two".to_owned())).await.unwrap();
     group.shutdown().await;
 }
 

@@ -36,6 +36,8 @@ pub(crate) enum Fault {
     SyncsLie,
     /// The power goes: whatever is done from here on does not happen.
     PowerCut,
+    /// A bit turns while the machine is off; the test does that.
+    BitRots,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +62,7 @@ struct State {
     files: Vec<Image>,
     names: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
+    free_bytes: u64,
 }
 
 /// The disk.
@@ -103,6 +106,7 @@ impl FaultyDisk {
             files: Vec::new(),
             names: BTreeMap::new(),
             durable: BTreeMap::new(),
+            free_bytes: u64::MAX,
         };
         let mut disk = FaultyDisk { takes_direct, vfs: String::new(), state: Mutex::new(state) };
         disk.state().adopt(dir);
@@ -124,6 +128,16 @@ impl FaultyDisk {
     /// The power goes now: nothing that is done later happens.
     pub(crate) fn cut(&self) {
         self.state().is_dead = true;
+    }
+
+    /// From now on there is no space for anything, or there is again.
+    pub(crate) fn fill(&self, is_full: bool) {
+        self.state().full_for = if is_full { u64::MAX } else { 0 };
+    }
+
+    /// Says from now on that so much is free.
+    pub(crate) fn leave_free(&self, bytes: u64) {
+        self.state().free_bytes = bytes;
     }
 
     /// Whether the power is gone.
@@ -160,7 +174,7 @@ impl FaultyDisk {
             return Err(Fault::Full(0));
         }
         let fits = match state.fault {
-            Fault::None => false,
+            Fault::None | Fault::BitRots => false,
             Fault::SyncFails => step == Step::Sync,
             Fault::WriteFails | Fault::Full(_) => step == Step::Write,
             Fault::ReadFails => step == Step::Read,
@@ -398,6 +412,6 @@ impl Disk for FaultyDisk {
     }
 
     fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.state().free_bytes)
     }
 }

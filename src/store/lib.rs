@@ -31,6 +31,8 @@ mod etcd_tests;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod faults_tests;
+#[cfg(test)]
 mod linear_tests;
 #[cfg(test)]
 mod members_tests;

@@ -130,7 +130,7 @@ async fn histories_are_linearizable_while_leaders_are_cut_off() {
     let history = history.lock().unwrap().clone();
     assert!(history.len() > CUTS * WORK_EACH, "only {} operations", history.len());
     check(&history).unwrap();
-    let same = async || stores.iter().all(|(store, _)| store.hash() == stores[0].0.hash());
+    let same = async || stores.iter().all(|(store, _)| store.hash(None).unwrap() == stores[0].0.hash(None).unwrap());
     until_or("all have the same", same, || how_it_stands(&stores)).await;
     for (_, group) in stores {
         group.shutdown().await;

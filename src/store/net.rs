@@ -13,6 +13,7 @@ use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
+use crate::disk::{Disk, SystemDisk};
 use crate::member::{Birth, Dial, Network};
 use crate::store::Store;
 
@@ -44,6 +45,17 @@ impl Net {
 
     /// Opens a store that is reached under `name`. What it and Raft say is seen with RUST_LOG and `--nocapture`.
     pub(crate) async fn open(&self, dir: &Path, name: &str, birth: Birth) -> (Arc<Store>, Group) {
+        self.open_on(Arc::new(SystemDisk), dir, name, birth).await.unwrap()
+    }
+
+    /// The same on a disk that may fail.
+    pub(crate) async fn open_on(
+        &self,
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        name: &str,
+        birth: Birth,
+    ) -> Result<(Arc<Store>, Group), crate::error::Error> {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         // Only the first of a process's tests sets it.
         let _set = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
@@ -51,9 +63,15 @@ impl Net {
         let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
         let config = Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os() };
-        let store = Store::open(config, &group).await.unwrap();
+        let store = match Store::open_on(disk, config, &group).await {
+            Ok(store) => store,
+            Err(err) => {
+                group.shutdown().await;
+                return Err(err);
+            }
+        };
         self.wires().handlers.insert(name.to_owned(), (store.peer_handler(), Group::root("net").0));
-        (store, group)
+        Ok((store, group))
     }
 
     /// Takes a store off the network, as when its process ends.

@@ -124,7 +124,29 @@ async fn begun(root: &Path) -> PathBuf {
     dir
 }
 
-const FAULTS: [Fault; 6] = [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(9), Fault::SyncsLie];
+const FAULTS: [Fault; 7] = [
+    Fault::PowerCut,
+    Fault::SyncFails,
+    Fault::WriteFails,
+    Fault::ReadFails,
+    Fault::Full(9),
+    Fault::SyncsLie,
+    Fault::BitRots,
+];
+
+/// Turns a bit of the log or of the database's WAL.
+fn rot(rng: &Rng, dir: &Path) {
+    let mut files = vec![dir.join("state.db-wal")];
+    files.extend(fs::read_dir(dir.join("log")).unwrap().map(|file| file.unwrap().path()));
+    files.sort();
+    let path = &files[usize::try_from(rng.below(files.len() as u64)).unwrap()];
+    let mut bytes = fs::read(path).unwrap_or_default();
+    if !bytes.is_empty() {
+        let at = usize::try_from(rng.below(bytes.len() as u64)).unwrap();
+        bytes[at] ^= 1 << rng.below(8);
+        fs::write(path, bytes).unwrap();
+    }
+}
 
 /// One life. Says whether its fault happened.
 async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {
@@ -160,6 +182,9 @@ async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {
         }
     }
     disk.lose_power(dir);
+    if fault == Fault::BitRots {
+        rot(&rng, dir);
+    }
     let lied = disk.was_hit() && fault == Fault::SyncsLie;
     match open(Arc::new(SystemDisk), dir).await {
         Ok(opened) => {
@@ -170,9 +195,10 @@ async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {
             opened.group.shutdown().await;
         }
         // A disk that lies may leave what contradicts itself: the store says so, and shows nothing wrong.
+        Err(Error::Corrupt { .. }) if fault == Fault::BitRots => {}
         Err(err) => assert!(lied, "seed {seed}, {fault:?}: {err}"),
     }
-    disk.was_hit()
+    disk.was_hit() || fault == Fault::BitRots
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -51,6 +51,8 @@ const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
 const LEADERSHIP_FIRST_LOOK: Duration = Duration::from_millis(25);
 /// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a moment.
 const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
+/// Keys of one slice of a fingerprint.
+const HASH_KEYS: usize = 4096;
 /// Handing over and the last writes, when the store closes.
 const FAREWELL: Duration = Duration::from_secs(4);
 
@@ -100,7 +102,7 @@ impl Store {
             })
             .map_err(Error::io("cannot start the writer thread"))?;
         let log = Log { jobs: jobs.clone(), recent: Recent::default(), ahead: shared.ahead.clone() };
-        let reader = Arc::new(Reader::new(disk.clone(), path, shared.index.clone(), shared.hub.clone(), shared.behind.clone()));
+        let reader = Arc::new(Reader::new(disk.clone(), path, &shared));
         let images = ImageSource { reader: reader.clone(), log: log.clone(), member, dir: config.dir.clone() };
         // A member that never applied anything is in no cluster yet, whatever number its file drew.
         let (cluster_id, index_of) = (shared.cluster_id.clone(), shared.hub.clone());
@@ -227,27 +229,68 @@ impl Store {
         Revision(self.reader.floor())
     }
 
-    /// A fingerprint of all keys and their revisions as of now, to compare members at one revision.
-    pub fn hash(&self) -> (u64, Revision) {
-        let index = self.shared.index.read().unwrap_or_else(PoisonError::into_inner);
-        let revision = self.shared.hub.revision();
+    /// A fingerprint of all keys as they were at a revision, or are now, to compare members. Blocks for as long as it takes to look at
+    /// all keys, and holds writers up for a slice of them at a time.
+    ///
+    /// Errors: `Future`, `Compacted`, also if the floor passes while it looks.
+    pub fn hash(&self, at: Option<Revision>) -> Result<(u64, Revision), Error> {
+        let revision = at.filter(|at| at.0 > 0).unwrap_or_else(|| Revision(self.shared.hub.revision()));
         // FNV-1a: the same on every machine and in every version.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for (key, version) in index.range(&[], &[0], revision) {
-            for byte in key.iter().copied().chain(version.id.to_be_bytes()).chain(version.version.to_be_bytes()) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let mut from = Vec::new();
+        loop {
+            let index = self.shared.index.read().unwrap_or_else(PoisonError::into_inner);
+            index.check(revision.0, self.shared.hub.revision())?;
+            let mut last = None;
+            for (key, version) in index.range(&from, &[0], revision.0).take(HASH_KEYS) {
+                for byte in key.iter().copied().chain(version.id.to_be_bytes()).chain(version.version.to_be_bytes()) {
+                    hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                }
+                last = Some(key.clone());
             }
+            drop(index);
+            let Some(last) = last else { return Ok((hash, revision)) };
+            // The first key after it.
+            from = [&last[..], &[0]].concat();
         }
-        (hash, Revision(revision))
     }
 
     /// What this member says of itself.
     pub fn status(&self) -> MemberStatus {
-        let (hash, revision) = self.hash();
         let (leader, term) = self.node.leader();
         let applied = self.node.raft.data_metrics().borrow().last_applied.index().unwrap_or(0);
         let size = |name: &str| std::fs::metadata(self.dir.join(name)).map_or(0, |meta| meta.len());
-        MemberStatus { revision: revision.0, applied, term, leader, db_bytes: size("state.db") + size("state.db-wal"), hash }
+        let db_bytes = size("state.db") + size("state.db-wal");
+        // Whoever wants the fingerprint asks for it: it costs a look at every key.
+        MemberStatus { revision: self.current_revision().0, applied, term, leader, db_bytes, hash: 0 }
+    }
+
+    /// Bytes of the database that hold something: free pages, which are written again, are not counted.
+    ///
+    /// Errors: `Io`, `Corrupt`.
+    pub async fn bytes_in_use(&self) -> Result<u64, Error> {
+        self.reader.with_connection(database::bytes_in_use).await
+    }
+
+    /// Writes the database anew without its free pages, so that its file shrinks. Writes wait meanwhile, as with etcd.
+    ///
+    /// Errors: `NoSpace`: it needs as much room again as is in use. `Io`, `Closed`.
+    pub async fn defragment(&self) -> Result<(), Error> {
+        let (reply, answer) = oneshot::channel();
+        self.node.log.jobs.send(Job::Defragment { reply }).await.map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)?
+    }
+
+    /// How this member's disk is.
+    pub fn space(&self) -> &space::Space {
+        &self.shared.space
+    }
+
+    /// Looks anew whether there is room, and writes what waits for it.
+    ///
+    /// Errors: as those of a write.
+    pub async fn look_for_space(&self) -> Result<(), Error> {
+        self.node.log.flush().await
     }
 
     pub(crate) fn node(&self) -> &Arc<Node> {

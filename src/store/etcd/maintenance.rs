@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::chain::Chain;
 use base::limits;
+use base::task::Group;
 use http::{Request, Response};
 use proto::etcd as pb;
 use sha2::{Digest as _, Sha256};
@@ -18,6 +19,7 @@ use wire::Body;
 
 use super::convert::{self, signed};
 use super::{Inner, VERSION};
+use crate::Revision;
 use crate::error::Error;
 
 /// Bytes of one piece of a snapshot.
@@ -27,16 +29,47 @@ fn failed(err: Error) -> Status {
     convert::status(&err)
 }
 
-/// There are no alarms: a full disk is an error of the write that meets it.
-pub async fn alarm(inner: Arc<Inner>, _request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
-    Ok(pb::AlarmResponse { header: inner.header(None), alarms: Vec::new() })
+/// etcd's numbers of what can be done with alarms, and of the alarms.
+const DEACTIVATE: i32 = 2;
+const GET: i32 = 0;
+const NONE: i32 = 0;
+const NOSPACE: i32 = 1;
+const CORRUPT: i32 = 2;
+
+/// The alarms of this member.
+fn raised(inner: &Inner, asked: i32) -> Vec<pb::AlarmMember> {
+    let space = inner.store.space();
+    let raised = [(NOSPACE, space.is_low()), (CORRUPT, space.is_damaged())];
+    let member_id = inner.store.member_id();
+    let wanted = |alarm: i32| asked == NONE || asked == alarm;
+    raised.into_iter().filter(|(alarm, is_on)| *is_on && wanted(*alarm)).map(|(alarm, _)| pb::AlarmMember { member_id, alarm }).collect()
+}
+
+/// What is wrong with this member. Alarms end by themselves when what they say is over; who asks for their end has it looked at now.
+pub async fn alarm(inner: Arc<Inner>, request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
+    let before = raised(&inner, request.alarm);
+    let alarms = match request.action {
+        GET => before,
+        DEACTIVATE => {
+            // A disk that is full still is an answer, and not an error of this call.
+            let _full_still = inner.store.look_for_space().await;
+            let after = raised(&inner, request.alarm);
+            before.into_iter().filter(|alarm| !after.contains(alarm)).collect()
+        }
+        _ => return Err(Status::invalid_argument("etcdserver: kedge raises alarms by itself")),
+    };
+    Ok(pb::AlarmResponse { header: inner.header(None), alarms })
 }
 
 /// How this member is.
 pub async fn status(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::StatusResponse, Status> {
     let status = inner.store.status();
     let is_learner = inner.store.node().members_seen().iter().any(|member| member.id == inner.store.member_id() && !member.voter);
-    let errors = if status.leader.is_none() { vec!["etcdserver: no leader".to_owned()] } else { Vec::new() };
+    let mut errors = if status.leader.is_none() { vec!["etcdserver: no leader".to_owned()] } else { Vec::new() };
+    // As etcd prints an alarm.
+    let name = |alarm: i32| if alarm == NOSPACE { "NOSPACE" } else { "CORRUPT" };
+    errors.extend(raised(&inner, NONE).iter().map(|raised| format!("memberID:{} alarm:{} ", raised.member_id, name(raised.alarm))));
+    let in_use = inner.store.bytes_in_use().await.map_err(failed)?;
     Ok(pb::StatusResponse {
         header: inner.header(None),
         version: VERSION.to_owned(),
@@ -46,29 +79,34 @@ pub async fn status(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::Status
         raft_term: status.term,
         raft_applied_index: status.applied,
         errors,
-        db_size_in_use: signed(status.db_bytes),
+        // What the WAL holds is in no page yet.
+        db_size_in_use: signed(in_use.min(status.db_bytes)),
         is_learner,
     })
 }
 
-/// Nothing to do: SQLite uses freed pages again.
+/// Writes the database anew without its free pages.
 pub async fn defragment(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HeaderOnly, Status> {
+    inner.store.defragment().await.map_err(failed)?;
     Ok(pb::HeaderOnly { header: inner.header(None) })
+}
+
+async fn hash_at(inner: &Arc<Inner>, at: Option<Revision>) -> Result<(u64, Revision), Status> {
+    let store = Arc::clone(&inner.store);
+    // It looks at every key.
+    Group::blocking(move || store.hash(at)).await.map_err(|_| failed(Error::Closed))?.map_err(failed)
 }
 
 /// A fingerprint of the keys as they are.
 pub async fn hash(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HashResponse, Status> {
-    let (hash, revision) = inner.store.hash();
+    let (hash, revision) = hash_at(&inner, None).await?;
     Ok(pb::HashResponse { header: inner.header(Some(revision)), hash: folded(hash) })
 }
 
-/// The same at a revision; only the newest is known.
+/// The same of the keys as they were at a revision.
 pub async fn hash_kv(inner: Arc<Inner>, request: pb::HashKvRequest) -> Result<pb::HashKvResponse, Status> {
-    let (hash, revision) = inner.store.hash();
-    if request.revision != 0 && convert::unsigned(request.revision) != revision.0 {
-        return Err(Status::unimplemented("etcdserver: kedge hashes the newest revision only: leave the revision out"));
-    }
-    Ok(pb::HashKvResponse { header: inner.header(Some(revision)), hash: folded(hash), compact_revision: signed(inner.store.floor().0) })
+    let (hash, _) = hash_at(&inner, Some(Revision(convert::unsigned(request.revision)))).await?;
+    Ok(pb::HashKvResponse { header: inner.header(None), hash: folded(hash), compact_revision: signed(inner.store.floor().0) })
 }
 
 fn folded(hash: u64) -> u32 {

@@ -93,12 +93,15 @@ unsafe extern "C" fn open(
 ) -> c_int {
     // SAFETY: `file` has room for shim and file; `name` is null or ends with zero and outlives the file.
     unsafe {
+        if name.is_null() {
+            // A temporary file: nobody needs it after a power cut. It is opened in the place of the shim.
+            return (*real_vfs()).xOpen.unwrap()(real_vfs(), name, file, flags, out);
+        }
         let opened = (*real_vfs()).xOpen.unwrap()(real_vfs(), name, inner(file), flags, out);
-        (*file).pMethods = if opened == ffi::SQLITE_OK && !name.is_null() { &raw const METHODS } else { std::ptr::null() };
+        (*file).pMethods = if opened == ffi::SQLITE_OK { &raw const METHODS } else { std::ptr::null() };
         if opened != ffi::SQLITE_OK {
             return opened;
         }
-        assert!(!name.is_null(), "temporary files are not asked for");
         let path = Path::new(std::ffi::OsStr::from_bytes(CStr::from_ptr(name).to_bytes())).to_owned();
         let disk = Arc::clone(&*(*vfs).pAppData.cast::<Arc<FaultyDisk>>());
         (*file.cast::<Shim>()).about = Box::into_raw(Box::new(About { disk, path }));

@@ -21,7 +21,7 @@ use openraft::{Entry, LogId, RaftLogId as _};
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::map::{Map, Place};
-use crate::journal::record::{HEADER_BYTES, Head, Mark};
+use crate::journal::record::{Head, Mark};
 use crate::journal::recover::{Found, Full};
 use crate::journal::segment::{Buffer, SEGMENT_BYTES, Segment};
 use crate::raft::TypeConfig;
@@ -210,7 +210,7 @@ impl Journal {
     /// Writes one record. Answers where it is, and its bytes.
     fn write(&mut self, head: &Head, entries: &[Entry<TypeConfig>]) -> Result<(usize, usize), Error> {
         let body = record::body(head, entries)?;
-        let bytes = HEADER_BYTES + body.len();
+        let bytes = record::bytes(body.len());
         if !self.tail.as_ref().is_some_and(|tail| tail.has_room(bytes)) {
             self.begin_segment(bytes)?;
         }

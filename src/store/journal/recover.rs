@@ -2,6 +2,7 @@
 //!
 //! Only one record is on its way to the disk at any time. So where the last segment has no whole record, the log ends, and nothing
 //! that was acknowledged lies behind it. A whole record behind a broken one says something else: the broken one was on the disk once.
+//! So does a broken last one of which every sector arrived.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -103,12 +104,16 @@ impl Found {
             if number != self.number {
                 return Err(corrupt(&path, format!("record {number} at byte {at} follows record {}", self.number.saturating_sub(1))));
             }
-            full.last = full.last.max(self.take(disk, dir, segment, at, record)?);
+            full.last = full.last.max(self.take(disk, dir, segment, at, &record)?);
             (at, self.number) = (at + record.span, number + 1);
         }
         let behind = |from: usize| record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt);
         if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| behind(*from)) {
             return Err(corrupt(&path, format!("the record at byte {at} is broken, and one at byte {whole} is whole")));
+        }
+        if record::is_rotten(bytes.get(at..).unwrap_or_default(), salt, segment) {
+            let why = "was on the disk as a whole and is damaged: what it held may have been acknowledged";
+            return Err(corrupt(&path, format!("the last record, at byte {at}, {why}")));
         }
         if at == 0 {
             self.spares.push(path);
@@ -121,7 +126,7 @@ impl Found {
     }
 
     /// Takes a record over. Answers with its last entry.
-    fn take(&mut self, disk: &dyn Disk, dir: &Path, segment: u64, at: usize, record: Record<'_>) -> Result<Option<u64>, Error> {
+    fn take(&mut self, disk: &dyn Disk, dir: &Path, segment: u64, at: usize, record: &Record<'_>) -> Result<Option<u64>, Error> {
         let id_of = |place: &Place, index: u64| id_of(disk, dir, place, index);
         match record.head()? {
             Head::Entries { prev, last } => {

@@ -146,9 +146,30 @@ fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
     let last = (0..bytes.len()).step_by(512).rfind(|at| record::read(&bytes[*at..]).is_some()).unwrap();
     bytes[last + 60] ^= 1;
     fs::write(&first, &bytes).unwrap();
-    // The database would have to have it: there is a hole before the next segment.
-    let journal = Journal::open(&system(), dir.path(), SALT).unwrap();
-    assert!(journal.purged() > Some(log(1, 5)), "{:?}", journal.purged());
+    let Err(Error::Corrupt { path: named, .. }) = Journal::open(&system(), dir.path(), SALT) else { panic!("opened") };
+    assert_eq!(named, first);
+}
+
+/// security.md S3.
+#[test]
+fn a_rotten_last_record_is_an_error_that_names_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    fill(&mut journal, 0..3, 1900);
+    let (path, from, to) = last_record(&journal);
+    drop(journal);
+    let whole = fs::read(&path).unwrap();
+    for at in (from..to).step_by(97) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        fs::write(&path, &bytes).unwrap();
+        match Journal::open(&system(), dir.path(), SALT) {
+            Err(Error::Corrupt { path: named, why }) => assert!(named == path && why.contains(&format!("byte {from}")), "{why}"),
+            // What says where a sector belongs may rot without harm.
+            Ok(journal) => assert!(journal.last() == Some(log(1, 2)) && (at % 512 >= 500 || at > to - 512), "byte {at}"),
+            Err(err) => panic!("{err}"),
+        }
+    }
 }
 
 #[test]
@@ -190,7 +211,7 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
                     drop(journal);
                     let mut bytes = fs::read(&path).unwrap();
                     let torn = from + usize::try_from(rng.below(((to - from) / 512) as u64)).unwrap() * 512;
-                    rng.fill(&mut bytes[torn..torn + 30]);
+                    rng.fill(&mut bytes[torn..torn + 512]);
                     fs::write(&path, bytes).unwrap();
                     journal = Journal::open(&system(), dir.path(), SALT).unwrap();
                 }

@@ -19,8 +19,12 @@ use crate::error::Error;
 use crate::member::{Birth, Peer};
 use crate::mvcc::index::{Index, POSITION_BITS, Version};
 
-/// Version of the schema below, kept in `PRAGMA user_version`: since 2 the log is in files beside the database.
-pub const SCHEMA_VERSION: i64 = 2;
+/// Version of the schema below, kept in `PRAGMA user_version`: since 2 the log is in files beside the database, since 3 their records
+/// carry tags, which a kedge of before would take for the log's end.
+pub const SCHEMA_VERSION: i64 = 3;
+
+/// Since when the log is in files.
+pub const LOG_IN_FILES: i64 = 2;
 
 /// Version of copies. They carry no log, so that a kedge which has it in `raft_log` can go on with them.
 pub const COPY_VERSION: i64 = 1;
@@ -176,6 +180,13 @@ pub fn checkpoint_if_long(conn: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Bytes of pages that hold something.
+pub fn bytes_in_use(conn: &Connection) -> rusqlite::Result<u64> {
+    let number = |pragma| conn.query_row(pragma, [], |row| row.get::<_, u64>(0));
+    let n_pages = number("PRAGMA page_count")?.saturating_sub(number("PRAGMA freelist_count")?);
+    Ok(n_pages.saturating_mul(number("PRAGMA page_size")?))
+}
+
 /// Whether the same may succeed a little later without anything having been lost: the disk is full, or another process has the lock.
 ///
 /// Anything else may be a write or a sync that failed, after which nobody knows what is on the disk.
@@ -272,24 +283,45 @@ pub struct Loaded {
     pub revision: u64,
 }
 
-/// Reads the index from the rows.
+/// Reads the index from the rows, and looks whether they tell one story.
+///
+/// Errors: `Corrupt`, `Io`.
 pub fn load(conn: &Connection, path: &Path) -> Result<Loaded, Error> {
     let floor = meta::<u64>(conn, path, "floor")?.unwrap_or(0);
     let revision = meta::<u64>(conn, path, "revision")?.unwrap_or(1);
     let mut loaded = Loaded { index: Index::at_floor(floor), revision };
+    let mut odd = None;
     let mut read = || -> rusqlite::Result<()> {
         let mut rows = conn.prepare("SELECT id, created, version, lease, key FROM history ORDER BY id")?;
         let mut rows = rows.query([])?;
         while let Some(row) = rows.next()? {
             let version = Version { id: row.get(0)?, create: row.get(1)?, version: row.get(2)?, lease: row.get(3)? };
             let key = Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?);
+            if !follows(loaded.index.last(&key), version) {
+                odd.get_or_insert(version.id);
+            }
             loaded.index.push(&key, version);
             loaded.revision = loaded.revision.max(version.id >> POSITION_BITS);
         }
         Ok(())
     };
     read().map_err(|err| sqlite(path, "cannot read the database", err))?;
-    Ok(loaded)
+    match odd {
+        Some(id) => Err(Error::Corrupt { path: path.to_owned(), why: format!("row {id} does not follow the version of its key before it") }),
+        None => Ok(loaded),
+    }
+}
+
+/// Whether a version can come after the one of its key that is known before it. Of a key that was compacted any may be the first.
+fn follows(before: Option<Version>, next: Version) -> bool {
+    let is_sound = next.create <= next.revision() && (next.is_live() || next.create == 0);
+    is_sound
+        && before.is_none_or(|before| match (before.is_live(), next.is_live()) {
+            (true, true) => next.create == before.create && next.version == before.version + 1,
+            (false, true) => next.create == next.revision() && next.version == 1,
+            (true, false) => true,
+            (false, false) => false,
+        })
 }
 
 /// The bytes of a row; `None` if compaction took it.
@@ -306,6 +338,18 @@ pub fn path_in(dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_of_a_key_follow_each_other_or_are_damage() {
+        let version = |revision: u64, create, version| Version { id: revision << POSITION_BITS, create, version, lease: 0 };
+        let (first, second, gone, again) = (version(5, 5, 1), version(6, 5, 2), version(7, 0, 0), version(9, 9, 1));
+        for (before, next) in [(None, second), (Some(first), second), (Some(second), gone), (Some(gone), again), (None, gone)] {
+            assert!(follows(before, next), "{before:?} {next:?}");
+        }
+        for (before, next) in [(Some(first), again), (Some(second), second), (Some(gone), second), (Some(gone), gone), (None, version(4, 5, 1))] {
+            assert!(!follows(before, next), "{before:?} {next:?}");
+        }
+    }
 
     #[test]
     fn the_newer_of_row_and_meta_is_applied_and_meta_says_who_led() {

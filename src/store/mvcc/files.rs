@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::journal::record::next_index;
 use crate::journal::{self, Journal};
 use crate::member::Birth;
-use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::mvcc::database::{self, LOG_IN_FILES, SCHEMA_VERSION, set_meta};
 use crate::raft::TypeConfig;
 use crate::raft::rpc::decode;
 
@@ -43,7 +43,8 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng) -> Result
     let member = database::member(&conn, &path, birth, rng)?;
     let salt = database::salt(&conn, &path, rng)?;
     let log = journal::dir_in(dir);
-    let is_old = database::version(&conn, &path)? < SCHEMA_VERSION;
+    let version = database::version(&conn, &path)?;
+    let is_old = version < LOG_IN_FILES;
     if is_old && log.is_dir() {
         // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
         std::fs::remove_dir_all(&log).map_err(Error::io("cannot remove an old log"))?;
@@ -51,6 +52,10 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng) -> Result
     let mut files = Files { disk: Arc::clone(disk), conn, path, member, journal: Journal::open(disk, &log, salt)? };
     if is_old {
         files.take_over()?;
+    } else if version < SCHEMA_VERSION {
+        // Before the first record that a kedge of before could not read.
+        let write = files.conn.pragma_update(None, "user_version", SCHEMA_VERSION);
+        write.map_err(|err| database::sqlite(&files.path, "cannot upgrade the database", err))?;
     }
     Ok(files)
 }

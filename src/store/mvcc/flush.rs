@@ -84,9 +84,7 @@ impl Writer {
             if is_clean && (level == Level::Relaxed || self.durable == self.applied_index()) {
                 drop(rows);
                 self.unsaved = Unsaved::default();
-                if self.shared.space.is_low() {
-                    self.judge_space();
-                }
+                self.judge_space();
                 return Ok(());
             }
             let applied = (meta || level == Level::Durable).then_some(&self.applied);
@@ -121,6 +119,16 @@ impl Writer {
         self.is_stuck = checkpoint.is_err();
         self.judge_space();
         checkpoint.map_err(|err| self.broken_by("cannot bring the WAL to the database", err))
+    }
+
+    /// Writes the database anew, without free pages.
+    pub(super) fn defragment(&mut self) -> Result<(), Error> {
+        self.flush(Level::Durable)?;
+        self.conn.flush_prepared_statement_cache();
+        let vacuumed = self.conn.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)");
+        self.take_back();
+        self.judge_space();
+        vacuumed.map_err(|err| self.broken_by("cannot defragment the database", err))
     }
 
     /// What an error of SQLite means. One that does not pass by itself breaks the writer: after a sync that failed the kernel takes its

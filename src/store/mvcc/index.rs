@@ -106,6 +106,11 @@ impl Index {
         self.keys.get(key).and_then(|versions| versions.last()).copied().filter(Version::is_live)
     }
 
+    /// The newest version of a key, be it its deletion.
+    pub fn last(&self, key: &[u8]) -> Option<Version> {
+        self.keys.get(key).and_then(|versions| versions.last()).copied()
+    }
+
     /// The live keys of a range as of `revision`, in order.
     pub fn range<'a>(&'a self, key: &'a [u8], range_end: &'a [u8], revision: u64) -> impl Iterator<Item = (&'a Bytes, Version)> {
         let (from, to) = bounds(key, range_end);

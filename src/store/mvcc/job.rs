@@ -40,6 +40,8 @@ pub enum Job {
     Install { meta: SnapshotMeta<u64, Peer>, file: tempfile::TempPath, reply: Answer<()> },
     /// Brings all that is applied to the database, for who reads it with a connection of its own.
     Flush { reply: Answer<()> },
+    /// Writes the database anew, without free pages.
+    Defragment { reply: Answer<()> },
     /// Ends the thread.
     Stop,
 }

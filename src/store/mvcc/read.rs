@@ -14,6 +14,8 @@ use crate::mvcc::behind::Behind;
 use crate::mvcc::database;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::{Index, Version};
+use crate::mvcc::space::Space;
+use crate::mvcc::writer::Shared;
 use crate::{KeyValue, RangeReply, RangeRequest, Revision};
 
 /// Connections that read at one time; more readers wait for one.
@@ -30,6 +32,7 @@ pub struct Reader {
     index: Arc<RwLock<Index>>,
     hub: Arc<Hub>,
     behind: Arc<Behind>,
+    space: Arc<Space>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
@@ -43,9 +46,10 @@ struct Plan {
 }
 
 impl Reader {
-    /// Reads what `hub` has told.
-    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, index: Arc<RwLock<Index>>, hub: Arc<Hub>, behind: Arc<Behind>) -> Reader {
-        Reader { disk, path, index, hub, behind, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
+    /// Reads what the hub has told.
+    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, shared: &Shared) -> Reader {
+        let Shared { index, hub, behind, space, .. } = shared.clone();
+        Reader { disk, path, index, hub, behind, space, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
     }
 
     /// Answers a range from this member's state.
@@ -58,6 +62,7 @@ impl Reader {
             }
             // A row is gone: the floor has passed. At a fixed revision the next plan says so, at "now" it finds newer rows.
         }
+        self.space.note_damage();
         Err(Error::Corrupt { path: self.path.clone(), why: "rows of live keys are missing".to_owned() })
     }
 
@@ -100,6 +105,9 @@ impl Reader {
             let conn = idle.map_or_else(|| database::open_reader(&*reader.disk, &reader.path), Ok)?;
             let result = work(&conn).map_err(|err| database::sqlite(&reader.path, "cannot read the database", err));
             reader.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+            if matches!(result, Err(Error::Corrupt { .. })) {
+                reader.space.note_damage();
+            }
             result
         })
         .await

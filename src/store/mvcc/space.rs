@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tracing::error;
+
 use crate::raft::command::Command;
 use crate::{Op, Txn};
 
@@ -16,6 +18,7 @@ pub const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
 pub struct Space {
     is_low: AtomicBool,
     is_closing: AtomicBool,
+    is_damaged: AtomicBool,
 }
 
 impl Space {
@@ -27,6 +30,18 @@ impl Space {
     /// Notes how it is. Says whether that is news.
     pub fn note(&self, is_low: bool) -> bool {
         self.is_low.swap(is_low, Ordering::AcqRel) != is_low
+    }
+
+    /// Notes that the database contradicts itself: the alarm CORRUPT, until a process starts that finds it whole.
+    pub fn note_damage(&self) {
+        if !self.is_damaged.swap(true, Ordering::AcqRel) {
+            error!("alarm CORRUPT: the database is damaged, restore a snapshot or let this member join anew");
+        }
+    }
+
+    /// Whether it was seen to.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Acquire)
     }
 
     /// Ends waiting for room: the store closes.

@@ -309,6 +309,7 @@ impl Writer {
                 drop(reply.send(database::vote(&self.conn, &self.path, self.member, alone)));
             }
             Job::Flush { reply } => drop(reply.send(self.flush(Level::Relaxed))),
+            Job::Defragment { reply } => drop(reply.send(self.defragment())),
             Job::Stop => {}
         }
     }
