@@ -54,7 +54,8 @@ async fn three_members_bear_one_disk_that_fails_and_lose_no_acknowledged_write()
         let idx = usize::try_from(rng.below(3)).unwrap();
         let (name, fault) = (
             format!("m{idx}"),
-            [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(3)][usize::try_from(rng.below(5)).unwrap()],
+            [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(3)]
+                [usize::try_from(rng.below(5)).unwrap()],
         );
         println!("round {round}: {name}, {fault:?}");
         net.unplug(&name);
@@ -151,7 +152,11 @@ async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then
         let (group, _reports) = Group::root("full");
         let store = Store::open_on(Arc::new(SystemDisk), config(), &group).await.unwrap_or_else(|err| panic!("seed {seed}: {err}"));
         for key in ["/before/0", "/before/5", "/after"] {
-            assert_eq!(store.range(RangeRequest { key: key.into(), ..RangeRequest::default() }).await.unwrap().count, 1, "seed {seed}: {key}");
+            assert_eq!(
+                store.range(RangeRequest { key: key.into(), ..RangeRequest::default() }).await.unwrap().count,
+                1,
+                "seed {seed}: {key}"
+            );
         }
         assert_eq!(store.range(RangeRequest { key: "/refused/0".into(), ..RangeRequest::default() }).await.unwrap().count, 0);
         group.shutdown().await;

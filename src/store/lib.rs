@@ -33,6 +33,8 @@ mod faults;
 #[cfg(test)]
 mod faults_tests;
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod linear_tests;
 #[cfg(test)]
 mod members_tests;
@@ -187,7 +189,23 @@ pub enum Op {
     /// Reads; sees the steps before it.
     Range(RangeRequest),
     /// A transaction inside: its conditions are judged before any step of the whole runs.
-    Txn(Box<Txn>),
+    Txn(#[serde(deserialize_with = "nested")] Box<Txn>),
+}
+
+/// Transactions inside of each other that are decoded, as many as prost takes of etcd's clients.
+const TXN_DEPTH_MAX: usize = 100;
+
+/// Reads an inner transaction. The decoder calls itself for each: without a bound a few bytes each would end the process.
+fn nested<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Box<Txn>, D::Error> {
+    thread_local!(static DEPTH: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
+    let depth = DEPTH.get();
+    if depth >= TXN_DEPTH_MAX {
+        return Err(serde::de::Error::custom("too many transactions inside of each other"));
+    }
+    DEPTH.set(depth + 1);
+    let txn = Box::<Txn>::deserialize(deserializer);
+    DEPTH.set(depth);
+    txn
 }
 
 /// Steps that happen together, at one revision, if all conditions hold; other steps if not.

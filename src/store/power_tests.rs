@@ -124,15 +124,8 @@ async fn begun(root: &Path) -> PathBuf {
     dir
 }
 
-const FAULTS: [Fault; 7] = [
-    Fault::PowerCut,
-    Fault::SyncFails,
-    Fault::WriteFails,
-    Fault::ReadFails,
-    Fault::Full(9),
-    Fault::SyncsLie,
-    Fault::BitRots,
-];
+const FAULTS: [Fault; 7] =
+    [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(9), Fault::SyncsLie, Fault::BitRots];
 
 /// Turns a bit of the log or of the database's WAL.
 fn rot(rng: &Rng, dir: &Path) {

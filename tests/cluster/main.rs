@@ -12,6 +12,7 @@ mod dual;
 mod history;
 mod hosts;
 mod life;
+mod lost;
 mod network;
 mod servers;
 
@@ -46,4 +47,14 @@ fn a_cluster_of_ipv4_gets_ipv6() {
 #[test]
 fn servers_lose_their_leaders_and_nothing_else() {
     inside("servers_lose_their_leaders_and_nothing_else", servers::run);
+}
+
+#[test]
+fn the_last_of_three_servers_goes_on_alone_after_a_reset() {
+    inside("the_last_of_three_servers_goes_on_alone_after_a_reset", lost::reset);
+}
+
+#[test]
+fn two_servers_over_an_external_etcd_have_one_leader() {
+    inside("two_servers_over_an_external_etcd_have_one_leader", lost::election);
 }

@@ -9,25 +9,25 @@ use crate::history::Clients;
 use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for, wake};
 
 /// What must happen happens within this, on a machine that is busy with other tests.
-const LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 /// How often a leader is killed, paused or cut off, where KEDGE_KILLS does not say.
 const KILLS: usize = 3;
 /// A leader that is paused or cut off stays so for longer than an election.
 const AWAY: Duration = Duration::from_secs(5);
 
-struct Server {
-    host: Host,
+pub(crate) struct Server {
+    pub(crate) host: Host,
     ip: String,
-    role: Option<Child>,
+    pub(crate) role: Option<Child>,
     starts: usize,
 }
 
 impl Server {
-    fn new(name: &'static str, number: u8, place: &Path, program: &Path) -> Server {
+    pub(crate) fn new(name: &'static str, number: u8, place: &Path, program: &Path) -> Server {
         Server { host: Host::new(name, number, place, program), ip: format!("10.210.0.{number}"), role: None, starts: 0 }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("https://{}:6443", self.ip)
     }
 
@@ -37,29 +37,29 @@ impl Server {
         own.iter().chain(more).map(|arg| (*arg).to_owned()).collect()
     }
 
-    fn start(&mut self, more: &[&str]) {
+    pub(crate) fn start(&mut self, more: &[&str]) {
         self.starts += 1;
         let args = self.args(more);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         self.role = Some(self.host.start("server", &args, &format!("log{}", self.starts)));
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.host.log(&format!("log{}", self.starts))
     }
 
-    fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         let log = self.log();
         self.role.is_some() && log.matches("this server leads:").count() > log.matches("this server leads no more").count()
     }
 
-    fn kubectl(&self, args: &[&str]) -> Said {
+    pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         let kubeconfig = self.host.dir.join("kubeconfig");
         run_command(self.host.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(kubeconfig).args(args))
     }
 
     /// Waits until this server answers and all of `n` servers are endpoints.
-    fn serves(&self, n: usize) {
+    pub(crate) fn serves(&self, n: usize) {
         wait_for(&format!("{} to serve beside {n}", self.host.name), LIMIT, || {
             let said = self.kubectl(&["get", "endpointslice", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses[0]}"]);
             let right = said.ok && said.text.split_whitespace().count() == n;

@@ -307,7 +307,9 @@ pub fn load(conn: &Connection, path: &Path) -> Result<Loaded, Error> {
     };
     read().map_err(|err| sqlite(path, "cannot read the database", err))?;
     match odd {
-        Some(id) => Err(Error::Corrupt { path: path.to_owned(), why: format!("row {id} does not follow the version of its key before it") }),
+        Some(id) => {
+            Err(Error::Corrupt { path: path.to_owned(), why: format!("row {id} does not follow the version of its key before it") })
+        }
         None => Ok(loaded),
     }
 }
@@ -346,7 +348,9 @@ mod tests {
         for (before, next) in [(None, second), (Some(first), second), (Some(second), gone), (Some(gone), again), (None, gone)] {
             assert!(follows(before, next), "{before:?} {next:?}");
         }
-        for (before, next) in [(Some(first), again), (Some(second), second), (Some(gone), second), (Some(gone), gone), (None, version(4, 5, 1))] {
+        for (before, next) in
+            [(Some(first), again), (Some(second), second), (Some(gone), second), (Some(gone), gone), (None, version(4, 5, 1))]
+        {
             assert!(!follows(before, next), "{before:?} {next:?}");
         }
     }
