@@ -22,6 +22,13 @@ const REMEMBERED: usize = 4096;
 /// A repetition within this time raises the count; later it is a new event.
 const REPEAT_WINDOW: Duration = Duration::from_secs(600);
 
+/// Events about one object: so many at once, and then one in so many seconds; what is more is dropped. As upstream's
+/// `EventSourceObjectSpamFilter` (client-go/tools/record/events_cache.go v1.36).
+const BURST: f64 = 25.0;
+const REFILL_SECS: f64 = 300.0;
+/// Objects of which that is counted.
+const COUNTED: usize = 4096;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
@@ -58,7 +65,8 @@ impl Recorder {
     pub fn new(client: kube::Client, component: &str, host: &str, group: &Group) -> Recorder {
         let (queue, reports) = mpsc::channel(BACKLOG);
         let source = EventSource { component: Some(component.to_owned()), host: Some(host.to_owned()).filter(|h| !h.is_empty()) };
-        let writer = Writer { client, source, known: BTreeMap::new(), clock: Clock::system(), rng: Rng::from_os() };
+        let writer =
+            Writer { client, source, known: BTreeMap::new(), budget: Budget::default(), clock: Clock::system(), rng: Rng::from_os() };
         group.spawn(&format!("events-{component}"), writer.run(reports));
         Recorder { queue }
     }
@@ -90,10 +98,40 @@ pub fn is_namespace_ending(err: &kube::Error) -> bool {
     status.code == 403 && causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
+/// How many events each object has left.
+#[derive(Default)]
+struct Budget(BTreeMap<String, (f64, jiff::Timestamp)>);
+
+impl Budget {
+    /// Whether one more event about an object is written.
+    fn takes(&mut self, about: &ObjectReference, now: jiff::Timestamp) -> bool {
+        let part = |text: &Option<String>| text.clone().unwrap_or_default();
+        let key = [&about.kind, &about.namespace, &about.name, &about.uid].map(part).join("\0");
+        if self.0.len() >= COUNTED && !self.0.contains_key(&key) {
+            // Those whose budget is whole again tell nothing; if none is, the one that is nearest to it makes room.
+            self.0.retain(|_, (left, at)| refilled(*left, *at, now) < BURST);
+            let fullest = self.0.iter().max_by(|a, b| refilled(a.1.0, a.1.1, now).total_cmp(&refilled(b.1.0, b.1.1, now)));
+            if let Some(name) = fullest.map(|(name, _)| name.clone()).filter(|_| self.0.len() >= COUNTED) {
+                self.0.remove(&name);
+            }
+        }
+        let (left, at) = self.0.get(&key).copied().unwrap_or((BURST, now));
+        let left = refilled(left, at, now);
+        let takes = left >= 1.0;
+        self.0.insert(key, (if takes { left - 1.0 } else { left }, now));
+        takes
+    }
+}
+
+fn refilled(left: f64, at: jiff::Timestamp, now: jiff::Timestamp) -> f64 {
+    (left + now.duration_since(at).as_secs_f64().max(0.0) / REFILL_SECS).min(BURST)
+}
+
 struct Writer {
     client: kube::Client,
     source: EventSource,
     known: BTreeMap<String, Known>,
+    budget: Budget,
     clock: Clock,
     rng: Rng,
 }
@@ -101,6 +139,10 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut reports: mpsc::Receiver<Report>) {
         while let Some(report) = reports.recv().await {
+            if !self.budget.takes(&report.about, self.clock.now()) {
+                debug!(reason = report.reason, "event dropped: too many about one object");
+                continue;
+            }
             match self.write(report).await {
                 Ok(()) => {}
                 Err(err) if is_namespace_ending(&err) => {}
@@ -167,5 +209,28 @@ impl Writer {
         event.metadata.name = Some(format!("{}.{unique:x}", event.involved_object.name.clone().unwrap_or_default()));
         event.metadata.namespace = Some(namespace.to_owned());
         event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md E2
+    #[test]
+    fn one_object_cannot_fill_the_disk_with_events() {
+        let at = |secs: i64| jiff::Timestamp::from_second(secs).unwrap();
+        let about = |name: &str| ObjectReference { name: Some(name.to_owned()), ..Default::default() };
+        let mut budget = Budget::default();
+        let taken = (0..100).filter(|_| budget.takes(&about("a"), at(0))).count();
+        assert_eq!(taken, 25);
+        assert!(budget.takes(&about("b"), at(0)), "others have their own");
+        assert!(!budget.takes(&about("a"), at(299)));
+        assert!(budget.takes(&about("a"), at(301)));
+        for n in 0..2 * COUNTED {
+            budget.takes(&about(&n.to_string()), at(302));
+        }
+        assert!(budget.0.len() <= COUNTED);
+        assert!(!budget.takes(&about("a"), at(302)), "nor do many others make it forgotten");
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::files::FileError;
-use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use schema::quantity::Quantity;
 use tracing::warn;
@@ -72,6 +72,48 @@ impl Cgroups {
         Ok(cgroups)
     }
 
+    /// Of no machine.
+    #[cfg(test)]
+    pub(crate) fn of_tests() -> Cgroups {
+        Cgroups { driver: CgroupDriver::Cgroupfs, unified: true }
+    }
+
+    /// What all pods together may use: the machine less what is set aside for the system (upstream's `enforceNodeAllocatableCgroups`,
+    /// pkg/kubelet/cm/node_container_manager_linux.go v1.36). CPU in milli-units, memory in bytes.
+    pub(crate) fn enforce(&self, cpu_milli: i64, memory: i64, pids: Option<i64>) {
+        let path = self.root();
+        if !self.exists(path) {
+            return;
+        }
+        self.set_shares(path, shares(cpu_milli));
+        self.set_memory(path, Some(memory));
+        if let Some(pids) = pids {
+            self.set_pids(path, pids);
+        }
+    }
+
+    /// The weight of the burstable pods together is what they ask for together; that of the best-effort ones is the least.
+    pub(crate) fn weigh(&self, burstable_milli: i64) {
+        let (burstable, besteffort) = match self.driver {
+            CgroupDriver::Cgroupfs => ("kubepods/burstable", "kubepods/besteffort"),
+            CgroupDriver::Systemd => ("kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice"),
+        };
+        // systemd makes a class's slice with the first pod in it.
+        for (path, shares) in [(burstable, shares(burstable_milli)), (besteffort, SHARES_MIN)] {
+            if self.exists(path) {
+                self.set_shares(path, shares);
+            }
+        }
+    }
+
+    fn root(&self) -> &'static str {
+        if self.driver == CgroupDriver::Systemd { "kubepods.slice" } else { "kubepods" }
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        Path::new(ROOT).join(if self.unified { "" } else { "cpu" }).join(path).is_dir()
+    }
+
     /// The cgroup that holds a pod's containers, in the form the runtime wants.
     pub(crate) fn parent_of(&self, pod: &Pod) -> String {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -97,7 +139,6 @@ impl Cgroups {
         if self.driver == CgroupDriver::Cgroupfs {
             return;
         }
-        self.set_shares("kubepods.slice/kubepods-besteffort.slice", SHARES_MIN);
         self.limit(&Limits::of(pod), pod, pids_max);
     }
 
@@ -106,12 +147,19 @@ impl Cgroups {
         let path = self.path_of(pod);
         self.set_shares(&path, limits.shares);
         self.set_quota(&path, limits.quota);
-        let (controller, file, none) = if self.unified { ("", "memory.max", "max") } else { ("memory", "memory.limit_in_bytes", "-1") };
-        let text = limits.memory.map_or(none.to_owned(), |bytes| bytes.to_string());
-        self.write(controller, &path, file, &text);
+        self.set_memory(&path, limits.memory);
         if let Some(max) = pids_max {
-            self.write(if self.unified { "" } else { "pids" }, &path, "pids.max", &max.to_string());
+            self.set_pids(&path, max);
         }
+    }
+
+    fn set_memory(&self, path: &str, bytes: Option<i64>) {
+        let (controller, file, none) = if self.unified { ("", "memory.max", "max") } else { ("memory", "memory.limit_in_bytes", "-1") };
+        self.write(controller, path, file, &bytes.map_or(none.to_owned(), |bytes| bytes.to_string()));
+    }
+
+    fn set_pids(&self, path: &str, max: i64) {
+        self.write(if self.unified { "" } else { "pids" }, path, "pids.max", &max.to_string());
     }
 
     /// Whether this is the unified hierarchy (v2).
@@ -133,10 +181,15 @@ impl Cgroups {
         Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.path_of(pod))
     }
 
+    /// Bytes of memory that a pod uses, where the kernel tells.
+    pub(crate) fn memory_in_use(&self, pod: &Pod) -> Option<u64> {
+        let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        fs::read_to_string(self.dir_of(pod, "memory").join(file)).ok()?.trim().parse().ok()
+    }
+
     /// The folder of all pods, of the named controller on v1.
     pub(crate) fn all_pods_dir(&self, controller: &str) -> PathBuf {
-        let name = if self.driver == CgroupDriver::Systemd { "kubepods.slice" } else { "kubepods" };
-        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(name)
+        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.root())
     }
 
     /// Removes the pod's cgroup, when its processes are gone.
@@ -238,6 +291,14 @@ pub(crate) fn limit(resources: Option<&ResourceRequirements>, name: &str) -> Opt
     resources?.limits.as_ref()?.get(name).map(parse).filter(|q| !q.is_zero())
 }
 
+/// A limit of the pod as a whole without its overhead: its own, or those of its containers together if each has one.
+pub(crate) fn limit_of_pod(spec: &PodSpec, name: &str) -> Option<Quantity> {
+    limit(spec.resources.as_ref(), name).or_else(|| {
+        let all: Option<Vec<Quantity>> = spec.containers.iter().map(|c| limit(c.resources.as_ref(), name)).collect();
+        all?.into_iter().reduce(|sum, one| sum.add(one))
+    })
+}
+
 /// The class of a pod, by the requests and limits of all its containers.
 pub(crate) fn qos(pod: &Pod) -> Qos {
     let Some(spec) = &pod.spec else { return Qos::BestEffort };
@@ -317,16 +378,28 @@ fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
 }
 
-/// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust`.
-pub(crate) fn oom_score_adj(pod: &Pod, memory_request: i64, memory_capacity: i64) -> i64 {
-    let critical = pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000);
-    if critical {
+/// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust` (pkg/kubelet/qos/policy.go v1.36).
+pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let critical = spec.priority.is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
+    if critical && spec.priority_class_name.as_deref() == Some("system-node-critical") {
         return -997;
     }
     match qos(pod) {
         Qos::Guaranteed => -997,
         Qos::BestEffort => 1000,
         Qos::Burstable => {
+            let of = |c: &Container| request(c.resources.as_ref(), "memory").map_or(0, |q| q.value());
+            let is_sidecar = |c: &Container| c.restart_policy.as_deref() == Some("Always");
+            let sidecars = || spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
+            // What the pod as a whole asks for beyond its containers is shared among them.
+            let long: Vec<i64> = spec.containers.iter().chain(sidecars()).map(&of).collect();
+            let whole = request(spec.resources.as_ref(), "memory").map_or(0, |q| q.value());
+            let rest = whole.saturating_sub(long.iter().copied().fold(0, i64::saturating_add)).max(0);
+            let share = rest / i64::try_from(long.len()).unwrap_or(1).max(1);
+            // A sidecar is as safe as the main container that asks for the least.
+            let least = spec.containers.iter().map(&of).min().filter(|_| sidecars().any(|c| c.name == container.name));
+            let memory_request = of(container).max(least.unwrap_or(0)).saturating_add(share);
             let adjust = 1000i64.saturating_sub(memory_request.saturating_mul(1000) / memory_capacity.max(1));
             if adjust < 1000 - 997 { 3 } else { adjust.min(999) }
         }
@@ -349,6 +422,28 @@ mod tests {
         assert_eq!(qos(&pod(serde_json::json!({"limits": {"cpu": "1", "memory": "1Gi"}}))), Qos::Guaranteed);
         assert_eq!(qos(&pod(serde_json::json!({"limits": {"cpu": "1"}}))), Qos::Burstable);
         assert_eq!(qos(&pod(serde_json::json!({}))), Qos::BestEffort);
+    }
+
+    // review node.md M22
+    #[test]
+    fn a_sidecar_is_killed_no_sooner_than_what_it_serves_and_a_pods_own_request_counts() {
+        let of = |name: &str, memory: &str| serde_json::json!({"name": name, "restartPolicy": "Always", "resources": {"requests": {"memory": memory}}});
+        let score = |spec: serde_json::Value, at: usize| {
+            let pod: Pod = serde_json::from_value(serde_json::json!({"spec": spec})).unwrap();
+            let spec = pod.spec.clone().unwrap();
+            let all: Vec<Container> = spec.init_containers.into_iter().flatten().chain(spec.containers).collect();
+            oom_score_adj(&pod, &all[at], 1000)
+        };
+        let two = serde_json::json!({"initContainers": [of("s", "100")], "containers": [of("m", "500")]});
+        assert_eq!((score(two.clone(), 0), score(two.clone(), 1)), (500, 500));
+        let mut whole = two.clone();
+        whole["resources"] = serde_json::json!({"requests": {"memory": "800"}});
+        assert_eq!((score(whole.clone(), 0), score(whole, 1)), (400, 400));
+        let mut class = two;
+        (class["priority"], class["priorityClassName"]) = (serde_json::json!(2_000_000_000), serde_json::json!("system-cluster-critical"));
+        assert_eq!(score(class.clone(), 1), 500, "critical for the cluster, not for the node");
+        (class["priority"], class["priorityClassName"]) = (serde_json::json!(2_000_001_000), serde_json::json!("system-node-critical"));
+        assert_eq!(score(class, 1), -997);
     }
 
     #[test]

@@ -118,6 +118,8 @@ impl Config {
             "resolvConf": self.resolv_conf,
             "imageGCHighThresholdPercent": s.image_gc_high_percent,
             "imageGCLowThresholdPercent": s.image_gc_low_percent,
+            "serializeImagePulls": s.parallel_pulls == 1,
+            "maxParallelImagePulls": s.parallel_pulls,
             "imageMinimumGCAge": secs(s.image_age_min),
             "evictionHard": hard,
             "evictionPressureTransitionPeriod": secs(s.pressure_transition),

@@ -1,29 +1,49 @@
 //! Images: whether to pull, what to say of it, how long to wait after a failure, and what to delete when the disk fills.
 
-use std::collections::{HashMap, HashSet};
+mod credentials;
+
+mod pulled;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use kube::Api;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
+use self::pulled::Pulled;
 use crate::events::Kind;
 use crate::node::Node;
+use crate::providers::config::repository;
 use crate::runtime::catalog;
 use crate::runtime::cri::CriError;
 use crate::worker::backoff::Backoffs;
 
 const GC_PERIOD: Duration = Duration::from_secs(300);
 
-/// Failed pulls, by pod and image; and the ages of images.
-#[derive(Default)]
-pub(crate) struct Pulls(Mutex<Backoffs>, Mutex<HashMap<String, Age>>);
+/// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the turns.
+pub(crate) struct Pulls {
+    failed: Mutex<Backoffs>,
+    ages: Mutex<HashMap<String, Age>>,
+    pulled: Pulled,
+    /// Pulls at a time: all of a machine that begins at once would be slower than one after another.
+    turns: Semaphore,
+}
+
+impl Pulls {
+    /// `root_dir` is the kubelet's folder.
+    pub(crate) fn new(root_dir: &Path, parallel: usize, rng: &Rng) -> Pulls {
+        Pulls { failed: Mutex::default(), ages: Mutex::default(), pulled: Pulled::open(root_dir, rng), turns: Semaphore::new(parallel) }
+    }
+}
 
 /// When an image was first seen, and last in use.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +117,29 @@ pub(crate) async fn ensure(
     if here.is_none() && node.preload.wait().await {
         here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
     }
+    let repository = repository(&image);
+    let may = match &here {
+        Some(found) => {
+            node.pulls.pulled.allows(&found.id, &repository, &[]) || {
+                let own: Vec<_> = credentials::of_pod(node, pod, &image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
+                node.pulls.pulled.allows(&found.id, &repository, &own)
+            }
+        }
+        None => true,
+    };
     match (policy(container), here) {
+        ("Never", Some(_)) if !may => {
+            let message =
+                format!("Container image \"{image}\" is present with pull policy of Never but does not have the proper credentials");
+            say(Kind::Warning, "ErrImageNeverPull", message.clone());
+            return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
+        }
         ("Never", None) => {
             let message = format!("Container image \"{image}\" is not present with pull policy of Never");
             say(Kind::Warning, "ErrImageNeverPull", message.clone());
             return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
         }
-        ("Never" | "IfNotPresent", Some(found)) => {
+        ("Never" | "IfNotPresent", Some(found)) if may => {
             say(Kind::Normal, "Pulled", format!("Container image \"{image}\" already present on machine and can be accessed by the pod"));
             return Ok(found);
         }
@@ -111,7 +147,7 @@ pub(crate) async fn ensure(
     }
     let key = format!("{}_{image}", pod.metadata.uid.as_deref().unwrap_or_default());
     let now = node.clock.now();
-    let waiting = node.pulls.0.lock().unwrap_or_else(PoisonError::into_inner).blocked_until(&key, now);
+    let waiting = node.pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).blocked_until(&key, now);
     if let Some((until, why)) = waiting {
         say(Kind::Normal, "BackOff", format!("Back-off pulling image \"{image}\""));
         say(Kind::Warning, "Failed", "Error: ImagePullBackOff".to_owned());
@@ -123,13 +159,13 @@ pub(crate) async fn ensure(
     }
     say(Kind::Normal, "Pulling", format!("Pulling image \"{image}\""));
     match pull(node, pod, &image, sandbox).await {
-        Ok((found, took)) => {
+        Ok((found, took, waited)) => {
             let size = found.size;
-            let took = format!("{:.3}s", took.as_secs_f64());
+            let (took, whole) = (format!("{:.3}s", took.as_secs_f64()), format!("{:.3}s", (took + waited).as_secs_f64()));
             say(
                 Kind::Normal,
                 "Pulled",
-                format!("Successfully pulled image \"{image}\" in {took} ({took} including waiting). Image size: {size} bytes."),
+                format!("Successfully pulled image \"{image}\" in {took} ({whole} including waiting). Image size: {size} bytes."),
             );
             Ok(found)
         }
@@ -137,42 +173,61 @@ pub(crate) async fn ensure(
             say(Kind::Warning, "Failed", format!("Failed to pull image \"{image}\": {why}"));
             say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
             let now = node.clock.now();
-            let until = node.pulls.0.lock().unwrap_or_else(PoisonError::into_inner).fail(&key, now, &format!("ErrImagePull: {why}"));
+            let until = node.pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).fail(&key, now, &format!("ErrImagePull: {why}"));
             Err(NoImage { reason: "ErrImagePull", message: why, retry_at: Some(until) })
         }
     }
 }
 
-async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<(cri::Image, Duration), String> {
-    let watch = Stopwatch::start();
-    let own = credentials(node, pod, image).await;
-    let found = fetch(node, image, own.into_iter().collect(), Some(sandbox.clone())).await?;
-    Ok((found, watch.elapsed()))
+/// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
+async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<(cri::Image, Duration, Duration), String> {
+    let waited = Stopwatch::start();
+    let _turn = node.pulls.turns.acquire().await.map_err(|err| err.to_string())?;
+    let (waited, watch) = (waited.elapsed(), Stopwatch::start());
+    let (own, repository) = (credentials::of_pod(node, pod, image).await, repository(image));
+    if !own.is_empty() {
+        node.pulls.pulled.begin(&repository).await;
+    }
+    match fetch(node, image, own.clone(), Some(sandbox.clone())).await {
+        Ok((found, by)) => {
+            let key = by.and_then(|idx| own.get(idx)).map(|auth| node.pulls.pulled.key(auth));
+            node.pulls.pulled.came(&found.id, &repository, key).await;
+            Ok((found, watch.elapsed(), waited))
+        }
+        Err(why) => {
+            node.pulls.pulled.failed(&repository).await;
+            Err(why)
+        }
+    }
 }
 
 /// Pulls with the credentials given, then with those of registries.yaml and of the operator's programs, one after another; without any
-/// if there are none.
+/// if there are none. Returns which of those given did it, if one did.
 pub(crate) async fn fetch(
     node: &Node,
     image: &str,
     given: Vec<cri::AuthConfig>,
     sandbox: Option<cri::PodSandboxConfig>,
-) -> Result<cri::Image, String> {
-    let known = match &node.config.settings.providers {
+) -> Result<(cri::Image, Option<usize>), String> {
+    let mut known = match &node.config.settings.providers {
         Some(providers) => providers.credentials(image).await,
         None => Vec::new(),
     };
+    // For the registry itself and no mirror.
+    known.iter_mut().for_each(|auth| auth.server_address = crate::registries::server_of(image));
+    let n_given = given.len();
     let all = given.into_iter().chain(node.registries.credentials(image)).chain(known);
     let mut tries: Vec<Option<cri::AuthConfig>> = all.map(Some).collect();
     if tries.is_empty() {
         tries.push(None);
     }
     let mut failure = String::new();
-    for auth in tries {
+    for (idx, auth) in tries.into_iter().enumerate() {
         match node.runtime.cri.pull(image, auth, sandbox.clone()).await {
             Ok(reference) => {
                 let found = node.runtime.cri.image(&reference).await.map_err(|err| err.to_string())?;
-                return found.ok_or_else(|| format!("image \"{image}\" vanished after its pull"));
+                let found = found.ok_or_else(|| format!("image \"{image}\" vanished after its pull"))?;
+                return Ok((found, Some(idx).filter(|idx| *idx < n_given)));
             }
             // The first refusal is that of the most likely credentials.
             Err(err) if failure.is_empty() => failure = err.to_string(),
@@ -180,47 +235,6 @@ pub(crate) async fn fetch(
         }
     }
     Err(failure)
-}
-
-/// The first pull secret that knows the image's registry.
-async fn credentials(node: &Node, pod: &Pod, image: &str) -> Option<cri::AuthConfig> {
-    let api: Api<Secret> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref()?);
-    for name in pod.spec.as_ref()?.image_pull_secrets.iter().flatten().map(|r| r.name.clone()) {
-        let Ok(Some(secret)) = api.get_opt(&name).await else { continue };
-        let data = secret.data.unwrap_or_default();
-        let Some(bytes) = data.get(".dockerconfigjson").or_else(|| data.get(".dockercfg")) else { continue };
-        let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes.0) else { continue };
-        if let Some(auth) = find_auth(json.get("auths").unwrap_or(&json), image) {
-            return Some(auth);
-        }
-    }
-    None
-}
-
-fn find_auth(auths: &serde_json::Value, image: &str) -> Option<cri::AuthConfig> {
-    use base64::Engine as _;
-    let full = match image.split_once('/') {
-        Some((host, _)) if host.contains('.') || host.contains(':') || host == "localhost" => image.to_owned(),
-        _ => format!("docker.io/{image}"),
-    };
-    let place = |server: &str| {
-        let bare = server.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
-        let bare = bare.strip_suffix("/v1").or_else(|| bare.strip_suffix("/v2")).unwrap_or(bare);
-        bare.replace("index.docker.io", "docker.io")
-    };
-    // A longer path is more exact: r.io/team before r.io.
-    let covers = |place: &str| full == place || full.strip_prefix(place).is_some_and(|rest| rest.starts_with(['/', ':', '@']));
-    // No server's address: containerd would take it for the only host that may see them, and these keys are no hosts.
-    let (_, entry) =
-        auths.as_object()?.iter().filter(|(server, _)| covers(&place(server))).max_by_key(|(server, _)| place(server).len())?;
-    let text = |key: &str| entry.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let (mut username, mut password) = (text("username"), text("password"));
-    if let Ok(plain) = base64::engine::general_purpose::STANDARD.decode(text("auth"))
-        && let Some((user, pass)) = String::from_utf8_lossy(&plain).split_once(':')
-    {
-        (username, password) = (user.to_owned(), pass.to_owned());
-    }
-    Some(cri::AuthConfig { username, password, identity_token: text("identitytoken"), ..Default::default() })
 }
 
 /// Deletes images that no container uses when the disk fills.
@@ -260,7 +274,7 @@ async fn seen_now(node: &Node) -> Result<Vec<cri::Image>, CriError> {
     let in_use: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     let images = node.runtime.cri.images().await?;
     let now = node.clock.now();
-    let mut ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ages = node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner);
     ages.retain(|id, _| images.iter().any(|image| image.id == *id));
     for image in &images {
         let used = in_use.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| in_use.contains(name));
@@ -275,13 +289,14 @@ async fn seen_now(node: &Node) -> Result<Vec<cri::Image>, CriError> {
 /// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
 pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<u64, CriError> {
     let images = seen_now(node).await?;
+    node.pulls.pulled.keep(&images.iter().map(|image| image.id.clone()).collect::<BTreeSet<_>>()).await;
     // Older versions do not tell over the CRI which images are pinned.
     let pins: HashSet<String> = match catalog::list(&node.runtime.socket).await {
         Ok(all) => all.into_iter().filter(|(_, known)| known.pinned).map(|(name, _)| name).collect(),
         Err(_) => HashSet::new(),
     };
     let now = node.clock.now();
-    let ages = node.pulls.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ages = node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
     // The pause image and, of the same tag, the others that kedge made of itself: nobody could pull them again.
     let pause = &node.config.pause_image;
@@ -314,7 +329,7 @@ pub(crate) fn listed(mut images: Vec<cri::Image>, max: usize) -> Vec<(Vec<String
 
 /// Forgets the failures of a pod's images.
 pub(crate) fn forget(pulls: &Pulls, uid: &str) {
-    pulls.0.lock().unwrap_or_else(PoisonError::into_inner).forget(uid);
+    pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).forget(uid);
 }
 
 #[cfg(test)]
@@ -339,13 +354,5 @@ mod tests {
             assert!(check_name(bad).is_err(), "{bad}");
         }
         assert_eq!(check_name("Foo").unwrap_err(), "invalid reference format: repository name (library/Foo) must be lowercase");
-    }
-
-    #[test]
-    fn credentials_are_found_by_registry() {
-        let auths = serde_json::json!({"https://r.io/v1/": {"auth": "dTpw"}});
-        let auth = find_auth(&auths, "r.io/a/b:1").unwrap();
-        assert_eq!((auth.username.as_str(), auth.password.as_str()), ("u", "p"));
-        assert!(find_auth(&auths, "b:1").is_none());
     }
 }

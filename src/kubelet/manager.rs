@@ -1,6 +1,6 @@
 //! Which pods this node has: a task for each, and the desk where all events arrive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,17 @@ use base::backoff::Backoff;
 use base::chain::Chain;
 use base::task::Group;
 use futures_util::FutureExt as _;
+use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};
 
+use crate::cgroups;
 use crate::config::RuntimeChoice;
 use crate::csi;
+use crate::events::Kind;
 use crate::node::Node;
+use crate::runtime::cri::CriError;
 use crate::runtime::events::{self as runtime_events, RuntimeEvent};
 use crate::runtime::labels;
 use crate::sources::{self, Change, mirror};
@@ -29,6 +33,11 @@ pub(crate) use admit::{Host, requests};
 
 /// Changes that wait for the desk; when full their senders wait.
 const BACKLOG_CHANGES: usize = 256;
+/// Between two settings of what pods may use together, as upstream.
+const WEIGH_PERIOD: Duration = Duration::from_secs(60);
+/// Between two looks for what runs for nobody; after one that failed, and as a rule.
+const ORPHANS_RETRY: Duration = Duration::from_secs(5);
+const ORPHANS_PERIOD: Duration = Duration::from_secs(60);
 /// Between two tries to remove what a pod left: the first and the longest pause.
 const ORPHAN_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
@@ -68,9 +77,19 @@ impl Pods {
 
     /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. The error is upstream's reason and
     /// text.
-    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), (String, String)> {
+    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), Refusal> {
         let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
-        admit::admit(&node.host(), pod, &self.holders_beside(pod))?;
+        let (host, others) = (node.host(), self.holders_beside(pod));
+        if let Err(refusal) = admit::admit(&host, pod, &others) {
+            let victims = admit::victims(&host, pod, &others);
+            if victims.is_empty() {
+                return Err(Refusal::Final(refusal));
+            }
+            for victim in victims {
+                self.preempt(node, &victim);
+            }
+            return Err(Refusal::Preempting);
+        }
         let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = map.get(pod.metadata.uid.as_deref().unwrap_or_default()) {
             entry.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = true;
@@ -110,13 +129,42 @@ impl Pods {
 
     /// Tells a pod's task to end it as evicted.
     pub(crate) fn evict(&self, pod: &Pod, message: &str) {
-        self.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| d.evicted = Some(message.to_owned()));
+        self.oust(pod, "Evicted", message);
+    }
+
+    /// Ends a pod for the sake of a critical one.
+    fn preempt(&self, node: &Node, victim: &Pod) {
+        let text = "Preempted in order to admit critical pod";
+        info!(ns = ?victim.metadata.namespace, name = ?victim.metadata.name, "ending a pod, a critical one needs its room");
+        node.events.pod(victim, None, Kind::Warning, "Preempting", text);
+        self.oust(victim, "Preempting", text);
+    }
+
+    fn oust(&self, pod: &Pod, reason: &'static str, message: &str) {
+        self.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| {
+            d.evicted.get_or_insert((reason, message.to_owned()));
+        });
+    }
+
+    /// What the burstable pods that were admitted ask for together, in thousandths of a CPU.
+    fn burstable_milli(&self) -> i64 {
+        let all = self.all().into_iter().filter(|(pod, snapshot)| snapshot.holds && cgroups::qos(pod) == cgroups::Qos::Burstable);
+        all.map(|(pod, _)| requests(&pod, "cpu")).fold(0, i64::saturating_add)
     }
 
     fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
         let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
         map.get(uid).map(|entry| entry.tx.send_modify(change)).is_some()
     }
+}
+
+/// Why a pod is not admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// For good: reason and text.
+    Final((String, String)),
+    /// Others are being ended for it: it is to ask again.
+    Preempting,
 }
 
 fn key(pod: &Pod) -> (String, String) {
@@ -130,7 +178,16 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
     sources::start(&node, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
     let refs = node.ref_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let desk = Desk { node, pods: pods.clone(), group: group.child("pods") };
+    let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), orphans: Arc::default() };
+    let (node, weighed) = (Arc::clone(&desk.node), pods.clone());
+    group.spawn("pod-weights", async move {
+        loop {
+            // systemd makes the slice of all pods with the first of them, and may forget what it was told.
+            node.enforce_allocatable();
+            node.cgroups.weigh(weighed.burstable_milli());
+            tokio::time::sleep(WEIGH_PERIOD).await;
+        }
+    });
     group.spawn("pods", async move {
         if let Some(refs) = refs {
             desk.run(rx, runtime, refs).await;
@@ -144,6 +201,8 @@ struct Desk {
     node: Arc<Node>,
     pods: Pods,
     group: Group,
+    /// Pods whose folders are being removed.
+    orphans: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Desk {
@@ -182,7 +241,7 @@ impl Desk {
         if let Some(uid) = uid {
             self.pods.modify(&uid, |d| {
                 if ended {
-                    d.ended = Some(id);
+                    d.has_ended(id);
                 }
             });
         }
@@ -213,7 +272,7 @@ impl Desk {
                 self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(&pod));
                 self.mirror_changed(&pod);
             }
-            Change::Synced => self.adopt_orphans().await,
+            Change::Synced => self.watch_orphans(),
         }
     }
 
@@ -304,16 +363,28 @@ impl Desk {
         }
     }
 
-    /// After both sources spoke: what runs for nobody is ended, what lies about of nobody is removed.
-    async fn adopt_orphans(&self) {
-        let known = |uid: &str| self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid);
-        let sandboxes = match self.node.runtime.cri.sandboxes(None).await {
-            Ok(sandboxes) => sandboxes,
-            Err(err) => {
-                warn!(err = %Chain(&err), "cannot look for pods of an earlier time");
-                return;
+    /// From when on both sources spoke: what runs for nobody is ended, what lies about of nobody is removed. A sandbox may also appear
+    /// later, when the call that made it was dropped.
+    fn watch_orphans(&self) {
+        let desk = self.clone();
+        self.group.spawn("orphans", async move {
+            loop {
+                let pause = match desk.adopt_orphans().await {
+                    Ok(()) => ORPHANS_PERIOD,
+                    Err(err) => {
+                        warn!(err = %Chain(&err), "cannot look for pods of an earlier time");
+                        ORPHANS_RETRY
+                    }
+                };
+                tokio::time::sleep(pause).await;
             }
-        };
+        });
+    }
+
+    async fn adopt_orphans(&self) -> Result<(), CriError> {
+        let known = |uid: &str| self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid);
+        let sandboxes = self.node.runtime.cri.sandboxes(None).await?;
+        let graces = graces(&self.node.runtime.cri.containers(None).await?);
         for sandbox in sandboxes {
             let label = |name: &str| sandbox.labels.get(name).cloned();
             // A runtime that only we use holds only our pods; on a shared one our mark decides.
@@ -321,7 +392,8 @@ impl Desk {
             let ours = private || label(labels::OWNER).as_deref() == self.node.config.root_dir.to_str();
             let Some(uid) = label(labels::POD_UID).filter(|uid| ours && !uid.is_empty() && !known(uid)) else { continue };
             info!(uid = %uid, name = label(labels::POD_NAME).unwrap_or_default(), "ending a pod that no one wants any more");
-            let mut pod = Pod { spec: Some(PodSpec::default()), ..Default::default() };
+            let spec = PodSpec { termination_grace_period_seconds: graces.get(&uid).copied(), ..PodSpec::default() };
+            let mut pod = Pod { spec: Some(spec), ..Default::default() };
             pod.metadata.name = label(labels::POD_NAME);
             pod.metadata.namespace = label(labels::POD_NAMESPACE);
             pod.metadata.uid = Some(uid);
@@ -330,11 +402,29 @@ impl Desk {
         let dirs = std::fs::read_dir(self.node.config.root_dir.join("pods")).into_iter().flatten().flatten();
         for dir in dirs {
             let uid = dir.file_name().to_string_lossy().into_owned();
-            if !known(&uid) {
-                self.group.spawn_short("orphan", orphaned(Arc::clone(&self.node), uid, dir.path()));
+            if known(&uid) || !self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
+                continue;
             }
+            let (node, orphans) = (Arc::clone(&self.node), Arc::clone(&self.orphans));
+            self.group.spawn_short("orphan", async move {
+                orphaned(node, uid.clone(), dir.path()).await;
+                orphans.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// How long the containers of each pod may take to end, by uid: as was noted when they were made.
+fn graces(containers: &[cri::Container]) -> HashMap<String, i64> {
+    let mut graces = HashMap::new();
+    for container in containers {
+        let secs = container.annotations.get(labels::POD_GRACE).and_then(|secs| secs.parse::<i64>().ok());
+        if let (Some(uid), Some(secs)) = (container.labels.get(labels::POD_UID), secs) {
+            graces.entry(uid.clone()).and_modify(|most: &mut i64| *most = secs.max(*most)).or_insert(secs);
         }
     }
+    graces
 }
 
 /// Whether an earlier kubelet took the pod: it wrote when the pod began.
@@ -370,6 +460,18 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md M8
+    #[test]
+    fn a_pod_that_nobody_knows_any_more_keeps_its_grace() {
+        let of = |uid: &str, secs: &str| cri::Container {
+            labels: [(labels::POD_UID.to_owned(), uid.to_owned())].into(),
+            annotations: [(labels::POD_GRACE.to_owned(), secs.to_owned())].into(),
+            ..Default::default()
+        };
+        let graces = graces(&[of("a", "5"), of("b", "600"), of("b", "30"), of("c", "x")]);
+        assert_eq!((graces.get("a"), graces.get("b"), graces.get("c")), (Some(&5), Some(&600), None));
+    }
 
     // review node.md N15
     #[tokio::test]

@@ -97,7 +97,7 @@ impl Node {
             known: Known::default(),
             csi: Csi::new(&config.root_dir),
             devices: Devices::new(&config.root_dir),
-            pulls: Pulls::default(),
+            pulls: Pulls::new(&config.root_dir, config.settings.parallel_pulls, &Rng::from_os()),
             registries: Registries::default(),
             preload: Ready::default(),
             rng: Rng::from_os(),
@@ -179,6 +179,15 @@ impl Node {
         all.extend(self.extended());
         all.extend(self.devices.amounts().into_iter().map(|(name, (_, healthy))| (name, healthy)));
         all
+    }
+
+    /// Holds all pods together to what is not set aside for the system.
+    pub(crate) fn enforce_allocatable(&self) {
+        let settings = &self.config.settings;
+        let left = |name: &str, all: i64| all.saturating_sub(settings.reserved_of(name)).max(0);
+        let pid_max = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|n| n.trim().parse::<i64>().ok());
+        let (cpu, memory) = (left("cpu", self.machine.cpus * 1000), left("memory", self.machine.memory));
+        self.cgroups.enforce(cpu, memory, pid_max.map(|max| left("pid", max)));
     }
 
     /// Resources with a domain of their own in the Node's capacity, e.g. `example.com/dongle`, that no plugin here has.

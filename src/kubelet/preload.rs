@@ -251,7 +251,7 @@ async fn pull_all(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> 
         let image = match here {
             Some(image) => image,
             None => match crate::images::fetch(node, name, Vec::new(), Some(cri::PodSandboxConfig::default())).await {
-                Ok(image) => image,
+                Ok((image, _)) => image,
                 Err(why) => {
                     failures.push(format!("{name}: {why}"));
                     continue;

@@ -60,6 +60,11 @@ impl Registries {
     }
 }
 
+/// The address of the registry that has an image: the only host that credentials for it are shown to.
+pub(crate) fn server_of(image: &str) -> String {
+    file::own_endpoint(file::registry_of(image)).base
+}
+
 /// Before containerd starts: its folder must be there. A file that cannot be used is told of by [`follow`].
 pub(crate) fn prepare(places: &Places) -> Result<(), Error> {
     create_private_dir(&places.certs_dir)?;

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec};
+use schema::quantity::Quantity;
 
-use crate::cgroups::Cgroups;
+use crate::cgroups::{self, Cgroups};
 use crate::config::Config;
 use crate::container::security;
+use crate::manager::requests;
 use crate::resolv::Dns;
 use crate::runtime::labels;
 
@@ -39,7 +41,7 @@ pub(crate) fn hostname(pod: &Pod, domain: &str) -> (String, Option<String>) {
 }
 
 /// Builds the sandbox of `attempt`.
-pub(crate) fn config(node: &Config, cgroups: &Cgroups, pod: &Pod, attempt: u32, dns: Dns) -> cri::PodSandboxConfig {
+pub(crate) fn config(node: &Config, groups: &Cgroups, pod: &Pod, attempt: u32, dns: Dns) -> cri::PodSandboxConfig {
     let spec = pod.spec.clone().unwrap_or_default();
     let (host, full) = hostname(pod, &node.cluster_domain);
     let hostname = match (host_network(pod), spec.set_hostname_as_fqdn.unwrap_or(false), full) {
@@ -65,19 +67,37 @@ pub(crate) fn config(node: &Config, cgroups: &Cgroups, pod: &Pod, attempt: u32, 
         port_mappings: if host_network(pod) { Vec::new() } else { port_mappings(&spec) },
         labels: all_labels,
         annotations: pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
-        linux: Some(linux(cgroups, pod, &spec)),
+        linux: Some(linux(groups, pod, &spec)),
         windows: None,
     }
 }
 
-fn linux(cgroups: &Cgroups, pod: &Pod, spec: &PodSpec) -> cri::LinuxPodSandboxConfig {
+fn linux(groups: &Cgroups, pod: &Pod, spec: &PodSpec) -> cri::LinuxPodSandboxConfig {
     let context = spec.security_context.clone().unwrap_or_default();
+    let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(cgroups::parse);
+    let limit = |name: &str| cgroups::limit_of_pod(spec, name);
     cri::LinuxPodSandboxConfig {
-        cgroup_parent: cgroups.parent_of(pod),
+        cgroup_parent: groups.parent_of(pod),
         security_context: Some(sandbox_security(spec, &context)),
         sysctls: context.sysctls.iter().flatten().map(|s| (s.name.clone(), s.value.clone())).collect(),
-        overhead: None,
-        resources: None,
+        // A runtime that makes a machine for the pod sizes it by these.
+        overhead: Some(amounts(overhead("cpu").map(|q| q.milli_value()), overhead("cpu"), overhead("memory"))),
+        resources: Some(amounts(
+            Some(requests(pod, "cpu").saturating_sub(overhead("cpu").map_or(0, |q| q.milli_value()))),
+            limit("cpu"),
+            limit("memory"),
+        )),
+    }
+}
+
+/// What a pod asks for and may use, in the runtime's form.
+fn amounts(cpu_request_milli: Option<i64>, cpu: Option<Quantity>, memory: Option<Quantity>) -> cri::LinuxContainerResources {
+    cri::LinuxContainerResources {
+        cpu_shares: cpu_request_milli.map_or(0, cgroups::shares),
+        cpu_period: cpu.as_ref().map_or(0, |_| cgroups::PERIOD_USEC),
+        cpu_quota: cpu.map_or(0, |q| cgroups::quota(q.milli_value())),
+        memory_limit_in_bytes: memory.map_or(0, |q| q.value()),
+        ..Default::default()
     }
 }
 
@@ -118,4 +138,22 @@ fn port_mappings(spec: &PodSpec) -> Vec<cri::PortMapping> {
             host_ip: port.host_ip.clone().unwrap_or_default(),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md M20
+    #[test]
+    fn a_runtime_that_makes_machines_is_told_how_large() {
+        let spec = serde_json::json!({"overhead": {"cpu": "250m", "memory": "128Mi"}, "containers": [
+            {"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "1Gi"}}},
+            {"name": "b", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]});
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+        let config = linux(&Cgroups::of_tests(), &pod, pod.spec.as_ref().unwrap());
+        let told = |r: Option<cri::LinuxContainerResources>| r.map(|r| (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes));
+        assert_eq!(told(config.resources), Some((2048, 200_000, 2 << 30)));
+        assert_eq!(told(config.overhead), Some((256, 25_000, 128 << 20)));
+    }
 }

@@ -24,6 +24,8 @@ pub struct Settings {
     pub image_gc_low_percent: u64,
     /// `minimum-image-ttl-duration`.
     pub image_age_min: Duration,
+    /// Images pulled at a time.
+    pub(crate) parallel_pulls: usize,
     /// `eviction-hard`: signal → threshold.
     pub eviction_hard: BTreeMap<String, Threshold>,
     /// `eviction-pressure-transition-period`.
@@ -89,6 +91,7 @@ impl Default for Settings {
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
             image_age_min: Duration::from_secs(120),
+            parallel_pulls: 3,
             eviction_hard: hard.map(|(name, at)| (name.to_owned(), at)).into(),
             pressure_transition: Duration::from_secs(300),
             log_bytes_max: 10 << 20,
@@ -138,6 +141,15 @@ impl Settings {
             "pod-max-pids" => self.pod_max_pids = Some(number::<i64>(value)?).filter(|n| *n > 0),
             "image-gc-high-threshold" => self.image_gc_high_percent = percent(value)?,
             "image-gc-low-threshold" => self.image_gc_low_percent = percent(value)?,
+            "serialize-image-pulls" if value == "true" => self.parallel_pulls = 1,
+            "serialize-image-pulls" if value == "false" => {}
+            "serialize-image-pulls" => return Err("want true or false".to_owned()),
+            "max-parallel-image-pulls" => {
+                self.parallel_pulls = number(value)?;
+                if self.parallel_pulls == 0 {
+                    return Err("must be at least 1".to_owned());
+                }
+            }
             "minimum-image-ttl-duration" => self.image_age_min = duration(value)?,
             "eviction-hard" => self.eviction_hard = thresholds(value)?,
             "eviction-pressure-transition-period" => self.pressure_transition = duration(value)?,

@@ -260,8 +260,10 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
     if let Some(error) = &facts.resizing.progress {
         all.push(PodCondition { message: error.clone(), ..good("PodResizeInProgress", error.as_ref().map(|_| "Error")) });
     }
-    if let Some((_, message)) = facts.failure.filter(|(reason, _)| ended && reason == "Evicted") {
-        all.push(PodCondition { message: Some(message.clone()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
+    if let Some((reason, message)) = facts.failure.filter(|(reason, _)| ended && matches!(reason.as_str(), "Evicted" | "Preempting")) {
+        let preempted = "Pod was preempted by Kubelet to accommodate a critical pod.";
+        let message = if reason == "Evicted" { message } else { preempted };
+        all.push(PodCondition { message: Some(message.to_owned()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
     }
     for condition in &mut all {
         condition.observed_generation = facts.pod.metadata.generation;

@@ -199,9 +199,8 @@ pub(crate) fn resources(
 ) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
     let cpu_request = cgroups::request(resources, "cpu").map_or(0, |q| q.milli_value());
-    let memory_request = cgroups::request(resources, "memory").map_or(0, |q| q.value());
     let cpu_limit = cgroups::limit(resources, "cpu").map(|q| q.milli_value());
-    let adjust = cgroups::oom_score_adj(pod, memory_request, memory_capacity);
+    let adjust = cgroups::oom_score_adj(pod, container, memory_capacity);
     let mut limits = cri::LinuxContainerResources {
         cpu_period: if cpu_limit.is_some() { cgroups::PERIOD_USEC } else { 0 },
         cpu_quota: cpu_limit.map_or(0, cgroups::quota),

@@ -59,10 +59,41 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
     apparmor(host, pod, &spec)
 }
 
+/// Static pods, and those of the system's priorities.
+fn is_critical(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || sources::is_static(pod)
+}
+
+/// The pods to end so that a critical one that lacks nothing but room is admitted: of the least class first, and no more than it needs.
+/// None if it is not critical, or that would not do. Spec: pkg/kubelet/preemption/preemption.go v1.36.
+pub(super) fn victims(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let priority = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+    let preemptable = |other: &Pod| !is_critical(other) || priority(other) < priority(pod);
+    let (mut victims, mut left): (Vec<_>, Vec<_>) = others.iter().cloned().partition(|other| preemptable(other));
+    if !is_critical(pod) || admit(host, pod, &left).is_err() {
+        return Vec::new();
+    }
+    // The ones to spare first: the highest class, the highest priority.
+    let class = |pod: &Pod| match cgroups::qos(pod) {
+        cgroups::Qos::Guaranteed => 2,
+        cgroups::Qos::Burstable => 1,
+        cgroups::Qos::BestEffort => 0,
+    };
+    victims.sort_by_key(|other| std::cmp::Reverse((class(other), priority(other))));
+    victims.retain(|spared| {
+        left.push(Arc::clone(spared));
+        let fits = admit(host, pod, &left).is_ok();
+        if !fits {
+            left.pop();
+        }
+        !fits
+    });
+    victims
+}
+
 /// A critical or static pod always enters; under memory pressure alone, pods that asked for memory do too.
 fn under_pressure(host: &Host<'_>, pod: &Pod) -> Verdict {
-    let critical = pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || sources::is_static(pod);
-    if host.pressure.is_empty() || critical {
+    if host.pressure.is_empty() || is_critical(pod) {
         return Ok(());
     }
     let memory_only = host.pressure.iter().all(|p| p == "MemoryPressure");
@@ -307,6 +338,32 @@ mod tests {
         assert_eq!(with(serde_json::json!([other, gt])), "ok");
         assert_eq!(with(serde_json::json!([other])), "NodeAffinity");
         assert_eq!(with(serde_json::json!([{}])), "NodeAffinity");
+    }
+
+    // review node.md M9
+    #[test]
+    fn a_critical_pod_takes_the_room_of_the_least_others() {
+        let settings = Settings::default();
+        let host = Host {
+            name: "n",
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            allocatable: [("cpu".to_owned(), 2000), ("pods".to_owned(), 10)].into(),
+            settings: &settings,
+            pressure: Vec::new(),
+            has_apparmor: false,
+            strict_groups: false,
+        };
+        let of = |name: &str, cpu: &str, priority: i64| {
+            let container = serde_json::json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+            Arc::new(pod(serde_json::json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [container]}})))
+        };
+        let others = [of("low", "500m", 0), of("high", "500m", 9), of("critical", "1", 2_000_001_000)];
+        let names = |pod: &Pod| victims(&host, pod, &others).iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        assert_eq!(names(&of("p", "300m", 2_000_000_000)), ["low"]);
+        assert_eq!(names(&of("p", "1", 2_000_000_000)), ["high", "low"]);
+        assert!(names(&of("p", "1100m", 2_000_000_000)).is_empty(), "no room in any case");
+        assert!(names(&of("p", "300m", 9)).is_empty(), "it is not critical");
     }
 
     // review node.md N15: a sum that wraps would let everything in

@@ -54,7 +54,7 @@ pub(super) enum Verdict {
     Error(String),
 }
 
-type Shared = Arc<Mutex<BTreeMap<String, Health>>>;
+pub(crate) type Shared = Arc<Mutex<BTreeMap<String, Health>>>;
 
 /// The probes of one pod.
 pub(crate) struct Probes {
@@ -83,6 +83,11 @@ impl Probes {
     /// What the probes say, by container name.
     pub(crate) fn health(&self) -> BTreeMap<String, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the probes write what they say.
+    pub(crate) fn shared(&self) -> Shared {
+        Arc::clone(&self.health)
     }
 
     /// Starts and ends probes so that they fit what runs.

@@ -7,7 +7,7 @@ use base::backoff::Backoff;
 use base::chain::Chain;
 use base::rng::Rng;
 use base::task::Group;
-use containerd_client::events::{TaskExit, TaskOom, TaskStart};
+use containerd_client::events::{TaskExit, TaskStart};
 use containerd_client::services::v1::SubscribeRequest;
 use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::types::Envelope;
@@ -21,11 +21,9 @@ use super::cri::{Cri, channel};
 /// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list again then.
 const BACKLOG_EVENTS: usize = 1024;
 /// What of containerd's events concerns us; values with slashes must be quoted.
-const FILTERS: [&str; 3] = [
-    r#"namespace=="k8s.io",topic=="/tasks/exit""#,
-    r#"namespace=="k8s.io",topic=="/tasks/start""#,
-    r#"namespace=="k8s.io",topic=="/tasks/oom""#,
-];
+///
+/// Not that the kernel killed a process for want of memory: if it was the container's first, its end is told, and if not, it runs on.
+const FILTERS: [&str; 2] = [r#"namespace=="k8s.io",topic=="/tasks/exit""#, r#"namespace=="k8s.io",topic=="/tasks/start""#];
 
 /// Without an answer to the request for events, what runs is listed after so long, then after twice as long, up to the last.
 const SILENCE_FIRST: Duration = Duration::from_secs(1);
@@ -166,7 +164,6 @@ fn read(envelope: &Envelope) -> Option<RuntimeEvent> {
             (exit.id == exit.container_id).then_some(RuntimeEvent::Ended(exit.container_id))
         }
         "/tasks/start" => Some(RuntimeEvent::Started(TaskStart::decode(bytes).ok()?.container_id)),
-        "/tasks/oom" => Some(RuntimeEvent::Ended(TaskOom::decode(bytes).ok()?.container_id)),
         _ => None,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use crate::node::Node;
 
 /// Editors write in several steps; the folder is read when it has been quiet for this long.
 const QUIET: Duration = Duration::from_millis(100);
+/// What is longer is no manifest, as upstream.
+const MANIFEST_BYTES_MAX: u64 = 10 << 20;
 /// Without inotify.
 const POLL: Duration = Duration::from_secs(20);
 
@@ -82,11 +85,9 @@ fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
     paths.sort();
-    let named = |p: &&std::path::PathBuf| p.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
-    let read = |path: &std::path::PathBuf| match fs::read_to_string(path)
-        .map_err(|err| err.to_string())
-        .and_then(|text| parse(&text, node_name))
-    {
+    // Any name but a hidden one, as upstream. What is no file (a pipe would never end) is passed over.
+    let named = |p: &&std::path::PathBuf| p.is_file() && !p.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let read = |path: &std::path::PathBuf| match read_file(path).map_err(|err| err.to_string()).and_then(|text| parse(&text, node_name)) {
         Ok(pod) => Some(pod),
         Err(err) => {
             warn!(path = %path.display(), err, "not a pod manifest");
@@ -94,6 +95,12 @@ fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
         }
     };
     paths.iter().filter(named).filter_map(read).collect()
+}
+
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(MANIFEST_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Reads a manifest and makes it this node's: name, uid from the content, tolerations.
@@ -128,6 +135,19 @@ fn fnv(text: &str, start: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md L7
+    #[test]
+    fn a_manifest_may_have_any_name_but_a_hidden_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let text =
+            |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n");
+        for name in ["etcd", "web.yaml", ".hidden.yaml"] {
+            fs::write(dir.path().join(name), text("p")).unwrap();
+        }
+        fs::create_dir(dir.path().join("folder.yaml")).unwrap();
+        assert_eq!(read_dir(dir.path(), "n").len(), 2);
+    }
 
     #[test]
     fn a_manifest_becomes_a_pod_of_this_node_and_a_change_another_one() {

@@ -12,6 +12,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::observe::{Seen, State};
@@ -43,7 +44,8 @@ impl Worker {
             warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
             return Outcome::Retry;
         }
-        self.report().await;
+        let (telling, heard, done) = (self.telling(), self.rx.clone(), CancellationToken::new());
+        let told = telling.until(heard, done.clone());
         let grace = self.grace();
         let mut rx = self.rx.clone();
         let sooner = async move {
@@ -57,10 +59,17 @@ impl Worker {
                 std::future::pending::<()>().await;
             }
         };
-        let killed = tokio::select! {
-            () = sooner => return Outcome::Again,
-            killed = self.kill_all(grace, "") => killed,
+        let work = async {
+            let killed = tokio::select! {
+                () = sooner => None,
+                killed = self.kill_all(grace, "") => Some(killed),
+            };
+            done.cancel();
+            killed
         };
+        let (killed, told) = tokio::join!(work, told);
+        self.heard(told);
+        let Some(killed) = killed else { return Outcome::Again };
         if !killed || self.look().await.is_err() {
             return Outcome::Retry;
         }

@@ -17,7 +17,9 @@ pub(crate) mod resize;
 
 mod isolation;
 
-use std::collections::BTreeMap;
+mod tell;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,20 +29,23 @@ use base::time::Stopwatch;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::backoff::Backoffs;
 use self::observe::{Observed, observe};
 use self::plan::{Command, Plan, View};
+use self::tell::Told;
 use crate::events::Kind;
-use crate::manager::Pods;
+use crate::manager::{Pods, Refusal};
 use crate::node::Node;
 use crate::probes::Probes;
-use crate::status::{self, Facts, Published};
+use crate::status;
 use crate::volumes::{self, Mounted};
 
-/// After an error of the runtime or the API.
+/// After an error of the runtime or the API: the first pause, and the longest of those that follow one another.
 const RETRY: Duration = Duration::from_secs(2);
+const RETRY_MAX: Duration = Duration::from_secs(15);
 /// Between two looks whether a deferred resize fits now.
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// A volume that is mounted and could not be renewed is tried again after so long.
@@ -52,6 +57,11 @@ const RELIST: Duration = Duration::from_secs(300);
 /// containerd tells of an end a moment before its CRI knows it.
 const ENDED_POLL: Duration = Duration::from_millis(30);
 const ENDED_POLLS_MAX: u32 = 60;
+/// On a slow disk it takes longer: then it is looked for as often as upstream's kubelet looks at everything, for so many times.
+const ENDED_LATE_POLL: Duration = Duration::from_secs(1);
+const ENDED_LATE_POLLS_MAX: u32 = 600;
+/// Ends that are remembered of one pod.
+const ENDED_MAX: usize = 64;
 
 /// What a pod should be, as its task last heard. Only the latest counts.
 #[derive(Clone)]
@@ -61,10 +71,10 @@ pub(crate) struct Desired {
     pub(crate) gone: bool,
     /// Counts volume refreshes asked for.
     pub(crate) refresh: u64,
-    /// The last container that the runtime said had ended.
-    pub(crate) ended: Option<String>,
-    /// Why the node throws the pod out.
-    pub(crate) evicted: Option<String>,
+    /// The containers of which the runtime said last that they ended.
+    pub(crate) ended: VecDeque<String>,
+    /// Why the node throws the pod out: reason and text.
+    pub(crate) evicted: Option<(&'static str, String)>,
     /// Made from a file: its API object is only a mirror.
     pub(crate) is_static: bool,
     /// Its object says now that it is the mirror of another pod: it is ended, and its object deleted after it.
@@ -75,7 +85,15 @@ impl Desired {
     /// A pod as a source told of it.
     pub(crate) fn new(pod: Arc<Pod>) -> Desired {
         let is_static = crate::sources::is_static(&pod);
-        Desired { pod, gone: false, refresh: 0, ended: None, evicted: None, is_static, is_ousted: false }
+        Desired { pod, gone: false, refresh: 0, ended: VecDeque::new(), evicted: None, is_static, is_ousted: false }
+    }
+
+    /// The runtime says that a container ended.
+    pub(crate) fn has_ended(&mut self, id: String) {
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id);
     }
 
     /// The pod is to be ended and forgotten.
@@ -122,11 +140,7 @@ pub(crate) struct Worker {
     failure: Option<(String, String)>,
     /// It was ended for good and nothing of it runs.
     is_terminal: bool,
-    status: PodStatus,
-    /// What the API server has, as far as we know.
-    published: Option<PodStatus>,
-    /// The object's resource version since our last write.
-    version: Option<u64>,
+    told: Told,
     admitted: bool,
     settled: bool,
     /// What was observed is of this very moment.
@@ -173,9 +187,7 @@ impl Worker {
             uncut: Arc::default(),
             waits_since: None,
             is_terminal: false,
-            published: Some(status.clone()).filter(|s| s.phase.is_some()),
-            version: None,
-            status,
+            told: Told { published: Some(status.clone()).filter(|s| s.phase.is_some()), status, ..Told::default() },
             admitted: false,
             settled: false,
             looked: false,
@@ -188,14 +200,17 @@ impl Worker {
 
     /// Runs until the pod is gone from the API and from the machine.
     pub(crate) async fn run(mut self) {
-        let mut polls = 0;
+        let mut polls = Polls::default();
+        let mut failures = 0;
         loop {
             self.looked &= matches!(self.rx.has_changed(), Ok(false));
             let desired = self.rx.borrow_and_update().clone();
             self.pod = self.resizing.effective(&desired.pod);
-            if let (Some(message), None) = (&desired.evicted, &self.failure) {
-                self.node.events.pod(&self.pod, None, Kind::Warning, "Evicted", message.clone());
-                self.failure = Some(("Evicted".to_owned(), message.clone()));
+            if let (Some((reason, message)), None) = (&desired.evicted, &self.failure) {
+                if *reason == "Evicted" {
+                    self.node.events.pod(&self.pod, None, Kind::Warning, reason, message.clone());
+                }
+                self.failure = Some(((*reason).to_owned(), message.clone()));
             }
             let ending = desired.is_deleted() || self.failure.is_some();
             let outcome = if ending { self.end(&desired).await } else { Box::pin(self.advance(&desired)).await };
@@ -203,19 +218,17 @@ impl Worker {
                 Outcome::Done => return,
                 Outcome::Settled => RELIST,
                 Outcome::Again => Duration::ZERO,
-                Outcome::Retry => RETRY,
+                Outcome::Retry => pause(failures),
             };
+            failures = if outcome == Outcome::Retry { failures + 1 } else { 0 };
             let now = self.node.clock.now();
             if let Some(at) = self.wake_at {
                 sleep = sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
             }
             // The runtime said that a container ended, but still shows it running: look again in a moment.
-            let behind = desired.ended.as_ref().is_some_and(|id| self.observed.running().any(|c| c.id == *id));
-            if behind && polls < ENDED_POLLS_MAX {
-                polls += 1;
-                sleep = sleep.min(ENDED_POLL);
-            } else if !behind {
-                polls = 0;
+            let behind: Vec<&String> = desired.ended.iter().filter(|id| self.observed.running().any(|c| c.id == **id)).collect();
+            if let Some(poll) = polls.next(&behind) {
+                sleep = sleep.min(poll);
             }
             if !sleep.is_zero() {
                 tokio::select! {
@@ -238,15 +251,17 @@ impl Worker {
         self.note_start();
         if !self.admitted {
             if self.observed.sandboxes.is_empty()
-                && self.status.phase.as_deref().is_none_or(|p| p == "Pending")
-                && let Err((reason, message)) = self.pods.admit(&self.node, &self.pod)
+                && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending")
+                && let Err(refusal) = self.pods.admit(&self.node, &self.pod)
             {
+                // Those that are ended for it need their time.
+                let Refusal::Final((reason, message)) = refusal else { return Outcome::Retry };
                 self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
                 self.failure = Some((reason, format!("Pod was rejected: {message}")));
                 return Outcome::Again;
             }
             if self.observed.sandboxes.is_empty()
-                && self.status.phase.as_deref().is_none_or(|p| p == "Pending")
+                && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending")
                 && let Err(message) = Box::pin(self.node.devices.admit(&self.pod)).await
             {
                 self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
@@ -255,7 +270,7 @@ impl Worker {
             }
             self.admitted = true;
             self.hold(true);
-            self.resizing.admit(&self.pod, &self.status);
+            self.resizing.admit(&self.pod, &self.told.status);
             self.node.refs.hold(&self.pod);
         }
         if self.ended_phase() {
@@ -274,8 +289,14 @@ impl Worker {
         let plan = self.decide();
         self.note_waits(&plan);
         // The API server is told beside the work.
-        let telling = self.tell();
-        let (worked, told) = tokio::join!(self.work(desired, plan), telling);
+        let (telling, rx, done) = (self.telling(), self.rx.clone(), CancellationToken::new());
+        let told = telling.until(rx, done.clone());
+        let work = async {
+            let worked = self.work(desired, plan).await;
+            done.cancel();
+            worked
+        };
+        let (worked, told) = tokio::join!(work, told);
         let reported = self.heard(told);
         match worked {
             Err(outcome) => outcome,
@@ -346,8 +367,18 @@ impl Worker {
 
     async fn act_all(&mut self, commands: Vec<Command>) -> bool {
         let mut worked = true;
+        let mut left = commands.len();
         for command in commands {
+            let starts = matches!(command, Command::Start { .. });
             worked &= Box::pin(self.act(command)).await;
+            left -= 1;
+            // The next may take long (a pull, a hook): what runs already is probed and told of meanwhile.
+            if starts
+                && left > 0
+                && let Err(err) = self.look().await
+            {
+                warn!(pod = %self.name(), err = %Chain(&err), "cannot ask the runtime about a pod");
+            }
         }
         worked
     }
@@ -440,7 +471,7 @@ impl Worker {
 
     async fn look(&mut self) -> Result<(), crate::runtime::cri::CriError> {
         self.observed = observe(&self.node.runtime.cri, &self.uid, &self.observed).await?;
-        self.observed.recall(&self.status);
+        self.observed.recall(&self.told.status);
         self.observed.order_ips(self.node.config.node_ips.borrow().first());
         let running: Vec<String> = self.observed.running().map(|c| c.name.clone()).collect();
         self.waiting.retain(|name, _| !running.contains(name));
@@ -448,73 +479,15 @@ impl Worker {
         for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
             self.pods.index(id, &self.uid);
         }
-        if self.observed.may_run() {
-            self.hold(true);
-        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.observed = self.observed.clone();
+        shared.holds |= self.observed.may_run();
         Ok(())
-    }
-
-    /// Computes the status and publishes it if it changed. Returns whether the API server has it.
-    async fn report(&mut self) -> bool {
-        let told = self.tell().await;
-        self.heard(told)
     }
 
     /// Says whether others must leave alone what the pod was given.
     fn hold(&self, holds: bool) {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = holds;
-    }
-
-    /// Computes the status. What it returns publishes it, if it changed.
-    fn tell(&mut self) -> impl Future<Output = Option<(Published, PodStatus)>> + Send + use<> {
-        let health = self.probes.health();
-        let facts = Facts {
-            pod: &self.pod,
-            observed: &self.observed,
-            health: &health,
-            waiting: &self.waiting,
-            failure: self.failure.as_ref(),
-            is_terminal: self.is_terminal,
-            before: &self.status,
-            resizing: &self.resizing,
-            host_ips: self.node.config.internal_ips(),
-            runtime_name: &self.node.runtime.name,
-            recursive_read_only: self.node.runtime.handler("").recursive_read_only_mounts,
-            now: self.node.clock.now(),
-        };
-        self.status = status::compute(&facts);
-        {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            (shared.observed, shared.status, shared.volumes) = (self.observed.clone(), self.status.clone(), self.mounted.paths.clone());
-        }
-        let changed = self.published.as_ref() != Some(&self.status) || self.is_overwritten();
-        let target = if changed { self.pods.api_pod(&self.node, &self.pod) } else { None };
-        let (node, status, before) = (Arc::clone(&self.node), self.status.clone(), self.published.clone());
-        async move { Some((status::publish(&node, &target?, &status, before.as_ref()).await, status)) }
-    }
-
-    /// Takes in what became of the telling. Returns whether the API server has the status.
-    fn heard(&mut self, told: Option<(Published, PodStatus)>) -> bool {
-        match told {
-            None => true,
-            Some((Published::Failed, _)) => false,
-            Some((Published::Yes(version), status)) => {
-                (self.published, self.version) = (Some(status), version);
-                true
-            }
-            Some((Published::Gone, status)) => {
-                self.published = Some(status);
-                true
-            }
-        }
-    }
-
-    /// Whether somebody wrote over what we said, after we said it.
-    fn is_overwritten(&self) -> bool {
-        let mirror = if crate::sources::is_static(&self.pod) { self.pods.api_pod(&self.node, &self.pod) } else { None };
-        let shown = mirror.as_ref().unwrap_or(&self.pod);
-        let later = matches!((status::version(shown), self.version), (Some(shown), Some(ours)) if shown > ours);
-        later && shown.status.as_ref().is_some_and(|shown| status::differs(shown, &self.status))
     }
 
     /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
@@ -530,12 +503,12 @@ impl Worker {
     }
 
     fn ended_phase(&self) -> bool {
-        self.status.phase.as_deref().is_some_and(status::phase::ends)
+        self.told.status.phase.as_deref().is_some_and(status::phase::ends)
     }
 
     fn deadline(&self) -> Option<Timestamp> {
         let secs = self.pod.spec.as_ref()?.active_deadline_seconds?;
-        self.status.start_time.as_ref()?.0.checked_add(SignedDuration::from_secs(secs)).ok()
+        self.told.status.start_time.as_ref()?.0.checked_add(SignedDuration::from_secs(secs)).ok()
     }
 
     fn past_deadline(&self) -> bool {
@@ -563,6 +536,33 @@ impl Worker {
     }
 }
 
+/// The pause after so many failures in a row.
+fn pause(failures: u32) -> Duration {
+    RETRY.saturating_mul(1 << failures.min(8)).min(RETRY_MAX)
+}
+
+/// Looks for containers of which the runtime said that they ended, and which it still shows running.
+#[derive(Default)]
+struct Polls {
+    behind: Vec<String>,
+    done: u32,
+}
+
+impl Polls {
+    /// When to look again; nothing once that has gone on for long, or if nothing is behind. Another container begins anew.
+    fn next(&mut self, behind: &[&String]) -> Option<Duration> {
+        if behind.iter().any(|id| !self.behind.contains(id)) || behind.is_empty() {
+            self.done = 0;
+        }
+        self.behind = behind.iter().map(|id| (*id).clone()).collect();
+        if behind.is_empty() || self.done >= ENDED_POLLS_MAX + ENDED_LATE_POLLS_MAX {
+            return None;
+        }
+        self.done += 1;
+        Some(if self.done <= ENDED_POLLS_MAX { ENDED_POLL } else { ENDED_LATE_POLL })
+    }
+}
+
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -574,4 +574,33 @@ enum Outcome {
     Retry,
     /// The pod is gone.
     Done,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md M1
+    #[test]
+    fn an_end_that_the_runtime_shows_late_is_looked_for_until_it_shows() {
+        let (a, b) = ("a".to_owned(), "b".to_owned());
+        let mut polls = Polls::default();
+        assert_eq!(polls.next(&[]), None);
+        for _ in 0..ENDED_POLLS_MAX {
+            assert_eq!(polls.next(&[&a]), Some(ENDED_POLL));
+        }
+        assert_eq!(polls.next(&[&a]), Some(ENDED_LATE_POLL), "a slow disk");
+        assert_eq!(polls.next(&[&a, &b]), Some(ENDED_POLL), "one behind does not hide another");
+        let pod: Pod = Pod::default();
+        let mut desired = Desired::new(Arc::new(pod));
+        (0..2 * ENDED_MAX).for_each(|n| desired.has_ended(n.to_string()));
+        assert_eq!((desired.ended.len(), desired.ended.back()), (ENDED_MAX, Some(&(2 * ENDED_MAX - 1).to_string())));
+    }
+
+    // review node.md E1
+    #[test]
+    fn a_pod_that_cannot_start_is_tried_less_and_less_often() {
+        let pauses: Vec<u64> = [0, 1, 2, 3, 1000].map(|failures| pause(failures).as_secs()).into();
+        assert_eq!(pauses, [2, 4, 8, 15, 15]);
+    }
 }

@@ -168,7 +168,8 @@ pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<O
         let attempt = item.metadata.map_or(0, |m| m.attempt);
         sandboxes.push(Sandbox { id: item.id, ready, attempt, created_at: item.created_at, ips });
     }
-    sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
+    // By their numbers: the clock may have gone back between two of them.
+    sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
     let mut containers = Vec::new();
     for item in cri.containers(Some(uid)).await? {
         let exited = item.state == cri::ContainerState::ContainerExited as i32;
@@ -183,7 +184,7 @@ pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<O
             Err(err) => return Err(err),
         }
     }
-    containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.attempt)));
+    containers.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
     Ok(Observed { sandboxes, containers })
 }
 

@@ -506,7 +506,7 @@ fn dns(spec: &Value, path: &str, errors: &mut Errors) {
     }
     for (idx, search) in searches.into_iter().enumerate().filter(|(_, s)| *s != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
-        invalid_each(&format!("{field}[{idx}]"), search, names::dns_subdomain_errors(&search.replace('_', "-x-")), errors);
+        invalid_each(&format!("{field}[{idx}]"), search, names::dns_subdomain_errors(&search.replace('_', "x")), errors);
     }
     for (idx, option) in read::list(spec, "dnsConfig.options").iter().enumerate() {
         if read::text(option, "name").is_empty() {
