@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{
-    Affinity, ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, PodIP, PodSchedulingGate, Toleration,
-    TopologySpreadConstraint,
+    Affinity, ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, PodIP, PodResourceClaim, PodResourceClaimStatus,
+    PodSchedulingGate, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -114,6 +114,8 @@ pub struct PodSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_claims: Option<Box<[PodResourceClaim]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Box<ResourceRequirements>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduler_name: Option<String>,
@@ -214,6 +216,8 @@ pub struct PodStatus {
     pub pod_ips: Option<Box<[PodIP]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_claim_statuses: Option<Box<[PodResourceClaimStatus]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
 }

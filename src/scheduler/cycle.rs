@@ -6,6 +6,7 @@ use std::sync::Arc;
 use client::pod::Pod;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
+use crate::filters::claims::after_filters;
 use crate::filters::{self, Candidate};
 use crate::preempt::{self, Preemption};
 use crate::resources;
@@ -39,7 +40,7 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     }
     if let Some(reason) = filters::reason_against_all(&candidate, snapshot) {
         let message = format!("0/{total} nodes are available: {reason}.");
-        return hopeless(format!("{message} {NO_CLAIMS}, preemption: {}", preempt::not_helpful(snapshot)));
+        return hopeless(format!("{message} {}, preemption: {}", after_filters(&candidate), preempt::not_helpful(snapshot)));
     }
     let mut fit: Vec<&NodeState> = Vec::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
@@ -56,7 +57,7 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
         let message = fit_error(total, &refused);
         return match preempt::plan(&candidate, snapshot) {
             Ok(preemption) => Decision::Unschedulable { message, preemption: Some(preemption) },
-            Err(why) => hopeless(format!("{message} {NO_CLAIMS}, preemption: {why}")),
+            Err(why) => hopeless(format!("{message} {}, preemption: {why}", after_filters(&candidate))),
         };
     }
     let totals = scores::totals(&candidate, &fit, snapshot);
@@ -75,9 +76,6 @@ pub fn waiting_claims(pod: &Pod, snapshot: &Snapshot) -> Vec<Arc<PersistentVolum
 fn hopeless(message: String) -> Decision {
     Decision::Unschedulable { message, preemption: None }
 }
-
-/// What upstream's DynamicResources says after filtering about a pod without resource claims.
-const NO_CLAIMS: &str = "no new claims to deallocate";
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text, count included.
 pub(crate) fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {

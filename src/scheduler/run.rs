@@ -192,14 +192,13 @@ impl Scheduler {
                 // Its place is free now.
                 self.queue.wake_all(Instant::now());
             }
-            Change::Resync => self.requeue_all(),
         }
     }
 
     fn node_changed(&mut self, change: &Change<Node>) {
         let helps = match change {
             Change::Modified { old, new } => matters(old, new),
-            Change::Added(_) | Change::Deleted(_) | Change::Resync => true,
+            Change::Added(_) | Change::Deleted(_) => true,
         };
         if helps {
             self.queue.wake_all(Instant::now());

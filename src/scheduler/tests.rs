@@ -71,6 +71,35 @@ fn what_runs_on_a_node_counts_against_it() {
     assert_eq!(decision(&nodes, &[Arc::new(ended)], &pod("p", &json!({}))), "a");
 }
 
+/// Texts: upstream 1.36.2, plugins/dynamicresources.
+#[test]
+fn a_pod_that_claims_a_device_waits_and_never_runs_without_it() {
+    let nodes = [node("a", "4", &json!({})), node("b", "4", &json!({}))];
+    let claiming = |claim: Value, statuses: Value| {
+        let mut claiming = (*pod("p", &json!({"resourceClaims": [claim]}))).clone();
+        claiming.status = serde_json::from_value(json!({"resourceClaimStatuses": statuses})).unwrap();
+        decision(&nodes, &[], &claiming)
+    };
+    let held = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: \
+        0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
+    assert_eq!(claiming(json!({"name": "gpu", "resourceClaimName": "mine"}), json!([])), held);
+    let made_of = json!({"name": "gpu", "resourceClaimTemplateName": "t"});
+    assert_eq!(claiming(made_of.clone(), json!([{"name": "gpu", "resourceClaimName": "p-gpu-x"}])), held);
+    assert_eq!(
+        claiming(made_of.clone(), json!([{"name": "other", "resourceClaimName": "x"}])),
+        "0/2 nodes are available: pod \"default/p\": ResourceClaim not created yet. no new claims to deallocate, preemption: \
+         0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    );
+    // The template's controller says that this pod needs none.
+    assert!(["a", "b"].contains(&claiming(made_of, json!([{"name": "gpu"}])).as_str()));
+    // An extended resource that a DeviceClass gives is one that no node has.
+    let mut extended = (*pod("p", &json!({}))).clone();
+    let container = json!([{"name": "c", "resources": {"limits": {"deviceclass.resource.kubernetes.io/gpu": "1"},
+        "requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}}]);
+    extended.spec.as_mut().unwrap().containers = serde_json::from_value(container).unwrap();
+    assert!(decision(&nodes, &[], &extended).starts_with("0/2 nodes are available: 2 Insufficient deviceclass"));
+}
+
 #[test]
 fn a_toleration_opens_a_tainted_node() {
     let nodes = [node("a", "1", &json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}))];

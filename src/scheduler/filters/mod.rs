@@ -1,5 +1,6 @@
 //! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default plugins.
 
+pub(crate) mod claims;
 pub mod csi;
 pub(crate) mod inter_pod;
 mod ports;
@@ -29,8 +30,19 @@ pub struct Candidate<'a> {
 
 type Filter = fn(&Candidate<'_>, &NodeState, &Snapshot) -> Reasons;
 
-const FILTERS: [Filter; 10] =
-    [unschedulable, node_name, taints, node_affinity, ports::filter, fit, csi::filter, volumes::filter, spread::filter, inter_pod::filter];
+const FILTERS: [Filter; 11] = [
+    unschedulable,
+    node_name,
+    taints,
+    node_affinity,
+    ports::filter,
+    fit,
+    csi::filter,
+    volumes::filter,
+    spread::filter,
+    inter_pod::filter,
+    claims::filter,
+];
 
 /// The first filter's reasons against this node; empty if the node can take the pod.
 pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {
@@ -39,7 +51,7 @@ pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &S
 
 /// What makes a pod unschedulable on every node alike, e.g. a claim that does not exist.
 pub fn reason_against_all(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Option<String> {
-    volumes::prefilter(candidate, snapshot)
+    volumes::prefilter(candidate, snapshot).or_else(|| claims::prefilter(candidate))
 }
 
 fn because(holds: bool, reason: &str) -> Reasons {
