@@ -1,14 +1,16 @@
 //! Jobs: pods that run to their end, as many as the spec asks for, counted once each.
 
+mod backoff;
 mod indexes;
+mod orphans;
 mod plan;
 mod policy;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::time::Clock;
@@ -43,6 +45,8 @@ struct Controller {
     jobs: Informer<Job>,
     pods: Informer<Pod>,
     expectations: Arc<Expectations>,
+    /// The back-off of each job that has not ended.
+    records: Mutex<HashMap<Key, (String, backoff::Record)>>,
     clock: Clock,
 }
 
@@ -67,8 +71,10 @@ pub(crate) fn start(context: &Context) {
         jobs: jobs.clone(),
         pods: pods.clone(),
         expectations,
+        records: Mutex::default(),
         clock: Clock::system(),
     };
+    orphans::start(context, &jobs, &pods);
     context.start(NAME, &queue, controller, async move {
         jobs.synced().await;
         pods.synced().await;
@@ -91,7 +97,11 @@ fn concerned(pod: &Pod, jobs: &Informer<Job>) -> Vec<Key> {
 #[async_trait::async_trait]
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
-        let Some(job) = self.jobs.get(&key.namespace, &key.name) else { return self.orphans(key).await };
+        // Its pods are let go by a loop of their own: see `orphans`.
+        let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
+            self.records().remove(key);
+            return Ok(Next::Wait);
+        };
         // Somebody else's job (spec.managedBy, e.g. a queueing system) is not ours to touch.
         let managed_by = job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).unwrap_or(plan::MANAGED_BY_US);
         if managed_by != plan::MANAGED_BY_US {
@@ -101,20 +111,24 @@ impl Reconcile for Controller {
         let owned = self.claim(&job, key).await?;
         let now = self.clock.now();
         if plan::is_finished(&job) {
-            self.let_go(&owned).await?;
+            self.records().remove(key);
+            let_go(&self.client, &owned).await?;
             return self.expire(&job, key).await;
         }
         let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
         if !self.expectations.met(key, &uids(&|_| true), &uids(&|pod| pod.metadata.deletion_timestamp.is_some())) {
             return Ok(Next::Wait);
         }
-        let plan = plan::plan(&job, &owned, now);
+        let uid = job.uid().unwrap_or_default();
+        let known = self.records().get(key).filter(|(of, _)| *of == uid).map(|(_, record)| record.clone());
+        let plan = plan::plan(&job, &owned, known.as_ref(), now);
         let (made, outcome) = self.act(&job, key, &plan).await;
         // The counts are stored before the pods lose their finalizer: a pod is then never counted twice, and never lost.
         let mut status = plan.status.clone();
         status.active = status.active.map(|n| n + i32::try_from(made).unwrap_or(0)).filter(|n| *n > 0);
         self.write_status(&job, status).await?;
-        self.let_go(&plan.release).await?;
+        self.records().insert(key.clone(), (uid, plan.record));
+        let_go(&self.client, &plan.release).await?;
         for (severity, reason, text) in &plan.events {
             self.recorder.report(&*job, *severity, reason, text.clone());
         }
@@ -124,6 +138,10 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    fn records(&self) -> std::sync::MutexGuard<'_, HashMap<Key, (String, backoff::Record)>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The pods of the job, after adopting and releasing what its selector says.
     async fn claim(&self, job: &Job, key: &Key) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.as_ref()) else { return Ok(Vec::new()) };
@@ -150,32 +168,11 @@ impl Controller {
         Ok(owned)
     }
 
-    /// Pods whose job is gone need no counting: they must not wait for it.
-    async fn orphans(&self, key: &Key) -> Result<Next, Error> {
-        let of_job = |pod: &Arc<Pod>| driver::owner_key(&**pod, "Job").as_ref() == Some(key);
-        let left: Vec<Arc<Pod>> = self.pods.list_in(&key.namespace).into_iter().filter(of_job).collect();
-        self.let_go(&left).await?;
-        Ok(Next::Wait)
-    }
-
-    /// Takes the tracking finalizer off pods that have been counted or that need no counting.
-    async fn let_go(&self, pods: &[Arc<Pod>]) -> Result<(), Error> {
-        let mut results = Vec::new();
-        for pod in pods.iter().filter(|pod| pod.finalizers().iter().any(|f| f == TRACKING)) {
-            let left: Vec<_> = pod.finalizers().iter().filter(|f| *f != TRACKING).collect();
-            let patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": pod.resource_version(), "finalizers": left}});
-            let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-            let done = api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-            results.push(driver::gone_is_fine(done));
-        }
-        driver::all_of(results).map(drop)
-    }
-
     /// Makes and deletes pods; says how many were made even when some failed.
     async fn act(&self, job: &Job, key: &Key, plan: &Plan) -> (usize, Result<(), Error>) {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         // Without its finalizer first: a pod that we end ourselves is not a failure of the job.
-        if let Err(err) = self.let_go(&plan.delete).await {
+        if let Err(err) = let_go(&self.client, &plan.delete).await {
             return (0, Err(err));
         }
         for pod in &plan.delete {
@@ -243,4 +240,24 @@ impl Controller {
         driver::gone_is_fine(api.delete(&key.name, &DeleteParams::foreground().preconditions(same)).await)?;
         Ok(Next::Wait)
     }
+}
+
+/// Requests that are on their way at once.
+const AT_ONCE: usize = 50;
+
+/// Takes the tracking finalizer off pods that have been counted or that need no counting.
+async fn let_go(client: &kube::Client, pods: &[Arc<Pod>]) -> Result<(), Error> {
+    let tracked: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.finalizers().iter().any(|f| f == TRACKING)).collect();
+    let mut results = Vec::new();
+    for some in tracked.chunks(AT_ONCE) {
+        results.extend(futures_util::future::join_all(some.iter().map(|pod| release(client, pod))).await);
+    }
+    driver::all_of(results).map(drop)
+}
+
+async fn release(client: &kube::Client, pod: &Pod) -> Result<(), kube::Error> {
+    let left: Vec<_> = pod.finalizers().iter().filter(|f| *f != TRACKING).collect();
+    let patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": pod.resource_version(), "finalizers": left}});
+    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+    driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await)
 }

@@ -12,17 +12,17 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
+use super::backoff::{Record, ended_at, wait_after};
 use super::indexes::{FAILURES, IGNORED, INDEX, count_of, format_indexes, index_of};
 use super::policy::{self, Meaning};
-use super::tally::{self, Tally, ended_at, is_indexed};
+use super::tally::{self, Tally, is_indexed};
 use crate::{owners, pods};
 
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const MANAGED_BY_US: &str = "kubernetes.io/job-controller";
-/// After a failure the next pod waits 10 s, 20 s, 40 s, … up to ten minutes.
-const BACKOFF_FIRST_SECS: u64 = 10;
-const BACKOFF_MAX_SECS: u64 = 600;
 const BURST: usize = 500;
+/// When more pods have ended than a status can name, the next ones are counted after this, or at the next event.
+const COUNT_ON: Duration = Duration::from_secs(1);
 
 /// A pod to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub(super) struct Plan {
     pub(super) release: Vec<Arc<Pod>>,
     pub(super) events: Vec<(Severity, &'static str, String)>,
     pub(super) look_again: Option<Duration>,
+    /// The back-off from now on, once `status` is stored.
+    pub(super) record: Record,
 }
 
 fn has_condition(job: &Job, kind: &str) -> bool {
@@ -98,18 +100,29 @@ pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
     pod
 }
 
-/// Decides the next step of a job that has not ended.
-pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], now: Timestamp) -> Plan {
+/// Decides the next step of a job that has not ended. `known` is the back-off of the step before; after a restart it is read off the
+/// pods that are there.
+pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], known: Option<&Record>, now: Timestamp) -> Plan {
     let spec = job.spec.clone().unwrap_or_default();
     let mut tally = tally::tally(job, owned);
     let suspended = spec.suspend == Some(true);
-    let mut plan = Plan { status: status(job, &tally, now, suspended), ..Plan::default() };
+    let record = match known {
+        Some(record) => record.after(&tally.new_successes, &tally.new_failures),
+        None => Record::default().after(&tally.successes, &tally.failures),
+    };
+    let mut plan = Plan { status: status(job, &tally, now, suspended), record, ..Plan::default() };
+    if tally.postponed {
+        // The sums are not whole yet: count first, decide then.
+        plan.release = tally.to_release();
+        plan.look_again = Some(COUNT_ON);
+        return plan;
+    }
     let end = verdict(job, &tally, &plan.status, now);
     if let Some(end) = end {
         finish(job, &end, &mut tally, &mut plan, now);
         return plan;
     }
-    plan.release = tally.counted.iter().filter(|pod| !tally.held.contains(&pod.uid().unwrap_or_default())).cloned().collect();
+    plan.release = tally.to_release();
     suspend(job, &mut plan, suspended, now);
     if suspended || job.metadata.deletion_timestamp.is_some() {
         if suspended {
@@ -317,7 +330,7 @@ fn balance(job: &Job, tally: &Tally, plan: &mut Plan, now: Timestamp) {
     if tally::limit_per_index(job).is_some() {
         return by_index(job, tally, missing, plan, now);
     }
-    if let Some(wait) = backoff(tally, now) {
+    if let Some(wait) = plan.record.left(now) {
         return look_again(plan, wait);
     }
     plan.create = if is_indexed(job) {
@@ -350,7 +363,7 @@ fn by_index(job: &Job, tally: &Tally, missing: usize, plan: &mut Plan, now: Time
             Meaning::Ignored => ignored += 1,
             _ => failures += 1,
         }
-        match ended_at(pod).and_then(|ended| wait_after(ended, failures, now)) {
+        match wait_after(ended_at(pod), failures.saturating_add(ignored), now) {
             Some(wait) => look_again(plan, wait),
             None => plan.create.push(Fresh { index: Some(index), failures: Some((failures, ignored)) }),
         }
@@ -372,18 +385,4 @@ fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
     rest.sort_by_cached_key(|pod| (index_last_first(pod), pods::deletion_rank(pod, 0)));
     gone.extend(rest.into_iter().take(more));
     gone
-}
-
-/// How long the next pod must wait after failures; the newest failure's end is where the wait begins.
-fn backoff(tally: &Tally, now: Timestamp) -> Option<Duration> {
-    let last = tally.failures.iter().filter_map(|pod| ended_at(pod)).max()?;
-    wait_after(last, tally.failed, now)
-}
-
-/// What is left of the wait after the `failures`-th failure.
-fn wait_after(last: Timestamp, failures: i32, now: Timestamp) -> Option<Duration> {
-    let shift = u32::try_from(failures.checked_sub(1).filter(|n| *n >= 0)?).unwrap_or(0).min(10);
-    let wait = (BACKOFF_FIRST_SECS << shift).min(BACKOFF_MAX_SECS);
-    let passed = u64::try_from(now.duration_since(last).as_secs()).unwrap_or(0);
-    (passed < wait).then(|| Duration::from_secs(wait - passed))
 }

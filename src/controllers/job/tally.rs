@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use client::pod::Pod;
-use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
 
+use super::backoff::ended_at;
 use super::indexes::{self, FAILURES, index_of};
 use super::plan::TRACKING;
 use super::policy::{self, Meaning};
 use crate::pods;
+
+/// Ended pods that a status names at once: each takes some 40 bytes of an object of bounded size (upstream's `MaxUncountedPods`).
+const UNCOUNTED_MAX: usize = 500;
 
 /// The sums.
 #[derive(Debug, Default)]
@@ -23,6 +26,13 @@ pub(super) struct Tally {
     pub(super) failed_indexes: BTreeSet<i32>,
     /// All failed pods that are still there.
     pub(super) failures: Vec<Arc<Pod>>,
+    /// All succeeded ones.
+    pub(super) successes: Vec<Arc<Pod>>,
+    /// Of both, those that no status has counted before, whether they count for the job or not.
+    pub(super) new_failures: Vec<Arc<Pod>>,
+    pub(super) new_successes: Vec<Arc<Pod>>,
+    /// More pods have ended than a status can name: some are in no sum yet.
+    pub(super) postponed: bool,
     pub(super) terminating: i32,
     /// Ended pods that the sums include and that have their finalizer still.
     pub(super) counted: Vec<Arc<Pod>>,
@@ -30,6 +40,13 @@ pub(super) struct Tally {
     pub(super) held: BTreeSet<String>,
     /// A rule says that the job has failed.
     pub(super) job_failed: Option<String>,
+}
+
+impl Tally {
+    /// Pods whose end is counted, and that nobody has to ask any more.
+    pub(super) fn to_release(&self) -> Vec<Arc<Pod>> {
+        self.counted.iter().filter(|pod| !self.held.contains(&pod.uid().unwrap_or_default())).cloned().collect()
+    }
 }
 
 pub(super) fn is_indexed(job: &Job) -> bool {
@@ -58,6 +75,10 @@ fn is_failed(job: &Job, pod: &Pod) -> bool {
     phase == "Failed" || leaving && !only_replaces_failed(job)
 }
 
+fn is_tracked(pod: &Pod) -> bool {
+    pod.finalizers().iter().any(|f| f == TRACKING)
+}
+
 pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
     let old = job.status.clone().unwrap_or_default();
     let uncounted = old.uncounted_terminated_pods.unwrap_or_default();
@@ -70,16 +91,30 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
         failed: old.failed.unwrap_or(0),
         completed: listed(old.completed_indexes),
         failed_indexes: listed(old.failed_indexes),
-        failures: owned.iter().filter(|pod| pods::phase(pod) == "Failed").cloned().collect(),
+        // Without its finalizer a pod on its way out is one that we gave up ourselves.
+        failures: owned.iter().filter(|pod| pods::phase(pod) == "Failed" || is_tracked(pod) && is_failed(job, pod)).cloned().collect(),
+        successes: owned.iter().filter(|pod| pods::phase(pod) == "Succeeded").cloned().collect(),
         ..Tally::default()
     };
+    // Those that were counted and still have their finalizer: without it they leave the status.
+    let n_known = owned.iter().filter(|pod| known.contains(&pod.uid().unwrap_or_default()) && is_tracked(pod)).count();
+    let mut room = if limit_per_index(job).is_some() { UNCOUNTED_MAX } else { UNCOUNTED_MAX.saturating_sub(n_known) };
     for pod in owned {
-        let tracked = pod.finalizers().iter().any(|f| f == TRACKING);
+        let tracked = is_tracked(pod);
         let new = tracked && !known.contains(&pod.uid().unwrap_or_default());
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let counts_for_job = !indexed || index_of(pod).is_some_and(|index| index < end);
         let ended = matches!(pods::phase(pod), "Succeeded" | "Failed");
-        if tracked && pods::phase(pod) == "Succeeded" {
+        let succeeded = pods::phase(pod) == "Succeeded";
+        if new && (succeeded || is_failed(job, pod)) {
+            if room == 0 {
+                t.postponed = true;
+                continue;
+            }
+            room -= 1;
+            if succeeded { &mut t.new_successes } else { &mut t.new_failures }.push(Arc::clone(pod));
+        }
+        if tracked && succeeded {
             if new && counts_for_job {
                 // Two pods of one index count once.
                 t.succeeded += i32::from(!indexed || index_of(pod).is_some_and(|index| t.completed.insert(index)));
@@ -145,10 +180,4 @@ fn hold(job: &Job, t: &mut Tally) {
             t.held.insert(pod.uid().unwrap_or_default());
         }
     }
-}
-
-/// When the last container of a pod ended.
-pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    statuses.iter().filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()).map(|t| t.0).max()
 }
