@@ -1,6 +1,5 @@
 //! A server among servers: where the others are, the tunnels to them, and members that go when their Nodes are deleted.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,30 +90,11 @@ pub(crate) fn follow_nodes(store: Arc<Store>, own_name: String, informers: &Info
     group.spawn("deleted-members", async move {
         let mut changes = nodes.changes();
         nodes.synced().await;
-        let names = || nodes.list().iter().map(|node| node.name_any()).collect::<BTreeSet<String>>();
-        let mut known = names();
         loop {
-            let gone: Vec<String> = match changes.next().await {
-                Change::Added(node) => {
-                    known.insert(node.name_any());
-                    continue;
-                }
-                Change::Modified { .. } => continue,
-                Change::Deleted(node) => vec![node.name_any()],
-                // Some changes were missed, and the cache is all there is: who was there and is not any more was deleted.
-                Change::Resync => {
-                    let now = names();
-                    let gone = known.difference(&now).cloned().collect();
-                    known = now;
-                    gone
-                }
-            };
-            for name in gone {
-                known.remove(&name);
-                let store = Arc::clone(&store);
-                if name != own_name {
-                    removals.spawn_short("removal", async move { remove(&store, &name).await });
-                }
+            let Change::Deleted(node) = changes.next().await else { continue };
+            let (store, name) = (Arc::clone(&store), node.name_any());
+            if name != own_name {
+                removals.spawn_short("removal", async move { remove(&store, &name).await });
             }
         }
     });

@@ -11,15 +11,12 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
+use crate::changes::{Subscriber, Subscribers};
 use crate::index::{GroupOf, Grouping};
 use crate::reflector::{self, Sink, Source};
 use crate::typed::typed;
-
-/// Changes that wait for one subscriber; one that is slower gets [`Change::Resync`] instead. Every informer pays for it in memory
-/// (the channel is made whole), and there is one for each kind.
-const CHANGES_BACKLOG: usize = 128;
 
 /// Namespace (empty for cluster-wide objects) and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,17 +50,15 @@ impl std::fmt::Display for Key {
 pub enum Change<K> {
     /// It is new.
     Added(Arc<K>),
-    /// It was replaced.
+    /// It was replaced; it is the same object by its uid.
     Modified {
-        /// As it was.
+        /// As it was when this subscriber last heard of it.
         old: Arc<K>,
         /// As it is.
         new: Arc<K>,
     },
     /// It is gone; this was its last state.
     Deleted(Arc<K>),
-    /// This subscriber was too slow and missed changes: it must look at the whole cache.
-    Resync,
 }
 
 /// The bounds that kinds of the API share, as `kube` asks for them.
@@ -162,7 +157,7 @@ struct Shared<K> {
     /// A list that is not whole yet.
     fresh: Mutex<Option<BTreeMap<Key, Arc<K>>>>,
     synced: watch::Sender<bool>,
-    changes: broadcast::Sender<Change<K>>,
+    changes: Subscribers<K>,
     /// Labels and annotations are not kept: each is a map, and maps are most of what metadata takes in memory.
     bare: bool,
 }
@@ -173,7 +168,7 @@ impl<K: Clone> Default for Shared<K> {
             objects: RwLock::new(Objects { by_key: BTreeMap::new(), groupings: Vec::new() }),
             fresh: Mutex::default(),
             synced: watch::Sender::new(false),
-            changes: broadcast::Sender::new(CHANGES_BACKLOG),
+            changes: Subscribers::default(),
             bare: false,
         }
     }
@@ -263,22 +258,18 @@ impl<K: Resource> Groups<K> {
     }
 }
 
-/// A subscription to changes.
-pub struct Changes<K>(broadcast::Receiver<Change<K>>);
+/// A subscription to changes. No deletion is lost, however slowly it is read.
+pub struct Changes<K>(Arc<Subscriber<K>>);
 
-impl<K: Clone> Changes<K> {
+impl<K> Changes<K> {
     /// The next change. Never ends while the process runs. Cancel safe.
     pub async fn next(&mut self) -> Change<K> {
-        match self.0.recv().await {
-            Ok(change) => change,
-            Err(broadcast::error::RecvError::Lagged(_)) => Change::Resync,
-            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
-        }
+        self.0.next().await
     }
 
     /// Skips what waits, for a reader that looks at the whole cache next.
     pub fn drain(&mut self) {
-        while !matches!(self.0.try_recv(), Err(broadcast::error::TryRecvError::Empty | broadcast::error::TryRecvError::Closed)) {}
+        self.0.drain();
     }
 }
 
@@ -373,18 +364,21 @@ impl<K: Resource> Objects<K> {
 impl<K: Resource + Clone> Shared<K> {
     fn apply(&self, object: K) {
         let (key, new) = (Key::of(&object), Arc::new(object));
-        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key, &new);
-        self.tell(match old {
-            Some(old) if old.resource_version() == new.resource_version() => return,
-            Some(old) => Change::Modified { old, new },
-            None => Change::Added(new),
-        });
+        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), &new);
+        self.changes.tell(
+            &key,
+            &match old {
+                Some(old) if old.resource_version() == new.resource_version() => return,
+                Some(old) => Change::Modified { old, new },
+                None => Change::Added(new),
+            },
+        );
     }
 
     fn delete(&self, object: K) {
         let key = Key::of(&object);
         if self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&key).is_some() {
-            self.tell(Change::Deleted(Arc::new(object)));
+            self.changes.tell(&key, &Change::Deleted(Arc::new(object)));
         }
     }
 
@@ -393,21 +387,16 @@ impl<K: Resource + Clone> Shared<K> {
         let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).replace(fresh.clone());
         for (key, gone) in &old {
             if !fresh.contains_key(key) {
-                self.tell(Change::Deleted(Arc::clone(gone)));
+                self.changes.tell(key, &Change::Deleted(Arc::clone(gone)));
             }
         }
         for (key, new) in fresh {
             match old.get(&key) {
                 Some(old) if old.resource_version() == new.resource_version() => {}
-                Some(old) => self.tell(Change::Modified { old: Arc::clone(old), new }),
-                None => self.tell(Change::Added(new)),
+                Some(old) => self.changes.tell(&key, &Change::Modified { old: Arc::clone(old), new }),
+                None => self.changes.tell(&key, &Change::Added(new)),
             }
         }
-    }
-
-    fn tell(&self, change: Change<K>) {
-        // Without subscribers there is nobody to tell.
-        let _nobody = self.changes.send(change);
     }
 }
 
@@ -447,7 +436,6 @@ mod tests {
                 Change::Added(object) => format!("added {}", object.name_any()),
                 Change::Modified { new, .. } => format!("modified {}", new.name_any()),
                 Change::Deleted(object) => format!("deleted {}", object.name_any()),
-                Change::Resync => "resync".to_owned(),
             });
         }
         assert_eq!(seen, ["deleted gone", "added new", "modified newer"]);

@@ -7,6 +7,7 @@ pub mod transport;
 
 pub mod pod;
 
+mod changes;
 pub mod index;
 pub mod informer;
 mod outage;

@@ -25,7 +25,10 @@ struct State<K> {
     /// Keys in `ready`, and keys to run again after the worker that has them.
     wanted: BTreeSet<K>,
     working: BTreeMap<K, Instant>,
-    delayed: BTreeMap<(Instant, K), ()>,
+    /// By the moment from which they are wanted; a key once.
+    delayed: BTreeSet<(Instant, K)>,
+    /// The moment of each key in `delayed`.
+    due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
 }
 
@@ -43,7 +46,8 @@ impl<K: Clone + Ord + Hash> Default for Queue<K> {
             ready: VecDeque::new(),
             wanted: BTreeSet::new(),
             working: BTreeMap::new(),
-            delayed: BTreeMap::new(),
+            delayed: BTreeSet::new(),
+            due: HashMap::new(),
             failures: HashMap::new(),
         };
         Queue { name: OnceLock::new(), state: Mutex::new(state), changed: Notify::new() }
@@ -78,12 +82,13 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// The same, not before `delay` has passed.
+    /// The same, not before `delay` has passed. A key waits for one moment only, the soonest that was asked for: who asks again
+    /// after each look has one timer, and not one more for each event (upstream's `delayingType.insert`).
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.lock().delayed.insert((Instant::now() + delay, key), ());
+        self.lock().delay(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
@@ -124,7 +129,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
                     }
                     return key;
                 }
-                state.delayed.keys().next().map(|(at, _)| *at)
+                state.delayed.first().map(|(at, _)| *at)
             };
             match wake {
                 Some(at) => {
@@ -166,11 +171,23 @@ impl<K: Clone + Ord + Hash> State<K> {
         new
     }
 
+    fn delay(&mut self, key: K, at: Instant) {
+        if let Some(known) = self.due.get(&key) {
+            if *known <= at {
+                return;
+            }
+            let _was_there = self.delayed.remove(&(*known, key.clone()));
+        }
+        self.due.insert(key.clone(), at);
+        self.delayed.insert((at, key));
+    }
+
     /// How many keys' time has come.
     fn ripen(&mut self, now: Instant) -> usize {
         let mut n_added = 0;
-        while let Some(entry) = self.delayed.first_entry().filter(|entry| entry.key().0 <= now) {
-            let ((_, key), ()) = entry.remove_entry();
+        while self.delayed.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.delayed.pop_first() else { break };
+            self.due.remove(&key);
             n_added += usize::from(self.add(key));
         }
         n_added
@@ -202,13 +219,29 @@ mod tests {
         assert_eq!(queue.next().await, "a");
     }
 
+    // Semantics H5: each look of a periodic controller added a timer of its own, and each timer one more look.
+    #[test]
+    fn a_key_has_one_timer_and_the_sooner_one() {
+        let (queue, start) = (Queue::default(), Instant::now());
+        for secs in [300, 200, 400, 200] {
+            queue.add_after("a", Duration::from_secs(secs));
+        }
+        let mut state = queue.lock();
+        assert_eq!((state.delayed.len(), state.due.len()), (1, 1));
+        assert_eq!(state.ripen(start + Duration::from_secs(199)), 0);
+        assert_eq!(state.ripen(start + Duration::from_secs(201)), 1);
+        assert!(state.delayed.is_empty() && state.due.is_empty());
+    }
+
     #[tokio::test]
     async fn failures_wait_longer_each_time_until_forgotten() {
         let queue = Queue::default();
         let delay = |queue: &Queue<&'static str>| {
             let now = Instant::now();
             queue.retry("a");
-            let ((at, _), ()) = queue.lock().delayed.pop_last().unwrap();
+            let mut state = queue.lock();
+            let (at, key) = state.delayed.pop_last().unwrap();
+            state.due.remove(key);
             at - now
         };
         let (first, second) = (delay(&queue), delay(&queue));

@@ -88,7 +88,6 @@ impl Services {
                 Change::Added(service) | Change::Deleted(service) | Change::Modified { new: service, .. } => {
                     touched.add(Some(Key::of(&*service)));
                 }
-                Change::Resync => *touched = Touched::All,
             },
             change = self.slice_changes.next() => match change {
                 Change::Added(slice) | Change::Deleted(slice) => touched.add(service_of(&slice)),
@@ -96,7 +95,6 @@ impl Services {
                     touched.add(service_of(&old));
                     touched.add(service_of(&new));
                 }
-                Change::Resync => *touched = Touched::All,
             },
         }
     }

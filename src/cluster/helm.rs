@@ -123,7 +123,6 @@ async fn follow(informer: Informer<Metadata>, queue: Arc<Queue<Key>>) {
                     queue.add(Key::of(&*new));
                 }
             }
-            Change::Resync => informer.list().iter().for_each(|object| queue.add(Key::of(&**object))),
         }
     }
 }

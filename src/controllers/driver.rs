@@ -121,7 +121,7 @@ impl Context {
         });
     }
 
-    /// Turns every change of a kind into keys. After a resync all objects count as changed.
+    /// Turns every change of a kind into keys. None is lost: what owned only what is gone is asked, too.
     pub(crate) fn feed<K: Kind>(
         &self,
         informer: &Informer<K>,
@@ -131,17 +131,11 @@ impl Context {
         let (informer, queue, mut changes) = (informer.clone(), Arc::clone(queue), informer.changes());
         self.group.spawn("feed", async move {
             informer.synced().await;
-            let everything = |queue: &Queue<Key>| {
-                for object in informer.list() {
-                    keys(&Change::Added(object)).into_iter().for_each(|key| queue.add(key));
-                }
-            };
-            everything(&queue);
+            for object in informer.list() {
+                keys(&Change::Added(object)).into_iter().for_each(|key| queue.add(key));
+            }
             loop {
-                match changes.next().await {
-                    Change::Resync => everything(&queue),
-                    change => keys(&change).into_iter().for_each(|key| queue.add(key)),
-                }
+                keys(&changes.next().await).into_iter().for_each(|key| queue.add(key));
             }
         });
     }
@@ -162,7 +156,6 @@ pub(crate) fn objects_of<K>(change: &Change<K>) -> Vec<Arc<K>> {
     match change {
         Change::Added(object) | Change::Deleted(object) => vec![Arc::clone(object)],
         Change::Modified { old, new } => vec![Arc::clone(new), Arc::clone(old)],
-        Change::Resync => Vec::new(),
     }
 }
 

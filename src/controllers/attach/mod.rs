@@ -91,7 +91,6 @@ async fn something_to_do(context: &Context) {
     loop {
         match changes.next().await {
             Change::Added(volume) | Change::Modified { new: volume, .. } if is_driven(&volume) => return,
-            Change::Resync if volumes.list().iter().any(|volume| is_driven(volume)) => return,
             _ => {}
         }
     }

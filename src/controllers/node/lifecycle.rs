@@ -169,7 +169,7 @@ struct Eviction {
 fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>) {
     let queue = Arc::new(Queue::default());
     context.feed(&pods, &queue, |change| match change {
-        Change::Deleted(_) | Change::Resync => Vec::new(),
+        Change::Deleted(_) => Vec::new(),
         Change::Added(pod) | Change::Modified { new: pod, .. } => vec![Key::of(&**pod)],
     });
     let all_pods = pods.clone();

@@ -37,7 +37,7 @@ pub(super) fn start(context: &Context) {
     let all = nodes.clone();
     context.feed(&nodes, &queue, move |change| match change {
         // Another number of nodes concerns them all.
-        Change::Added(_) | Change::Deleted(_) | Change::Resync => all.list().iter().map(|node| Key::of(&**node)).collect(),
+        Change::Added(_) | Change::Deleted(_) => all.list().iter().map(|node| Key::of(&**node)).collect(),
         Change::Modified { .. } => Vec::new(),
     });
     let ttl = Ttl { client: context.client(NAME), nodes: nodes.clone() };

@@ -73,7 +73,6 @@ pub(crate) fn start(context: &Context) {
 fn of_namespace<K: kube::Resource>(change: &Change<K>, quotas: &Informer<ResourceQuota>) -> Vec<Key> {
     let object = match change {
         Change::Added(object) | Change::Deleted(object) | Change::Modified { new: object, .. } => object,
-        Change::Resync => return quotas.list().iter().map(|quota| Key::of(&**quota)).collect(),
     };
     quotas.list_in(&object.namespace().unwrap_or_default()).iter().map(|quota| Key::of(&**quota)).collect()
 }
@@ -163,7 +162,6 @@ impl Controller {
             loop {
                 match changes.next().await {
                     Change::Modified { .. } => {}
-                    Change::Resync => quotas.list().iter().for_each(|quota| queue.add(Key::of(&**quota))),
                     Change::Added(object) | Change::Deleted(object) => {
                         let all = quotas.list_in(&object.namespace().unwrap_or_default());
                         all.iter().for_each(|quota| queue.add(Key::of(&**quota)));

@@ -67,7 +67,6 @@ pub(crate) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
             told = match changes.next().await {
                 Changed::Added(pod) | Changed::Modified { new: pod, .. } => seen.set(&pod),
                 Changed::Deleted(pod) => seen.gone(&pod).into_iter().collect(),
-                Changed::Resync => seen.compare(&pods.list()),
             };
         }
     });
