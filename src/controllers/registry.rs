@@ -73,7 +73,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     attach::start(&context);
     garbage::start(&context);
     pod_gc::start(&context, config.settings.ended_pods_max);
-    node::start(&context, &config.cluster_cidrs, config.settings.node_grace);
+    node::start(&context, &config.cluster_cidrs, &config.settings);
     deployment::start(&context);
     replicaset::start(&context);
     service_cidr::start(&context);

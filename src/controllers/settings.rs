@@ -11,12 +11,33 @@ const SIGNING_LIFE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub struct Settings {
     /// `node-monitor-grace-period`: silence of this length makes a node unreachable.
     pub node_grace: Duration,
+    /// How fast silent nodes lose their pods.
+    pub evictions: Evictions,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
     pub ended_pods_max: usize,
     /// `cluster-signing-duration`: what the signers of certificate requests give at most, and without a wish; a year where nothing is said.
     pub signing_life: Option<Duration>,
     /// `horizontal-pod-autoscaler-*`
     pub autoscaler: Autoscaler,
+}
+
+/// How fast silent nodes lose their pods.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evictions {
+    /// `node-eviction-rate`: nodes a second, of each zone.
+    pub rate: f64,
+    /// `secondary-node-eviction-rate`: the same in a large zone that is unhealthy.
+    pub rate_when_unhealthy: f64,
+    /// `unhealthy-zone-threshold`: a zone with this share of silent nodes is unhealthy.
+    pub unhealthy_share: f64,
+    /// `large-cluster-size-threshold`: a zone with more nodes is large; a smaller one loses no pods while it is unhealthy.
+    pub large_zone: usize,
+}
+
+impl Default for Evictions {
+    fn default() -> Evictions {
+        Evictions { rate: 0.1, rate_when_unhealthy: 0.01, unhealthy_share: 0.55, large_zone: 50 }
+    }
 }
 
 /// How horizontal pod autoscalers behave.
@@ -43,7 +64,13 @@ impl Default for Autoscaler {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { node_grace: Duration::from_secs(50), ended_pods_max: 12500, signing_life: None, autoscaler: Autoscaler::default() }
+        Settings {
+            node_grace: Duration::from_secs(50),
+            evictions: Evictions::default(),
+            ended_pods_max: 12500,
+            signing_life: None,
+            autoscaler: Autoscaler::default(),
+        }
     }
 }
 
@@ -127,7 +154,6 @@ const NOT_HERE: &[&str] = &[
     "kube-api-content-type",
     "kube-api-qps",
     "kubeconfig",
-    "large-cluster-size-threshold",
     "leader-elect",
     "leader-elect-lease-duration",
     "leader-elect-renew-deadline",
@@ -154,7 +180,6 @@ const NOT_HERE: &[&str] = &[
     "node-cidr-mask-size",
     "node-cidr-mask-size-ipv4",
     "node-cidr-mask-size-ipv6",
-    "node-eviction-rate",
     "node-monitor-period",
     "node-startup-grace-period",
     "node-sync-period",
@@ -176,7 +201,6 @@ const NOT_HERE: &[&str] = &[
     "resource-quota-sync-period",
     "root-ca-file",
     "route-reconciliation-period",
-    "secondary-node-eviction-rate",
     "secure-port",
     "service-account-private-key-file",
     "service-cluster-ip-range",
@@ -186,7 +210,6 @@ const NOT_HERE: &[&str] = &[
     "tls-min-version",
     "tls-private-key-file",
     "tls-sni-cert-key",
-    "unhealthy-zone-threshold",
     "v",
     "vmodule",
 ];
@@ -208,14 +231,17 @@ impl Settings {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "node-monitor-grace-period" => self.node_grace = duration(value)?,
+            "node-eviction-rate" => self.evictions.rate = number(value)?,
+            "secondary-node-eviction-rate" => self.evictions.rate_when_unhealthy = number(value)?,
+            "unhealthy-zone-threshold" => self.evictions.unhealthy_share = number(value)?,
+            "large-cluster-size-threshold" => {
+                self.evictions.large_zone = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
+            }
             "horizontal-pod-autoscaler-sync-period" => self.autoscaler.period = duration(value)?,
             "horizontal-pod-autoscaler-downscale-stabilization" => self.autoscaler.down_window = duration(value)?,
             "horizontal-pod-autoscaler-cpu-initialization-period" => self.autoscaler.cpu_start = duration(value)?,
             "horizontal-pod-autoscaler-initial-readiness-delay" => self.autoscaler.first_ready = duration(value)?,
-            "horizontal-pod-autoscaler-tolerance" => {
-                let tolerance = value.parse().ok().filter(|t: &f64| t.is_finite() && *t >= 0.0);
-                self.autoscaler.tolerance = tolerance.ok_or_else(|| format!("{value:?} is not a number of at least 0"))?;
-            }
+            "horizontal-pod-autoscaler-tolerance" => self.autoscaler.tolerance = number(value)?,
             "terminated-pod-gc-threshold" => {
                 let count: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
                 self.ended_pods_max = usize::try_from(count).unwrap_or(0);
@@ -236,6 +262,11 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+fn number(value: &str) -> Result<f64, String> {
+    let number = value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+    number.ok_or_else(|| format!("{value:?} is not a number of at least 0"))
 }
 
 /// Go's durations in whole seconds and larger: `40s`, `1m30s`. None is shorter than a second here.
@@ -278,5 +309,8 @@ mod tests {
         let tuned = parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"]).unwrap();
         assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));
         assert!(parse(&["horizontal-pod-autoscaler-tolerance=-1"]).is_err());
+        let slow = parse(&["node-eviction-rate=0.5", "secondary-node-eviction-rate=0", "unhealthy-zone-threshold=0.8"]).unwrap().evictions;
+        assert_eq!((slow.rate, slow.rate_when_unhealthy, slow.unhealthy_share, slow.large_zone), (0.5, 0.0, 0.8, 50));
+        assert!(parse(&["large-cluster-size-threshold=many"]).is_err());
     }
 }

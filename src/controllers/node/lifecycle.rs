@@ -20,9 +20,15 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::plan;
+use super::zones::{Pace, Verdict};
 use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::settings::{Evictions, Settings};
 
 const NAME: &str = "node-controller";
+/// A node that is not ready is looked at again after this (upstream's `--node-monitor-period`), and one whose turn is near not sooner
+/// than after the second.
+const NOT_READY_PERIOD: Duration = Duration::from_secs(5);
+const TURN_MIN: Duration = Duration::from_millis(100);
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
 
@@ -35,12 +41,14 @@ struct Nodes {
     clock: Clock,
     /// Silence of this length makes a node unreachable (upstream's `--node-monitor-grace-period`).
     grace: Duration,
+    evictions: Evictions,
+    pace: Mutex<Pace>,
     /// What each node last showed and when we saw it, by our own clock: nodes' clocks may be anything.
     seen: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
 /// Starts the controllers of silence, taints and eviction.
-pub(crate) fn start(context: &Context, grace: Duration) {
+pub(crate) fn start(context: &Context, settings: &Settings) {
     let nodes = context.informers.get::<Node>();
     let pods = context.informers.get::<Pod>();
     // All leases are few: nodes' and leaders'.
@@ -59,7 +67,9 @@ pub(crate) fn start(context: &Context, grace: Duration) {
         leases: leases.clone(),
         pods: pods.clone(),
         clock: Clock::system(),
-        grace,
+        grace: settings.node_grace,
+        evictions: settings.evictions,
+        pace: Mutex::default(),
         seen: Mutex::default(),
     };
     let ready = (nodes.clone(), leases, pods.clone());
@@ -83,7 +93,9 @@ impl Reconcile for Nodes {
             self.mark_unknown(&node).await?;
             return Ok(Next::After(self.grace));
         }
-        if let Some(taints) = plan::taints(&node, self.clock.now()) {
+        let ready = plan::condition(&node, "Ready").is_some_and(|c| c.status == "True");
+        let verdict = if ready { Verdict::Evict } else { self.judge(&node) };
+        if let Some(taints) = plan::taints(&node, verdict, self.clock.now()) {
             let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"taints": taints}});
             let api: Api<Node> = Api::all(self.client.clone());
             // A merge patch replaces the list as a whole; the resource version keeps users' taints safe.
@@ -93,11 +105,23 @@ impl Reconcile for Nodes {
         if plan::condition(&node, "Ready").is_some_and(|c| c.status == "Unknown") {
             self.mark_pods_not_ready(&node).await?;
         }
-        Ok(Next::After(self.grace.saturating_sub(silent).max(Duration::from_secs(1))))
+        let wait = self.grace.saturating_sub(silent).max(Duration::from_secs(1));
+        Ok(Next::After(match verdict {
+            Verdict::Hold(turn) => wait.min(turn).max(TURN_MIN),
+            // What becomes of a node that is not ready depends on the others.
+            _ if !ready => wait.min(NOT_READY_PERIOD),
+            _ => wait,
+        }))
     }
 }
 
 impl Nodes {
+    fn judge(&self, node: &Node) -> Verdict {
+        let fresh = !plan::is_driven_away(node);
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.judge(node, fresh, &self.nodes.list(), &self.evictions, Instant::now())
+    }
+
     /// How long neither the node's lease nor its status has changed, by our clock.
     fn silent_for(&self, node: &Node) -> Duration {
         let lease = self.leases.get(LEASES, &node.name_any());
@@ -194,6 +218,16 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
     });
 }
 
+/// What the pod's status says of its end (upstream's `addConditionAndDeletePod`, 1.36.2).
+fn disruption(pod: &Pod, now: Timestamp) -> serde_json::Value {
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+        "message": "Taint manager: deleting due to NoExecute taint",
+        "observedGeneration": pod.metadata.generation, "lastTransitionTime": base::time::rfc3339_secs(now),
+    });
+    json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}})
+}
+
 #[async_trait::async_trait]
 impl Reconcile for Eviction {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
@@ -210,6 +244,9 @@ impl Reconcile for Eviction {
         }
         self.recorder.report(&*pod, Severity::Normal, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        // Before it goes: a job's policy may say that such an end is no failure.
+        let told = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(disruption(&pod, now))).await;
+        driver::gone_is_fine(told)?;
         let uid = Preconditions { uid: pod.uid(), resource_version: None };
         driver::gone_is_fine(api.delete(&key.name, &DeleteParams::default().preconditions(uid)).await)?;
         Ok(Next::Wait)

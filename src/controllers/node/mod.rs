@@ -6,16 +6,16 @@ mod plan;
 #[cfg(test)]
 mod tests;
 mod ttl;
-
-use std::time::Duration;
+mod zones;
 
 use ipnet::IpNet;
 
 use crate::driver::Context;
+use crate::settings::Settings;
 
 /// Starts all controllers of nodes.
-pub(crate) fn start(context: &Context, cluster_cidrs: &[IpNet], grace: Duration) {
+pub(crate) fn start(context: &Context, cluster_cidrs: &[IpNet], settings: &Settings) {
     ipam::start(context, cluster_cidrs);
-    lifecycle::start(context, grace);
+    lifecycle::start(context, settings);
     ttl::start(context);
 }

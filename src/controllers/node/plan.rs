@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::zones::Verdict;
+
 /// A cluster range that is cut into one piece per node.
 #[derive(Clone, Debug)]
 pub(super) struct Range {
@@ -82,8 +84,18 @@ const MANAGED_NO_SCHEDULE: [&str; 7] = [
     "node.kubernetes.io/pid-pressure",
 ];
 
-/// The taints a node should have, or `None` if it has them: users' taints stay, ours mirror the conditions.
-pub(super) fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
+/// Whether the node has one of our taints that drives pods away.
+pub(super) fn is_driven_away(node: &Node) -> bool {
+    node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(drives_away)
+}
+
+fn drives_away(taint: &Taint) -> bool {
+    taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
+}
+
+/// The taints a node should have, or `None` if it has them: users' taints stay, ours mirror the conditions. Whether a node that is not
+/// ready is one to drive pods away from is `verdict`'s to say: it knows the others.
+pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.clone().unwrap_or_default();
     let status = |kind: &str| condition(node, kind).map_or("", |c| c.status.as_str());
     let ready_key = match status("Ready") {
@@ -95,7 +107,13 @@ pub(super) fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     if let Some(key) = ready_key {
         // A node that never reported gets no NoExecute: there is nothing on it to drive away.
         wanted.push(taint(key, "NoSchedule", None));
-        if !status("Ready").is_empty() {
+        let execute = match verdict {
+            Verdict::Evict => true,
+            // The taint follows the condition from one key to the other, and does not come anew.
+            Verdict::Hold(_) => is_driven_away(node),
+            Verdict::TakeBack => false,
+        };
+        if execute && !status("Ready").is_empty() {
             wanted.push(taint(key, "NoExecute", Some(now)));
         }
     }
@@ -116,7 +134,7 @@ pub(super) fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;
     let ours = |t: &Taint| match t.effect.as_str() {
         "NoSchedule" => MANAGED_NO_SCHEDULE.contains(&t.key.as_str()),
-        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
+        "NoExecute" => drives_away(t),
         _ => false,
     };
     let mut result: Vec<Taint> = have.iter().filter(|t| !ours(t) || wanted.iter().any(|w| same(w, t))).cloned().collect();

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
 use super::plan::{self, Range};
+use super::zones::Verdict;
 
 fn node(conditions: serde_json::Value, taints: serde_json::Value) -> Node {
     serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
@@ -39,23 +40,37 @@ fn a_node_keeps_its_range_and_gets_what_it_lacks() {
 fn a_ready_node_loses_our_taints_and_keeps_the_users() {
     let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]);
     let node = node(json!([{"type": "Ready", "status": "True"}]), taints);
-    let left = plan::taints(&node, Timestamp::UNIX_EPOCH).unwrap();
+    let left = plan::taints(&node, Verdict::Evict, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(left.iter().map(|t| t.key.as_str()).collect::<Vec<_>>(), ["mine"]);
 }
 
 #[test]
 fn a_silent_node_is_unreachable_for_scheduling_and_for_running() {
     let node = node(json!([{"type": "Ready", "status": "Unknown"}]), json!([]));
-    let taints = plan::taints(&node, Timestamp::UNIX_EPOCH).unwrap();
+    let taints = plan::taints(&node, Verdict::Evict, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(taints.iter().map(|t| t.effect.as_str()).collect::<Vec<_>>(), ["NoSchedule", "NoExecute"]);
     assert!(taints.iter().all(|t| t.key == plan::UNREACHABLE));
+}
+
+#[test]
+fn a_node_that_waits_its_turn_gets_no_new_taint_that_drives_away_and_one_of_a_dead_cluster_loses_it() {
+    let execute = |taints: serde_json::Value, verdict: Verdict| {
+        let node = node(json!([{"type": "Ready", "status": "Unknown"}]), taints);
+        let after = plan::taints(&node, verdict, Timestamp::UNIX_EPOCH).unwrap_or(node.spec.unwrap().taints.unwrap_or_default());
+        after.into_iter().filter(|t| t.effect == "NoExecute").map(|t| t.key).collect::<Vec<_>>()
+    };
+    let hold = Verdict::Hold(std::time::Duration::from_secs(1));
+    let not_ready = json!([{"key": plan::NOT_READY, "effect": "NoExecute"}]);
+    assert_eq!(execute(json!([]), hold), Vec::<String>::new());
+    assert_eq!(execute(not_ready.clone(), hold), [plan::UNREACHABLE]);
+    assert_eq!(execute(not_ready, Verdict::TakeBack), Vec::<String>::new());
 }
 
 #[test]
 fn a_pod_leaves_when_its_shortest_toleration_ends() {
     let now = Timestamp::UNIX_EPOCH;
     let node = node(json!([{"type": "Ready", "status": "Unknown"}]), json!([]));
-    let taints = plan::taints(&node, now).unwrap();
+    let taints = plan::taints(&node, Verdict::Evict, now).unwrap();
     let pod = |tolerations| -> Pod { serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap() };
     let for_300 = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
     assert_eq!(plan::leave_at(&pod(for_300), &taints, now).unwrap().as_second(), 300);

@@ -1,6 +1,7 @@
 //! Takes away pods that nobody else will: those of vanished nodes, those that ended in great number, those deleted before they had a node.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use client::informer::{Change, Informer, Key};
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::pods;
@@ -22,6 +24,8 @@ struct Controller {
     client: kube::Client,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
+    /// Nodes that pods name and that are not there, and since when.
+    missing: Mutex<BTreeMap<String, Instant>>,
     /// Ended pods that are kept (upstream's `--terminated-pod-gc-threshold`); 0 keeps all.
     ended_max: usize,
 }
@@ -36,15 +40,19 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
         Change::Added(pod) | Change::Modified { new: pod, .. } => vec![Key::of(&**pod)],
         _ => Vec::new(),
     });
-    let (all_pods, later) = (pods.clone(), Arc::clone(&queue));
+    let all_pods = pods.clone();
     context.feed(&nodes, &queue, move |change| {
-        if let Change::Deleted(node) = change {
-            let name = node.name_any();
-            all_pods.list().iter().filter(|pod| node_of(pod) == name).for_each(|pod| later.add_after(Key::of(&**pod), QUARANTINE));
-        }
-        Vec::new()
+        // A node that went, or one that the operator has given up.
+        let given_up = match change {
+            Change::Deleted(node) => node,
+            Change::Added(node) | Change::Modified { new: node, .. } if is_out_of_service(node) => node,
+            _ => return Vec::new(),
+        };
+        let name = given_up.name_any();
+        all_pods.list().iter().filter(|pod| node_of(pod) == name).map(|pod| Key::of(&**pod)).collect()
     });
-    let controller = Controller { client: context.client(NAME), nodes: nodes.clone(), pods: pods.clone(), ended_max };
+    let missing = Mutex::default();
+    let controller = Controller { client: context.client(NAME), nodes: nodes.clone(), pods: pods.clone(), missing, ended_max };
     context.start(NAME, &queue, controller, async move {
         nodes.synced().await;
         pods.synced().await;
@@ -55,18 +63,43 @@ fn ended(pod: &Pod) -> bool {
     matches!(pods::phase(pod), "Succeeded" | "Failed")
 }
 
+fn is_evicted(pod: &Pod) -> bool {
+    pods::phase(pod) == "Failed" && pod.status.as_ref().is_some_and(|s| s.reason.as_deref() == Some("Evicted"))
+}
+
 fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
 }
 
+/// Whether the operator says that the node is dead, and it does not say otherwise (upstream's `gcTerminating`, 1.36.2).
+fn is_out_of_service(node: &Node) -> bool {
+    let tainted = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == "node.kubernetes.io/out-of-service");
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    tainted && !conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// How the node of a pod stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is there, or the pod has none yet.
+    Fine,
+    /// It is there, and dead: its kubelet will end nothing.
+    OutOfService,
+    /// It is not there.
+    Gone,
+}
+
 /// What keeps a pod from ending by itself, in upstream's words.
-fn reason(pod: &Pod, node_exists: bool) -> Option<&'static str> {
-    match (node_of(pod).is_empty(), node_exists, pod.metadata.deletion_timestamp.is_some()) {
+fn reason(pod: &Pod, node: Standing) -> Option<&'static str> {
+    match (node_of(pod).is_empty(), node, pod.metadata.deletion_timestamp.is_some()) {
         (true, _, true) => Some("PodGC: unscheduled and terminating"),
-        (false, false, _) => Some("PodGC: node no longer exists"),
+        (false, Standing::Gone, _) => Some(NODE_GONE),
+        (false, Standing::OutOfService, true) => Some("PodGC: terminating on a node that is out of service"),
         _ => None,
     }
 }
+
+const NODE_GONE: &str = "PodGC: node no longer exists";
 
 #[async_trait::async_trait]
 impl Reconcile for Controller {
@@ -76,12 +109,24 @@ impl Reconcile for Controller {
         }
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
         let node = node_of(&pod);
-        // The cache of nodes may be behind the pod's: only the server knows for sure that a node is gone.
-        let exists = node.is_empty() || self.nodes.get("", node).is_some() || {
-            let api: Api<Node> = Api::all(self.client.clone());
-            api.get_opt(node).await?.is_some()
+        let standing = match self.nodes.get("", node) {
+            _ if node.is_empty() => Standing::Fine,
+            Some(found) => {
+                self.missing().remove(node);
+                if is_out_of_service(&found) { Standing::OutOfService } else { Standing::Fine }
+            }
+            None => {
+                // However we heard of it: a node may register after its pods were bound, or come back under its name.
+                let left = QUARANTINE.saturating_sub(self.missing().entry(node.to_owned()).or_insert_with(Instant::now).elapsed());
+                if !left.is_zero() {
+                    return Ok(Next::After(left));
+                }
+                // The cache of nodes may be behind the pod's: only the server knows for sure that a node is gone.
+                let api: Api<Node> = Api::all(self.client.clone());
+                if api.get_opt(node).await?.is_some() { Standing::Fine } else { Standing::Gone }
+            }
         };
-        match reason(&pod, exists) {
+        match reason(&pod, standing) {
             Some(reason) => self.remove(&pod, reason).await.map(|()| Next::Wait),
             None => Ok(Next::Wait),
         }
@@ -89,10 +134,15 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
+    fn missing(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn trim_ended(&self) -> Result<Next, Error> {
         let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| ended(pod)).collect();
         let surplus = if self.ended_max == 0 { 0 } else { over.len().saturating_sub(self.ended_max) };
-        over.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+        // Evicted pods first: controllers may ask about the others.
+        over.sort_by_key(|pod| (!is_evicted(pod), pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
         for pod in over.iter().take(surplus) {
             self.remove(pod, "PodGC: too many terminated pods").await?;
         }
@@ -107,7 +157,9 @@ impl Controller {
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": reason,
                 "lastTransitionTime": base::time::rfc3339_secs(base::time::Clock::system().now()),
             });
-            let status = json!({"metadata": {"uid": pod.uid()}, "status": {"phase": "Failed", "conditions": [target]}});
+            // Of the others somebody has decided that they end.
+            let conditions = if reason == NODE_GONE { vec![target] } else { Vec::new() };
+            let status = json!({"metadata": {"uid": pod.uid()}, "status": {"phase": "Failed", "conditions": conditions}});
             driver::gone_is_fine(api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await)?;
         }
         let uid = Preconditions { uid: pod.uid(), resource_version: None };
@@ -118,14 +170,31 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn only_pods_that_nobody_will_end_are_taken() {
         let mut pod = Pod::default();
-        assert_eq!(reason(&pod, true), None);
+        assert_eq!(reason(&pod, Standing::Fine), None);
         pod.spec = Some(client::pod::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
-        assert_eq!(reason(&pod, true), None);
-        assert_eq!(reason(&pod, false), Some("PodGC: node no longer exists"));
+        assert_eq!(reason(&pod, Standing::Fine), None);
+        assert_eq!(reason(&pod, Standing::Gone), Some(NODE_GONE));
+        // Semantics H2: a machine that is dead ends no pod, however long one waits.
+        assert_eq!(reason(&pod, Standing::OutOfService), None);
+        pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(reason(&pod, Standing::OutOfService), Some("PodGC: terminating on a node that is out of service"));
+    }
+
+    #[test]
+    fn a_node_that_says_that_it_is_ready_is_not_given_up() {
+        let node = |ready: &str| -> Node {
+            let taint = json!({"key": "node.kubernetes.io/out-of-service", "value": "x", "effect": "NoExecute"});
+            serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+            .unwrap()
+        };
+        assert!(is_out_of_service(&node("Unknown")) && is_out_of_service(&node("False")) && !is_out_of_service(&node("True")));
     }
 }
