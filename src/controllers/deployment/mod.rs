@@ -87,8 +87,8 @@ impl Reconcile for Controller {
 /// When the progress deadline has to be looked at.
 fn check_again(deployment: &Deployment, status: &DeploymentStatus, now: jiff::Timestamp) -> Next {
     let progressing = status.conditions.iter().flatten().find(|c| c.type_ == "Progressing");
-    let waiting =
-        progressing.filter(|c| matches!(c.reason.as_deref(), Some("ReplicaSetUpdated" | "DeploymentResumed" | "NewReplicaSetCreated")));
+    let waiting = progressing
+        .filter(|c| !matches!(c.reason.as_deref(), Some("NewReplicaSetAvailable" | "ProgressDeadlineExceeded" | "DeploymentPaused")));
     let since = waiting.and_then(|c| c.last_update_time.as_ref()).map(|t| t.0);
     let left = since.and_then(|since| plan::deadline(deployment, since)).map(|deadline| deadline.duration_since(now).as_secs());
     left.map_or(Next::Wait, |left| Next::After(Duration::from_secs(u64::try_from(left).unwrap_or(0) + 1)))
@@ -143,8 +143,9 @@ impl Controller {
                 }
                 Ok(())
             }
-            Action::Annotate { set, annotations } => {
-                let patch = json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}});
+            Action::Renew { set, annotations, min_ready_secs } => {
+                let meta = json!({"resourceVersion": set.resource_version(), "annotations": annotations});
+                let patch = json!({"metadata": meta, "spec": {"minReadySeconds": min_ready_secs}});
                 Ok(api.patch(&set.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)?)
             }
             Action::SetRevision(revision) => {
@@ -189,7 +190,10 @@ impl Controller {
             Err(err) => {
                 let why = base::chain::Chain(&err).to_string();
                 let text = format!("Failed to create new replica set {:?}: {why}", set.name_any());
-                self.recorder.report(deployment, Severity::Warning, "ReplicaSetCreateError", text);
+                self.recorder.report(deployment, Severity::Warning, "ReplicaSetCreateError", text.clone());
+                if !client::events::is_namespace_ending(&err) {
+                    self.write_status(deployment, status::create_failed(deployment, text, self.clock.now())).await?;
+                }
                 Err(err.into())
             }
         }

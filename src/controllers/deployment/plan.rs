@@ -27,8 +27,8 @@ pub(super) enum Action {
     Create(Box<ReplicaSet>),
     /// Change the size of a set; its annotations follow.
     Scale { set: Arc<ReplicaSet>, to: i32, annotations: BTreeMap<String, String> },
-    /// Bring the annotations of a set up to date.
-    Annotate { set: Arc<ReplicaSet>, annotations: BTreeMap<String, String> },
+    /// Bring up to date what a set has of its Deployment beside the template and the size.
+    Renew { set: Arc<ReplicaSet>, annotations: BTreeMap<String, String>, min_ready_secs: i32 },
     /// Write the revision on the Deployment itself.
     SetRevision(String),
     /// Forget an old set beyond the history limit.
@@ -72,8 +72,11 @@ pub(super) fn plan(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     let Some(spec) = &deployment.spec else { return Vec::new() };
     let paused = spec.paused.unwrap_or(false);
     if paused || is_scaling(deployment, sets) {
-        let mut actions = if paused { Vec::new() } else { annotate_new(deployment, sets) };
+        let mut actions = renew(deployment, sets);
         actions.extend(scale_in_proportion(deployment, sets));
+        if paused {
+            actions.extend(surplus_history(deployment, sets));
+        }
         return actions;
     }
     let recreate = spec.strategy.as_ref().and_then(|s| s.type_.as_deref()) == Some("Recreate");
@@ -122,13 +125,16 @@ fn new_revision(sets: &Sets) -> String {
     above_old.max(own).to_string()
 }
 
-fn annotate_new(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
+fn renew(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     let Some(new) = &sets.new else { return Vec::new() };
     let revision = new_revision(sets);
     let mut actions = Vec::new();
     let wanted = annotations(deployment, Some(new), &revision);
-    if new.metadata.annotations.as_ref() != Some(&wanted) && !is_scaling(deployment, sets) {
-        actions.push(Action::Annotate { set: Arc::clone(new), annotations: wanted });
+    let min_ready_secs = deployment.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
+    let stale = new.metadata.annotations.as_ref() != Some(&wanted)
+        || new.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0) != min_ready_secs;
+    if stale && !is_scaling(deployment, sets) {
+        actions.push(Action::Renew { set: Arc::clone(new), annotations: wanted, min_ready_secs });
     }
     if deployment.metadata.annotations.as_ref().and_then(|a| a.get(REVISION)) != Some(&revision) {
         actions.push(Action::SetRevision(revision));
@@ -177,7 +183,7 @@ fn plan_rolling(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     let Some(new) = &sets.new else {
         return new_set(deployment, sets, new_size(deployment, sets)).map(|set| Action::Create(Box::new(set))).into_iter().collect();
     };
-    let mut actions = annotate_new(deployment, sets);
+    let mut actions = renew(deployment, sets);
     let replicas = numbers::replicas(deployment);
     let size = if wanted(new) > replicas { replicas } else { new_size(deployment, sets) };
     if size != wanted(new) {
@@ -228,7 +234,7 @@ fn plan_recreate(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     match &sets.new {
         None => new_set(deployment, sets, replicas).map(|set| Action::Create(Box::new(set))).into_iter().collect(),
         Some(new) => {
-            let mut actions = annotate_new(deployment, sets);
+            let mut actions = renew(deployment, sets);
             if wanted(new) != replicas {
                 actions.extend(scale(deployment, new, replicas));
             }

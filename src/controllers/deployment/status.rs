@@ -37,6 +37,9 @@ pub(super) fn status(deployment: &Deployment, sets: &Sets, now: Timestamp) -> De
     status
 }
 
+/// The reason of a rollout that has ended well.
+const AVAILABLE: &str = "NewReplicaSetAvailable";
+
 type Told = (&'static str, &'static str, &'static str, String);
 
 /// Writes a condition; its transition time moves with its status only, its update time with any change.
@@ -95,9 +98,18 @@ fn progress(
         .as_ref()
         .map_or_else(|| format!("Deployment {:?}", deployment.name_any()), |set| format!("ReplicaSet {:?}", set.name_any()));
     let reason = before.as_ref().and_then(|c| c.reason.as_deref());
+    let done = format!("{subject} has successfully progressed.");
+    let finished = before.as_ref().filter(|_| reason == Some(AVAILABLE));
+    let same_rollout = finished.is_some_and(|c| c.message.as_deref() == Some(&done));
+    // A rollout that has ended is not judged again: pods that come back, or more of them, are no rollout.
+    if same_rollout && new.replicas == new.updated_replicas {
+        return;
+    }
     if plan::is_complete(deployment, sets) {
-        let done = ("Progressing", "True", "NewReplicaSetAvailable", format!("{subject} has successfully progressed."));
-        return set(conditions, done, now);
+        return set(conditions, ("Progressing", "True", AVAILABLE, done), now);
+    }
+    if let (Some(finished), Some(new)) = (finished.filter(|_| !same_rollout), &sets.new) {
+        return set(conditions, begun(finished, new), now);
     }
     if moved(old, new) || before.is_none() {
         let moving = ("Progressing", "True", "ReplicaSetUpdated", format!("{subject} is progressing."));
@@ -111,10 +123,30 @@ fn progress(
     }
     let since = before.as_ref().and_then(|c| c.last_update_time.as_ref()).map_or(now, |t| t.0);
     let late = plan::deadline(deployment, since).is_some_and(|deadline| deadline <= now);
-    if late && !matches!(reason, Some("NewReplicaSetAvailable" | "ProgressDeadlineExceeded")) {
+    if late && !matches!(reason, Some(AVAILABLE | "ProgressDeadlineExceeded")) {
         let stuck = ("Progressing", "False", "ProgressDeadlineExceeded", format!("{subject} has timed out progressing."));
         set(conditions, stuck, now);
     }
+}
+
+/// A rollout to another set than that of the last one: the clock of the deadline starts, whether the set gets a pod or not.
+fn begun(finished: &DeploymentCondition, new: &ReplicaSet) -> Told {
+    let told = finished.last_update_time.as_ref().map(|t| t.0);
+    let made = new.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    if made.map(Timestamp::as_second) >= told.map(Timestamp::as_second) {
+        ("Progressing", "True", "NewReplicaSetCreated", format!("Created new replica set {:?}", new.name_any()))
+    } else {
+        ("Progressing", "True", "FoundNewReplicaSet", format!("Found new replica set {:?}", new.name_any()))
+    }
+}
+
+/// The status after the API refused to make a set, with the event's text.
+pub(super) fn create_failed(deployment: &Deployment, text: String, now: Timestamp) -> DeploymentStatus {
+    let mut status = deployment.status.clone().unwrap_or_default();
+    if deployment.spec.as_ref().and_then(|s| s.progress_deadline_seconds).is_some_and(|secs| secs != i32::MAX) {
+        set(status.conditions.get_or_insert_default(), ("Progressing", "False", "ReplicaSetCreateError", text), now);
+    }
+    status
 }
 
 /// Whether the rollout came closer to its end. Spec: upstream's `DeploymentProgressing`.

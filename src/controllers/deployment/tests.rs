@@ -41,7 +41,7 @@ fn planned(deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Vec<String> {
         Action::Create(set) => Some(format!("create {}", numbers::wanted(&set))),
         Action::Scale { set, to, .. } => Some(format!("{} to {to}", set.name_any())),
         Action::Delete(set) => Some(format!("delete {}", set.name_any())),
-        Action::Annotate { .. } | Action::SetRevision(_) => None,
+        Action::Renew { .. } | Action::SetRevision(_) => None,
     });
     actions.collect()
 }
@@ -127,4 +127,74 @@ fn conditions_say_what_upstream_says() {
         told(&[set("b", "new", 1, 0, 1)]),
         ["Available=False Deployment does not have minimum availability.", "Progressing=True ReplicaSet \"b\" is progressing.",]
     );
+}
+
+/// The reason of Progressing at a second, after the status of the second before.
+fn progressing(of: &mut Deployment, sets: &[Arc<ReplicaSet>], second: i64) -> String {
+    let now = "2026-01-03T00:00:00Z".parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_secs(second);
+    of.status = Some(status::status(of, &Sets::of(of, sets), now));
+    let conditions = of.status.as_ref().unwrap().conditions.clone().unwrap();
+    conditions.into_iter().find(|c| c.type_ == "Progressing").and_then(|c| c.reason).unwrap()
+}
+
+// Semantics H10 (a): more pods than the cluster has room for are no failed rollout.
+#[test]
+fn a_rollout_that_has_ended_is_not_judged_again() {
+    let mut wanted = deployment(1, "new", &json!({}));
+    assert_eq!(progressing(&mut wanted, &[set("b", "new", 1, 1, 1)], 0), "NewReplicaSetAvailable");
+    wanted.spec.as_mut().unwrap().replicas = Some(5);
+    assert_eq!(progressing(&mut wanted, &[set("b", "new", 5, 1, 5)], 1), "NewReplicaSetAvailable");
+    assert_eq!(progressing(&mut wanted, &[set("b", "new", 5, 3, 5)], 2), "NewReplicaSetAvailable");
+    assert_eq!(progressing(&mut wanted, &[set("b", "new", 5, 3, 5)], 700), "NewReplicaSetAvailable");
+}
+
+// Semantics H10 (b): a set that gets no pod moves nothing, and its rollout must still come to its deadline.
+#[test]
+fn a_rollout_that_cannot_start_misses_its_deadline() {
+    let mut wanted = deployment(1, "old", &json!({}));
+    assert_eq!(progressing(&mut wanted, &[set("a", "old", 1, 1, 1)], 0), "NewReplicaSetAvailable");
+    wanted.spec.as_mut().unwrap().template.spec.as_mut().unwrap().containers[0].image = Some("new".to_owned());
+    let mut empty = (*set("b", "new", 1, 0, 1)).clone();
+    empty.metadata.creation_timestamp = serde_json::from_value(json!("2026-01-03T00:00:01Z")).unwrap();
+    empty.status.as_mut().unwrap().replicas = 0;
+    let sets = [set("a", "old", 1, 1, 1), Arc::new(empty)];
+    assert_eq!(progressing(&mut wanted, &sets, 1), "NewReplicaSetCreated");
+    assert_eq!(progressing(&mut wanted, &sets, 600), "NewReplicaSetCreated");
+    assert_eq!(progressing(&mut wanted, &sets, 602), "ProgressDeadlineExceeded");
+    // The way back is a rollout to a set that was there.
+    wanted.status.as_mut().unwrap().conditions = None;
+    assert_eq!(progressing(&mut wanted, &[set("b", "new", 1, 1, 1)], 700), "NewReplicaSetAvailable");
+    wanted.spec.as_mut().unwrap().template.spec.as_mut().unwrap().containers[0].image = Some("old".to_owned());
+    let back = [set("a", "old", 0, 0, 1), set("b", "new", 1, 1, 1)];
+    assert_eq!(progressing(&mut wanted, &back, 701), "FoundNewReplicaSet");
+}
+
+#[test]
+fn a_set_that_the_api_refuses_is_told_of_in_the_condition() {
+    let wanted = deployment(1, "new", &json!({}));
+    let status = status::create_failed(&wanted, "Failed to create".to_owned(), jiff::Timestamp::UNIX_EPOCH);
+    let condition = &status.conditions.unwrap()[0];
+    assert_eq!((condition.status.as_str(), condition.reason.as_deref()), ("False", Some("ReplicaSetCreateError")));
+}
+
+// Semantics M4.
+#[test]
+fn a_changed_time_to_be_ready_reaches_the_set() {
+    let mut wanted = deployment(1, "new", &json!({}));
+    wanted.spec.as_mut().unwrap().min_ready_seconds = Some(30);
+    let renewed = |wanted: &Deployment| {
+        let actions = plan(wanted, &Sets::of(wanted, &[set("b", "new", 1, 1, 1)]));
+        actions.into_iter().find_map(|action| if let Action::Renew { min_ready_secs, .. } = action { Some(min_ready_secs) } else { None })
+    };
+    assert_eq!(renewed(&wanted), Some(30));
+    wanted.spec.as_mut().unwrap().paused = Some(true);
+    assert_eq!(renewed(&wanted), Some(30));
+}
+
+#[test]
+fn a_paused_deployment_forgets_what_is_beyond_its_history() {
+    let mut wanted = deployment(1, "new", &json!({}));
+    let spec = wanted.spec.as_mut().unwrap();
+    (spec.paused, spec.revision_history_limit) = (Some(true), Some(0));
+    assert_eq!(planned(&wanted, &[set("a", "old", 0, 0, 1), set("b", "new", 1, 1, 1)]), ["delete a"]);
 }
