@@ -54,7 +54,7 @@ fn generate_prefix(name: &str) -> String {
 /// The order in which pods are given up: those that lose least come first. Spec: upstream's `ActivePodsWithRanks`.
 ///
 /// `crowd` counts related pods on the same node: from a fuller node first.
-pub(crate) fn deletion_rank(pod: &Pod, crowd: usize) -> impl Ord + use<> {
+pub(crate) fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + use<> {
     let unassigned = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default().is_empty();
     let phase = match phase(pod) {
         "Pending" => 0,
@@ -64,7 +64,10 @@ pub(crate) fn deletion_rank(pod: &Pod, crowd: usize) -> impl Ord + use<> {
     let cost = pod.metadata.annotations.as_ref().and_then(|a| a.get("controller.kubernetes.io/pod-deletion-cost"));
     let cost: i32 = cost.and_then(|c| c.parse().ok()).unwrap_or(0);
     let restarts = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten()).map(|c| c.restart_count).max().unwrap_or(0);
-    let newest_first = |t: Option<Timestamp>| std::cmp::Reverse(t.map_or(i64::MAX, Timestamp::as_second));
+    let newest_first = |t: Option<Timestamp>| match ages {
+        Ages::Exact => std::cmp::Reverse(t.map_or(i64::MAX, Timestamp::as_second)),
+        Ages::Doubling(now) => std::cmp::Reverse(t.map_or(i64::MAX, |t| -doublings(t, now))),
+    };
     let created = pod.metadata.creation_timestamp.as_ref().map(|t| t.0);
     (
         !unassigned,
@@ -75,5 +78,22 @@ pub(crate) fn deletion_rank(pod: &Pod, crowd: usize) -> impl Ord + use<> {
         newest_first(ready_since(pod)),
         std::cmp::Reverse(restarts),
         newest_first(created),
+        // Among pods of about the same age the uid is as good as chance, and the same at each look.
+        matches!(ages, Ages::Doubling(_)).then(|| pod.metadata.uid.clone()),
     )
+}
+
+/// How ages are compared when pods are given up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ages {
+    /// To the second.
+    Exact,
+    /// By how often they have doubled until this moment (upstream's LogarithmicScaleDown): else the pods of one moment, often those of
+    /// one zone, always go together.
+    Doubling(Timestamp),
+}
+
+fn doublings(since: Timestamp, now: Timestamp) -> i64 {
+    let age = now.duration_since(since).as_nanos();
+    u128::try_from(age).ok().and_then(u128::checked_ilog2).map_or(-1, i64::from)
 }

@@ -65,12 +65,12 @@ pub(super) fn plan(cron: &CronJob, jobs: &[Arc<Job>], local: &TimeZone, now: Tim
             return plan;
         }
     };
-    let Some(due) = most_recent(cron, &schedule, &zone, now) else {
+    let Some(due) = most_recent(earliest(cron, now), &schedule, &zone, now) else {
         let text = format!("invalid schedule: {} : it never comes", spec.schedule);
         plan.events.push(told(Severity::Warning, "InvalidSchedule", text));
         return plan;
     };
-    plan.look_again = schedule.next(now, &zone).map(|next| next.duration_since(now).unsigned_abs() + AFTER_START);
+    plan.look_again = next_start(cron, &schedule, &zone, now).map(|next| next.duration_since(now).unsigned_abs() + AFTER_START);
     if due.missed > MISSED_MAX {
         let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         plan.events.push(told(Severity::Warning, "TooManyMissedTimes", text));
@@ -166,15 +166,29 @@ struct Due {
     missed: i64,
 }
 
-/// Spec: upstream's `mostRecentScheduleTime`. `None`: the schedule never comes.
-fn most_recent(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Due> {
+/// The last start, or else when the CronJob was made.
+fn begun(cron: &CronJob, now: Timestamp) -> Timestamp {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
-    let created = cron.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-    let mut earliest = last.unwrap_or(created);
-    if let Some(secs) = cron.spec.starting_deadline_seconds {
-        let deadline = now.checked_sub(SignedDuration::from_secs(secs)).unwrap_or(Timestamp::MIN);
-        earliest = earliest.max(deadline);
-    }
+    last.unwrap_or_else(|| cron.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0))
+}
+
+/// Starts before this are not made up for.
+fn earliest(cron: &CronJob, now: Timestamp) -> Timestamp {
+    let deadline = cron.spec.starting_deadline_seconds.map(SignedDuration::from_secs);
+    let deadline = deadline.map_or(Timestamp::MIN, |deadline| now.checked_sub(deadline).unwrap_or(Timestamp::MIN));
+    begun(cron, now).max(deadline)
+}
+
+/// The start after `now`, counted from the last one: `@every 1h` comes an hour after that, however often this process begins anew.
+/// Spec: upstream's `nextScheduleTimeDuration` (1.36.2).
+fn next_start(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
+    let begun = begun(cron, now);
+    let last = most_recent(begun, schedule, zone, now)?.at.unwrap_or(begun);
+    schedule.next(last, zone).filter(|next| *next > now).or_else(|| schedule.next(now, zone))
+}
+
+/// Spec: upstream's `mostRecentScheduleTime`. `None`: the schedule never comes.
+fn most_recent(earliest: Timestamp, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Due> {
     let first = schedule.next(earliest, zone)?;
     let second = schedule.next(first, zone)?;
     if now < first {

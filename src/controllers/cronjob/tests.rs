@@ -95,3 +95,13 @@ fn a_schedule_means_the_clocks_of_its_zone() {
     let job = plan::job(&cron, &TimeZone::UTC, plan.start.unwrap());
     assert_eq!(job.annotations()["batch.kubernetes.io/cronjob-scheduled-timestamp"], "2026-01-02T09:00:00+09:00");
 }
+
+#[test]
+fn an_interval_counts_from_the_last_start_and_not_from_ours() {
+    let hourly = cron(json!({"schedule": "@every 1h"}), json!({"lastScheduleTime": "2026-01-01T10:00:00Z"}));
+    let restarted = plan::plan(&hourly, &[], &TimeZone::UTC, at("2026-01-01T10:50:00Z"));
+    assert_eq!((restarted.start, restarted.look_again.unwrap().as_secs()), (None, 600));
+    let fresh = cron(json!({"schedule": "@every 1h"}), json!({}));
+    let first = plan::plan(&fresh, &[], &TimeZone::UTC, at("2026-01-01T00:30:30Z"));
+    assert_eq!(first.look_again.unwrap().as_secs(), 1800);
+}

@@ -1,16 +1,18 @@
 //! DaemonSets: one pod on each node that may run it, renewed node by node.
 
+mod backoff;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
+use client::labels;
 use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
@@ -18,11 +20,13 @@ use k8s_openapi::api::core::v1::{Node, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
 use crate::owners::{self, Claim};
+use plan::Ended;
 
 const NAME: &str = "daemon-set-controller";
 
@@ -34,6 +38,7 @@ struct Controller {
     nodes: Informer<Node>,
     revisions: Informer<ControllerRevision>,
     expectations: Arc<Expectations>,
+    failures: Mutex<backoff::Failures>,
     clock: Clock,
 }
 
@@ -44,9 +49,9 @@ pub(crate) fn start(context: &Context) {
     let queue = Arc::new(Queue::default());
     let expectations = Arc::new(Expectations::default());
     context.feed_own(&sets, &queue);
-    let seen = Arc::clone(&expectations);
+    let (seen, selecting) = (Arc::clone(&expectations), sets.clone());
     context.feed(&pods, &queue, move |change| {
-        let keys: Vec<Key> = driver::objects_of(change).iter().filter_map(|pod| driver::owner_key(&**pod, "DaemonSet")).collect();
+        let keys: Vec<Key> = driver::objects_of(change).iter().flat_map(|pod| concerned(pod, &selecting)).collect();
         if let Change::Deleted(pod) = change {
             keys.iter().for_each(|key| seen.gone(key, &pod.uid().unwrap_or_default()));
         }
@@ -66,6 +71,7 @@ pub(crate) fn start(context: &Context) {
         nodes: nodes.clone(),
         revisions: revisions.clone(),
         expectations,
+        failures: Mutex::default(),
         clock: Clock::system(),
     };
     context.start(NAME, &queue, controller, async move {
@@ -74,6 +80,16 @@ pub(crate) fn start(context: &Context) {
         nodes.synced().await;
         revisions.synced().await;
     });
+}
+
+/// The set that owns a pod; for a pod without owner, every set that may adopt it.
+fn concerned(pod: &Pod, sets: &Informer<DaemonSet>) -> Vec<Key> {
+    if owners::controller_of(&pod.metadata).is_some() {
+        return driver::owner_key(pod, "DaemonSet").into_iter().collect();
+    }
+    let all = sets.list_in(&pod.namespace().unwrap_or_default()).into_iter();
+    let selects = |set: &Arc<DaemonSet>| set.spec.as_ref().is_some_and(|s| labels::selects(&s.selector, pod.metadata.labels.as_ref()));
+    all.filter(selects).map(|set| Key::of(&*set)).collect()
 }
 
 #[async_trait::async_trait]
@@ -88,7 +104,8 @@ impl Reconcile for Controller {
         let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
         let met = self.expectations.met(key, &uids(&|_| true), &uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let now = self.clock.now();
-        let plan = plan::plan(&set, &self.nodes.list(), &owned, &hash, now);
+        let waits = |node: &str| self.failures().left(&slot(&set, node), Instant::now());
+        let plan = plan::plan(&set, &self.nodes.list(), &owned, &hash, (now, &waits));
         let outcome = if met { self.act(&set, key, &plan, &hash).await } else { Ok(()) };
         self.write_status(&set, plan.status).await?;
         outcome?;
@@ -96,7 +113,17 @@ impl Reconcile for Controller {
     }
 }
 
+/// By which the failures of a set on a node are remembered: another spec is another chance.
+fn slot(set: &DaemonSet, node: &str) -> backoff::Slot {
+    let generation = set.status.as_ref().and_then(|s| s.observed_generation);
+    (set.uid().unwrap_or_default(), generation, node.to_owned())
+}
+
 impl Controller {
+    fn failures(&self) -> std::sync::MutexGuard<'_, backoff::Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The pods of the set, after adopting and releasing what its selector says.
     async fn claim(&self, set: &DaemonSet) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(spec) = &set.spec else { return Ok(Vec::new()) };
@@ -154,8 +181,13 @@ impl Controller {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for (pod, why) in &plan.delete {
             let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
-            if let Some(text) = why {
-                self.recorder.report(set, Severity::Warning, "FailedDaemonPod", text.clone());
+            match why {
+                Some(Ended::Failed { node, text }) => {
+                    self.failures().gone(slot(set, node), Instant::now());
+                    self.recorder.report(set, Severity::Warning, "FailedDaemonPod", text.clone());
+                }
+                Some(Ended::Succeeded { text }) => self.recorder.report(set, Severity::Normal, "SucceededDaemonPod", text.clone()),
+                None => {}
             }
             let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
             driver::gone_is_fine(api.delete(&name, &DeleteParams::default().preconditions(same)).await)?;

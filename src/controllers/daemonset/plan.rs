@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use client::labels;
 use client::pod::Pod;
@@ -15,13 +16,29 @@ use crate::{owners, pods};
 
 pub(super) const HASH_LABEL: &str = "controller-revision-hash";
 
+/// How a daemon pod came to its end; it should have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The next one on its node waits.
+    Failed {
+        node: String,
+        text: String,
+    },
+    Succeeded {
+        text: String,
+    },
+}
+
+/// The time, and what is left of the wait before a failed pod of a node may go.
+pub(super) type Times<'a> = (Timestamp, &'a dyn Fn(&str) -> Option<Duration>);
+
 /// The next step of a DaemonSet.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Nodes that get a pod.
     pub(super) create: Vec<String>,
-    /// Pods that go; with a text if that is worth a warning.
-    pub(super) delete: Vec<(Arc<Pod>, Option<String>)>,
+    /// Pods that go, and how they ended if they did.
+    pub(super) delete: Vec<(Arc<Pod>, Option<Ended>)>,
     pub(super) status: DaemonSetStatus,
     pub(super) look_again_secs: Option<u64>,
 }
@@ -116,7 +133,8 @@ fn node_of(pod: &Pod) -> Option<String> {
 }
 
 /// Decides the next step.
-pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], hash: &str, now: Timestamp) -> Plan {
+pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], hash: &str, times: Times<'_>) -> Plan {
+    let (now, _) = times;
     let Some(spec) = &set.spec else { return Plan::default() };
     let template = spec.template.spec.clone().unwrap_or_default();
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
@@ -137,7 +155,7 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
         if run {
             placed.push(here.iter().find(|p| p.metadata.deletion_timestamp.is_none()).cloned());
         }
-        on_one_node(set, &node.name_any(), (run, stay), &here, (hash, now), &mut plan);
+        on_one_node(set, &node.name_any(), (run, stay), &here, (hash, times), &mut plan);
         if run {
             slots.push((node.name_any(), here));
         }
@@ -163,15 +181,29 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
         ..old
     };
     let waits = min_ready > 0 && count(&pods::is_ready) > available;
-    plan.look_again_secs = waits.then(|| u64::try_from(min_ready).unwrap_or(1));
+    if waits {
+        look_again(&mut plan, u64::try_from(min_ready).unwrap_or(1));
+    }
     plan
+}
+
+fn look_again(plan: &mut Plan, secs: u64) {
+    plan.look_again_secs = Some(plan.look_again_secs.map_or(secs, |other| other.min(secs)));
 }
 
 fn is_updated(pod: &Pod, hash: &str) -> bool {
     pod.labels().get(HASH_LABEL).is_some_and(|label| label == hash)
 }
 
-fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[Arc<Pod>], (hash, now): (&str, Timestamp), plan: &mut Plan) {
+fn on_one_node(
+    set: &DaemonSet,
+    node: &str,
+    (run, stay): (bool, bool),
+    here: &[Arc<Pod>],
+    (hash, times): (&str, Times<'_>),
+    plan: &mut Plan,
+) {
+    let (now, left) = times;
     let live: Vec<&Arc<Pod>> = here.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
     if !stay {
         plan.delete.extend(live.into_iter().map(|pod| (Arc::clone(pod), None)));
@@ -183,7 +215,15 @@ fn on_one_node(set: &DaemonSet, node: &str, (run, stay): (bool, bool), here: &[A
     let failed = |pod: &Pod| pods::phase(pod) == "Failed" || pods::phase(pod) == "Succeeded";
     for pod in live.iter().filter(|pod| failed(pod)) {
         let key = format!("{}/{}", set.namespace().unwrap_or_default(), pod.name_any());
-        plan.delete.push((Arc::clone(pod), Some(format!("Found failed daemon pod {key} on node {node}, will try to kill it"))));
+        let why = if pods::phase(pod) == "Succeeded" {
+            Ended::Succeeded { text: format!("Found succeeded daemon pod {key} on node {node}, will try to delete it") }
+        } else if let Some(left) = left(node) {
+            look_again(plan, left.as_secs() + 1);
+            continue;
+        } else {
+            Ended::Failed { node: node.to_owned(), text: format!("Found failed daemon pod {key} on node {node}, will try to kill it") }
+        };
+        plan.delete.push((Arc::clone(pod), Some(why)));
     }
     if bound(set, Bound::Surge, 1) > 0 {
         let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);

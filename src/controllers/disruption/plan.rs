@@ -32,7 +32,7 @@ pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 
 /// `scale` is the sum of what the pods' controllers want, asked for if [`needs_scale`].
 pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) -> Result<Expected, String> {
-    let Some(spec) = &budget.spec else { return Ok(Expected { pods: n_pods, healthy: 0 }) };
+    let Some(spec) = &budget.spec else { return Ok(Expected { pods: 0, healthy: 0 }) };
     let of = |bound: &IntOrString| -> Result<i32, String> {
         match bound {
             IntOrString::Int(n) => Ok(*n),
@@ -47,8 +47,8 @@ pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) ->
         (Some(max), _) => Ok(Expected { pods: scale, healthy: (scale - of(max)?).max(0) }),
         (None, Some(min @ IntOrString::Int(_))) => Ok(Expected { pods: n_pods, healthy: of(min)? }),
         (None, Some(min)) => Ok(Expected { pods: scale, healthy: of(min)? }),
-        // Upstream's default: at least one.
-        (None, None) => Ok(Expected { pods: n_pods, healthy: 1 }),
+        // Who says nothing has not said that a pod may go: upstream's `getExpectedPodCount` (1.36.2) expects none, and allows none.
+        (None, None) => Ok(Expected { pods: 0, healthy: 0 }),
     }
 }
 

@@ -52,3 +52,13 @@ fn nothing_is_allowed_before_pods_are_expected_or_when_counting_fails() {
     let failed = plan::failed(&budget(json!({}), json!({"disruptionsAllowed": 2})), "why".to_owned(), Timestamp::UNIX_EPOCH);
     assert_eq!((failed.disruptions_allowed, failed.conditions.unwrap()[0].reason.as_str()), (Some(0), "SyncFailed"));
 }
+
+// Semantics M12.
+#[test]
+fn a_budget_that_says_nothing_allows_nothing() {
+    let silent = budget(json!({"selector": {}}), json!({}));
+    let expected = plan::expected(&silent, 3, 3).unwrap();
+    assert_eq!(expected, Expected { pods: 0, healthy: 0 });
+    let plan = plan::plan(&silent, &[pod("a", true), pod("b", true)], expected, Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.status.disruptions_allowed, Some(0));
+}

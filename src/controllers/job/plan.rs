@@ -382,7 +382,7 @@ fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
     let more = rest.len().saturating_sub(usize::try_from(wanted).unwrap_or(0));
     // In an indexed job the highest indexes go.
     let index_last_first = |pod: &Pod| std::cmp::Reverse(if is_indexed(job) { index_of(pod) } else { None });
-    rest.sort_by_cached_key(|pod| (index_last_first(pod), pods::deletion_rank(pod, 0)));
+    rest.sort_by_cached_key(|pod| (index_last_first(pod), pods::deletion_rank(pod, 0, pods::Ages::Exact)));
     gone.extend(rest.into_iter().take(more));
     gone
 }

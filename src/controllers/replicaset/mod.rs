@@ -97,7 +97,7 @@ impl<K: Workload> Reconcile for Controller<K> {
         let mut outcome = Ok(());
         if self.expectations.met(key, &present, &leaving) && set.metadata.deletion_timestamp.is_none() {
             let active: Vec<Arc<Pod>> = owned.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
-            outcome = match plan::plan(&set, &active) {
+            outcome = match plan::plan(&set, &active, || self.related(&set, &owned), self.clock.now()) {
                 Action::None => Ok(()),
                 Action::Create(n) => self.create(&object, &set, key, n).await.map_err(|err| ("FailedCreate", err)),
                 Action::Delete(surplus) => self.delete(&object, key, &surplus).await.map_err(|err| ("FailedDelete", err)),
@@ -113,6 +113,17 @@ impl<K: Workload> Reconcile for Controller<K> {
 }
 
 impl<K: Workload> Controller<K> {
+    /// The pods of all sets that have the controller of `set`; its own if it has none. Spec: upstream's `getIndirectlyRelatedPods`.
+    fn related(&self, set: &ReplicaSet, own: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+        let Some(controller) = owners::controller_of(&set.metadata) else { return own.to_vec() };
+        let namespace = set.namespace().unwrap_or_default();
+        let siblings =
+            self.sets.list_in(&namespace).into_iter().filter(|set| owners::is_controlled_by(kube::Resource::meta(&**set), &controller.uid));
+        let uids: BTreeSet<String> = siblings.filter_map(|set| set.uid()).collect();
+        let of_one = |pod: &Arc<Pod>| owners::controller_of(&pod.metadata).is_some_and(|owner| uids.contains(&owner.uid));
+        self.pods.list_in(&namespace).into_iter().filter(of_one).collect()
+    }
+
     fn pods_of(&self, set: &K) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default())
     }

@@ -23,8 +23,9 @@ pub(super) enum Action {
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the pods that are `active` and owned with what the spec wants.
-pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>]) -> Action {
+/// Compares the pods that are `active` and owned with what the spec wants. `related` gives the pods of all sets of the same controller,
+/// e.g. of a Deployment in a rollout: a node that has many of them gives up one first.
+pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>], related: impl FnOnce() -> Vec<Arc<Pod>>, now: Timestamp) -> Action {
     let wanted = usize::try_from(set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)).unwrap_or(0);
     if active.len() < wanted {
         return Action::Create((wanted - active.len()).min(BURST));
@@ -35,11 +36,11 @@ pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>]) -> Action {
     }
     let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
-    for pod in active {
+    for pod in related().iter().filter(|pod| pods::is_active(pod)) {
         *on_node.entry(node(pod)).or_default() += 1;
     }
     let mut ranked: Vec<Arc<Pod>> = active.to_vec();
-    ranked.sort_by_cached_key(|pod| pods::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0)));
+    ranked.sort_by_cached_key(|pod| pods::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0), pods::Ages::Doubling(now)));
     ranked.truncate(surplus);
     Action::Delete(ranked)
 }

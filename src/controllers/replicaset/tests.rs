@@ -31,7 +31,11 @@ fn pod(name: &str, node: &str, phase: &str, ready: bool) -> Arc<Pod> {
 }
 
 fn planned(replicas: i32, pods: &[Arc<Pod>]) -> String {
-    match plan(&set(replicas), pods) {
+    planned_among(replicas, pods, pods)
+}
+
+fn planned_among(replicas: i32, pods: &[Arc<Pod>], related: &[Arc<Pod>]) -> String {
+    match plan(&set(replicas), pods, || related.to_vec(), "2026-01-01T01:00:00Z".parse().unwrap()) {
         Action::None => "none".to_owned(),
         Action::Create(n) => format!("create {n}"),
         Action::Delete(pods) => format!("delete {}", pods.iter().map(|p| p.name_any()).collect::<Vec<_>>().join(" ")),
@@ -72,4 +76,21 @@ fn status_counts_what_is_active() {
     let status = status(&set(2), &pods, None, "2026-01-01T00:01:00Z".parse().unwrap());
     assert_eq!((status.replicas, status.ready_replicas, status.available_replicas), (2, Some(1), Some(1)));
     assert_eq!(status.observed_generation, Some(3));
+}
+
+/// Upstream 1.36.2: `getIndirectlyRelatedPods` and LogarithmicScaleDown.
+#[test]
+fn a_node_that_runs_other_sets_of_the_deployment_gives_up_first_and_ages_count_by_their_doublings() {
+    let pods = [pod("a", "n1", "Running", true), pod("b", "n2", "Running", true)];
+    assert_eq!(planned(1, &pods), "delete a");
+    let others = [pods[0].clone(), pods[1].clone(), pod("other", "n2", "Running", true)];
+    assert_eq!(planned_among(1, &pods, &others), "delete b");
+    let aged = |name: &str, since: &str| {
+        let mut aged = (*pod(name, "n1", "Running", true)).clone();
+        aged.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].last_transition_time = serde_json::from_value(json!(since)).unwrap();
+        Arc::new(aged)
+    };
+    // 3600 and 3590 seconds are of one age, and 60 are not.
+    assert_eq!(planned(1, &[aged("x", "2026-01-01T00:00:10Z"), aged("b", "2026-01-01T00:00:00Z")]), "delete b");
+    assert_eq!(planned(1, &[aged("x", "2026-01-01T00:59:00Z"), aged("b", "2026-01-01T00:00:00Z")]), "delete x");
 }

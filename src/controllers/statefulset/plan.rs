@@ -226,31 +226,20 @@ fn give_up(view: &View<'_>, condemned: &[Arc<Pod>], all: &BTreeMap<i32, Arc<Pod>
     Go::On
 }
 
-/// A rolling update: from the highest ordinal down to the partition, never more than `maxUnavailable` without an available pod.
+/// A rolling update: from the highest ordinal down to the partition, never more than `maxUnavailable` without an available pod. One
+/// that serves nobody counts as well: it may be all that still has its data, and its renewal is not the only one that waits.
 fn renew(view: &View<'_>, by_ordinal: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan) {
     let ordinals = Ordinals::of(view.set);
     let update = view.update.name_any();
     let replicas: Vec<(i32, Option<&Arc<Pod>>)> = ordinals.all().map(|n| (n, by_ordinal.get(&n))).collect();
     let serves = |pod: &Pod| view.is_available(pod) && !is_terminating(pod);
     let unavailable = replicas.iter().filter(|(_, pod)| pod.is_none_or(|pod| !serves(pod))).count();
-    let mut budget = view.max_unavailable() - i32::try_from(unavailable).unwrap_or(i32::MAX);
-    for (ordinal, pod) in replicas.into_iter().rev() {
-        let Some(pod) = pod else { continue };
-        if ordinal < ordinals.first + view.partition() {
-            break;
-        }
-        if revision_of(pod) == update || is_terminating(pod) || matches!(pods::phase(pod), "Failed" | "Succeeded") {
-            continue;
-        }
-        // An old pod that serves nobody costs nothing.
-        if serves(pod) {
-            if budget <= 0 {
-                continue;
-            }
-            budget -= 1;
-        }
-        plan.actions.push(Action::Delete(Arc::clone(pod)));
-    }
+    let budget = usize::try_from(view.max_unavailable()).unwrap_or(0).saturating_sub(unavailable);
+    let old = replicas.into_iter().rev().take_while(|(ordinal, _)| *ordinal >= ordinals.first + view.partition());
+    let old = old
+        .filter_map(|(_, pod)| pod)
+        .filter(|pod| revision_of(pod) != update && !is_terminating(pod) && !matches!(pods::phase(pod), "Failed" | "Succeeded"));
+    plan.actions.extend(old.take(budget).map(|pod| Action::Delete(Arc::clone(pod))));
 }
 
 fn status(view: &View<'_>) -> StatefulSetStatus {

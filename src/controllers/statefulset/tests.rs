@@ -147,3 +147,16 @@ fn a_pod_is_called_by_its_ordinal_and_mounts_its_claims() {
     assert_eq!(pod.labels()["apps.kubernetes.io/pod-index"], "3");
     assert_eq!((identity::ordinal("db", "db-12"), identity::ordinal("db", "db-x"), identity::ordinal("d", "db-1")), (Some(12), None, None));
 }
+
+// Semantics M15: all pods of a set that did not get ready were deleted at once.
+#[test]
+fn a_parallel_set_renews_no_more_than_its_budget_though_its_pods_are_ill() {
+    let set = |max: i32| {
+        set(json!({"replicas": 4, "podManagementPolicy": "Parallel", "updateStrategy": {"type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": max}}}))
+    };
+    let ill: Vec<Arc<Pod>> = (0..4).map(|n| pod(n, "old", "Running", n < 2)).collect();
+    assert_eq!(planned(&set(1), &ill), [""; 0]);
+    assert_eq!(planned(&set(2), &ill), [""; 0]);
+    assert_eq!(planned(&set(3), &ill), ["delete db-3"]);
+}
