@@ -22,4 +22,6 @@ pub mod leader;
 
 pub mod labels;
 
+pub mod volumes;
+
 pub mod typed;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::queue::Queue;
+use client::volumes;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
@@ -43,11 +44,11 @@ pub(super) fn start(context: &Context) {
         nodes: context.informers.get(),
     };
     let queue = Arc::new(Queue::default());
-    let volumes = binder.volumes.clone();
+    let all = binder.volumes.clone();
     context.feed(&binder.claims, &queue, move |change| {
         let claims = driver::objects_of(change);
         let concerned = |claim: &PersistentVolumeClaim| -> Vec<Key> {
-            let theirs = volumes.list().into_iter().filter(|volume| matching::names(volume, claim).is_some());
+            let theirs = all.list().into_iter().filter(|volume| volumes::names(volume, claim).is_some());
             theirs.map(|volume| Key::of(&*volume)).chain([Key::of(claim)]).collect()
         };
         claims.iter().flat_map(|claim| concerned(claim)).collect()
@@ -109,15 +110,15 @@ impl Binder {
         if claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        if let Some(name) = matching::volume_name(claim) {
+        if let Some(name) = volumes::name_of(claim) {
             let Some(volume) = self.volumes.get("", name) else { return self.set_claim_phase(claim, "Pending").await };
-            let foreign = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && matching::names(&volume, claim).is_none();
+            let foreign = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && volumes::names(&volume, claim).is_none();
             if foreign {
                 let text = format!("volume {name:?} already bound to a different claim.");
                 self.recorder.report(claim, Severity::Warning, "FailedBinding", text);
                 return self.set_claim_phase(claim, "Pending").await;
             }
-            if let Some(why) = matching::misfit(&volume, claim) {
+            if let Some(why) = volumes::misfit(&volume, claim) {
                 let text = format!("Cannot bind to requested volume {name:?}: {why}");
                 self.recorder.report(claim, Severity::Warning, "VolumeMismatch", text);
                 return self.set_claim_phase(claim, "Pending").await;
@@ -127,19 +128,23 @@ impl Binder {
         if self.give_default_class(claim).await? {
             return Ok(());
         }
-        let class = self.classes.get("", &matching::class_of(claim));
+        let class = self.classes.get("", &volumes::class_of(claim));
         let delayed = class.as_ref().is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
         let node = claim.annotations().get(SELECTED_NODE).and_then(|name| self.nodes.get("", name));
         let waits = delayed && !claim.annotations().contains_key(SELECTED_NODE);
-        match matching::find(claim, &self.volumes.list(), node.as_deref(), waits) {
-            Some(volume) => self.bind(&volume, claim).await,
+        let all = self.volumes.list();
+        let near = |volume: &PersistentVolume| node.as_ref().is_none_or(|node| matching::reaches(volume, node));
+        // A claim that waits for its pod gets what the scheduler has chosen for it, and that names it then.
+        let free = || if waits { None } else { volumes::find_free(claim, &all, near) };
+        match volumes::find_named(claim, &all).or_else(free) {
+            Some(volume) => self.bind(volume, claim).await,
             None => self.wait(claim, class.as_deref(), waits).await,
         }
     }
 
     /// A claim that named no class gets the default one once there is one. Says whether it was written.
     async fn give_default_class(&self, claim: &PersistentVolumeClaim) -> Result<bool, Error> {
-        if claim.spec.as_ref().is_none_or(|s| s.storage_class_name.is_some()) || !matching::class_of(claim).is_empty() {
+        if claim.spec.as_ref().is_none_or(|s| s.storage_class_name.is_some()) || !volumes::class_of(claim).is_empty() {
             return Ok(false);
         }
         let mut defaults: Vec<_> = self.classes.list();
@@ -155,7 +160,7 @@ impl Binder {
 
     /// No volume yet: somebody may make one, or a pod must come first.
     async fn wait(&self, claim: &PersistentVolumeClaim, class: Option<&StorageClass>, for_pod: bool) -> Result<(), Error> {
-        let name = matching::class_of(claim);
+        let name = volumes::class_of(claim);
         match class {
             _ if for_pod => {
                 let text = "waiting for first consumer to be created before binding";
@@ -191,8 +196,8 @@ impl Binder {
     /// Four writes, each harmless to repeat: the volume names the claim, it is Bound, the claim names the volume, it is Bound.
     async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let mut volume = volume.clone();
-        if matching::names(&volume, claim) != Some(true) {
-            let by_user = matching::names(&volume, claim).is_some();
+        if volumes::names(&volume, claim) != Some(true) {
+            let by_user = volumes::names(&volume, claim).is_some();
             let mut reference: ObjectReference = claim.object_ref(&());
             reference.resource_version = claim.resource_version();
             volume.spec.get_or_insert_default().claim_ref = Some(reference);
@@ -203,7 +208,7 @@ impl Binder {
         }
         self.set_volume_phase(&volume, "Bound").await?;
         let mut claim = claim.clone();
-        if matching::volume_name(&claim).is_none() {
+        if volumes::name_of(&claim).is_none() {
             claim.spec.get_or_insert_default().volume_name = Some(volume.name_any());
             claim.annotations_mut().insert(BOUND_BY_US.to_owned(), "yes".to_owned());
         }
@@ -215,13 +220,13 @@ impl Binder {
     }
 
     async fn bound_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
-        let Some(name) = matching::volume_name(claim) else {
+        let Some(name) = volumes::name_of(claim) else {
             return self.lose(claim, "ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!").await;
         };
         let Some(volume) = self.volumes.get("", name) else {
             return self.lose(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!").await;
         };
-        match (volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()), matching::names(&volume, claim)) {
+        match (volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()), volumes::names(&volume, claim)) {
             (false, _) | (true, Some(_)) => self.bind(&volume, claim).await,
             (true, None) => {
                 self.lose(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly").await
@@ -254,8 +259,8 @@ impl Binder {
         };
         match claim {
             None => self.release(volume).await,
-            Some(claim) if matching::volume_name(&claim) == Some(&volume.name_any()) => self.set_volume_phase(volume, "Bound").await,
-            Some(claim) if matching::volume_name(&claim).is_none() => Ok(()),
+            Some(claim) if volumes::name_of(&claim) == Some(&volume.name_any()) => self.set_volume_phase(volume, "Bound").await,
+            Some(claim) if volumes::name_of(&claim).is_none() => Ok(()),
             // The claim has another volume by now.
             Some(_) if volume.annotations().contains_key(BOUND_BY_US) => {
                 let mut updated = volume.clone();
@@ -270,7 +275,7 @@ impl Binder {
 
     /// The claim is gone: keep the data, or delete it, as the volume's policy says.
     async fn release(&self, volume: &PersistentVolume) -> Result<(), Error> {
-        if matching::phase(volume) != "Failed" {
+        if volumes::phase(volume) != "Failed" {
             self.set_volume_phase(volume, "Released").await?;
         }
         let spec = volume.spec.clone().unwrap_or_default();

@@ -8,6 +8,7 @@ use client::informer::{Informer, Key};
 use client::pod::Pod;
 use client::queue::Queue;
 use client::typed::typed;
+use client::volumes;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod as WholePod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
@@ -92,10 +93,10 @@ impl Reconcile for Controller {
             return self.take_down(&volume).await;
         }
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let Some(class) = self.classes.get("", &matching::class_of(&claim)).filter(|class| class.provisioner == PROVISIONER) else {
+        let Some(class) = self.classes.get("", &volumes::class_of(&claim)).filter(|class| class.provisioner == PROVISIONER) else {
             return Ok(Next::Wait);
         };
-        if matching::volume_name(&claim).is_some() || claim.metadata.deletion_timestamp.is_some() {
+        if volumes::name_of(&claim).is_some() || claim.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
         self.provision(&claim, &class).await
@@ -158,7 +159,7 @@ impl Controller {
         let spec = volume.spec.clone().unwrap_or_default();
         let ours = volume.annotations().get(PROVISIONED_BY).is_some_and(|by| by == PROVISIONER);
         let released =
-            matches!(matching::phase(volume), "Released" | "Failed") && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
+            matches!(volumes::phase(volume), "Released" | "Failed") && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
         if !ours || !released || volume.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
