@@ -56,7 +56,26 @@ impl From<Whole> for Pod {
         metadata.annotations = metadata.annotations.and_then(read_ones);
         metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
         metadata.finalizers.iter_mut().for_each(Vec::shrink_to_fit);
-        Pod { metadata, spec, status }
+        let mut pod = Pod { metadata, spec, status };
+        pod.forget_what_is_as_asked();
+        pod
+    }
+}
+
+impl Pod {
+    /// Nearly all containers have what their spec asks for, and ten thousand pods need not say it three times.
+    fn forget_what_is_as_asked(&mut self) {
+        let (Some(spec), Some(status)) = (&self.spec, &mut self.status) else { return };
+        let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let statuses = status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten());
+        for told in statuses {
+            let asked = containers().find(|c| c.name == told.name).and_then(|c| c.resources.as_ref()?.requests.as_ref());
+            let has = told.resources.as_ref().and_then(|r| r.requests.as_ref());
+            if has == asked && (told.allocated_resources.is_none() || told.allocated_resources.as_ref() == asked) {
+                (told.resources, told.allocated_resources) = (None, None);
+            }
+            told.resources.iter_mut().for_each(|resources| resources.limits = None);
+        }
     }
 }
 
@@ -242,6 +261,11 @@ pub struct PodCondition {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     pub name: String,
+    /// What its node has promised it, and what it has: kept while that differs from what the spec asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_resources: Option<Quantities>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Box<ResourceRequirements>>,
     pub restart_count: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<ContainerState>,
@@ -286,7 +310,8 @@ mod tests {
         let (spec, status) = (pod.spec.unwrap(), pod.status.unwrap());
         assert_eq!(spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap().get("cpu").unwrap().0, "1");
         assert_eq!(status.pod_ips.unwrap()[0].ip, "10.0.0.1");
-        let ended = &status.container_statuses.unwrap()[0];
+        let statuses = status.container_statuses.unwrap();
+        let ended = &statuses[0];
         assert_eq!((ended.restart_count, ended.state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code), (2, 3));
     }
 

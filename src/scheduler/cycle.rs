@@ -1,17 +1,27 @@
 //! One decision: a pod and a snapshot in, a node or the reasons out. Pure.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use client::pod::Pod;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::filters::claims::after_filters;
+use crate::filters::volumes::Placement;
 use crate::filters::{self, Candidate};
-use crate::preempt::{self, Preemption};
+use crate::preempt::{self, Preemption, Refusal};
 use crate::resources;
 use crate::scores;
 use crate::snapshot::{NodeState, Snapshot};
+
+/// How a pod that no node can take may come to one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Room {
+    /// By nothing that this scheduler could do: a node that was kept for it is given back.
+    None,
+    /// As it was before: it asks for no victims, or those that it asked for are still going.
+    AsBefore,
+    /// By the end of others.
+    Of(Preemption),
+}
 
 /// What one cycle decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +36,7 @@ pub enum Decision {
         /// Upstream's `FitError` text.
         message: String,
         /// What would make room for it.
-        preemption: Option<Preemption>,
+        room: Room,
     },
 }
 
@@ -56,8 +66,15 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     if fit.is_empty() {
         let message = fit_error(total, &refused);
         return match preempt::plan(&candidate, snapshot) {
-            Ok(preemption) => Decision::Unschedulable { message, preemption: Some(preemption) },
-            Err(why) => hopeless(format!("{message} {}, preemption: {why}", after_filters(&candidate))),
+            Ok(preemption) => Decision::Unschedulable { message, room: Room::Of(preemption) },
+            Err(refusal) => {
+                let (room, why) = match refusal {
+                    Refusal::NotEligible(why) => (Room::AsBefore, why),
+                    Refusal::NoVictims(why) => (Room::None, why),
+                };
+                let message = format!("{message} {}, preemption: {why}", after_filters(&candidate));
+                Decision::Unschedulable { message, room }
+            }
         };
     }
     let totals = scores::totals(&candidate, &fit, snapshot);
@@ -67,14 +84,15 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     Decision::Bind { node: equals[idx].name().to_owned() }
 }
 
-/// The pod's claims that get their volume on the node that was picked.
-pub fn waiting_claims(pod: &Pod, snapshot: &Snapshot) -> Vec<Arc<PersistentVolumeClaim>> {
-    let Some(spec) = &pod.spec else { return Vec::new() };
-    filters::volumes::waiting_claims(&Candidate { pod, spec, need: resources::of_pod(pod) }, snapshot)
+/// Where the pod's waiting claims get their volumes on the node that was picked.
+pub fn placement(pod: &Pod, node: &str, snapshot: &Snapshot) -> Placement {
+    let (Some(spec), Some(node)) = (&pod.spec, snapshot.nodes.get(node)) else { return Placement::default() };
+    // The filter has found that it can be.
+    filters::volumes::place(&Candidate { pod, spec, need: resources::of_pod(pod) }, node, snapshot).unwrap_or_default()
 }
 
 fn hopeless(message: String) -> Decision {
-    Decision::Unschedulable { message, preemption: None }
+    Decision::Unschedulable { message, room: Room::None }
 }
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text, count included.

@@ -17,6 +17,8 @@ pub mod preempt;
 
 pub mod filters;
 
+mod assumed;
+
 mod drivers;
 
 pub mod scores;

@@ -29,9 +29,18 @@ pub fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
 }
 
-/// Finds the preemption that hurts least; the error is upstream's text why there is none.
-pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption, String> {
-    eligible(candidate, snapshot)?;
+/// Why there is no preemption, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The pod makes no room for itself, or made it and waits.
+    NotEligible(String),
+    /// On no node would it help.
+    NoVictims(String),
+}
+
+/// Finds the preemption that hurts least.
+pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption, Refusal> {
+    eligible(candidate, snapshot).map_err(Refusal::NotEligible)?;
     // One copy, in which one node at a time is emptied: affinity and spread look at all nodes.
     let mut trial = snapshot.clone();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
@@ -49,7 +58,8 @@ pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption
             Err(reasons) => reasons.into_iter().for_each(|reason| *refused.entry(reason).or_default() += 1),
         }
     }
-    best.map(|(_, preemption)| preemption).ok_or_else(|| crate::cycle::fit_error(snapshot.nodes.len(), &refused))
+    let none = || Refusal::NoVictims(crate::cycle::fit_error(snapshot.nodes.len(), &refused));
+    best.map(|(_, preemption)| preemption).ok_or_else(none)
 }
 
 /// The answer when no node was even looked at, e.g. because a claim is missing.

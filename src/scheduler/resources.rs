@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::{Container, Pod, Quantities};
+use client::pod::{Container, Pod, PodStatus, Quantities};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use schema::quantity::Quantity;
@@ -42,20 +42,39 @@ fn requests(container: &Container) -> Amounts {
     amounts(container.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter))
 }
 
+/// What a running container takes: in the middle of a resize the most of what it asks for, what its node has promised, and what it has;
+/// if the resize is never to come, of the last two. Spec: upstream's `determineEffectiveRequests` (1.36.2).
+fn taken(container: &Container, status: Option<&PodStatus>) -> Amounts {
+    let wanted = requests(container);
+    let Some(pod) = status else { return wanted };
+    let all = pod.container_statuses.iter().flatten().chain(pod.init_container_statuses.iter().flatten());
+    let told = all.into_iter().find(|status| status.name == container.name);
+    let Some(told) = told.filter(|told| told.resources.is_some()) else { return wanted };
+    let mut taken = amounts(told.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter));
+    raise(&mut taken, &amounts(told.allocated_resources.iter().flat_map(Quantities::iter)));
+    let pending = pod.conditions.iter().flatten().find(|c| c.type_ == "PodResizePending");
+    if pending.is_none_or(|c| c.reason.as_deref() != Some("Infeasible")) {
+        raise(&mut taken, &wanted);
+    }
+    taken
+}
+
 /// What a pod needs at its greediest moment: the sum of its containers and sidecars, or an init container beside the sidecars
 /// started before it, whichever is more; plus overhead. Spec: KEP-753, "Resources calculation".
 pub fn of_pod(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
+    let status = pod.status.as_ref();
     let mut running = Amounts::new();
     for container in &spec.containers {
-        add(&mut running, &requests(container));
+        add(&mut running, &taken(container, status));
     }
     let (mut sidecars, mut starting) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
-        let own = requests(container);
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        let own = if is_sidecar { taken(container, status) } else { requests(container) };
         let mut moment = sidecars.clone();
         add(&mut moment, &own);
-        if container.restart_policy.as_deref() == Some("Always") {
+        if is_sidecar {
             add(&mut sidecars, &own);
         }
         raise(&mut starting, &moment);

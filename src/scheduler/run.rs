@@ -9,21 +9,24 @@ use base::task::Group;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
 use client::pod::Pod;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use client::volumes;
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Resource as _, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::cycle::{self, Decision};
+use crate::assumed::Assumed;
+use crate::cycle::{self, Decision, Room};
 use crate::drivers::{self, Followed};
-use crate::filters::volumes::SELECTED_NODE;
+use crate::filters::volumes::{Placement, SELECTED_NODE};
 use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
+use crate::resources;
 use crate::snapshot::{Snapshot, has_ended};
 
 const ATTEMPTS: base::metrics::Metric =
@@ -52,6 +55,7 @@ struct Scheduler {
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
     budgets: Informer<PodDisruptionBudget>,
+    services: Informer<Service>,
     informers: Informers,
     /// Once there is a driver of volumes.
     drivers: Option<Followed>,
@@ -60,6 +64,9 @@ struct Scheduler {
     queue: Queue,
     /// Node by uid of pods whose Binding was sent and has not come back through the watch.
     assumed: BTreeMap<String, String>,
+    /// Claims and volumes that were written and have not come back.
+    assumed_claims: Assumed<PersistentVolumeClaim>,
+    assumed_volumes: Assumed<PersistentVolume>,
     outcomes: mpsc::Sender<Outcome>,
     group: Group,
     rng: Rng,
@@ -80,11 +87,14 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         volumes: informers.get(),
         classes: informers.get(),
         budgets: informers.get(),
+        services: informers.get(),
         informers: informers.clone(),
         drivers: None,
         drivers_changed: Arc::default(),
         queue: Queue::default(),
         assumed: BTreeMap::new(),
+        assumed_claims: Assumed::default(),
+        assumed_volumes: Assumed::default(),
         outcomes,
         group: group.clone(),
         rng: Rng::from_os(),
@@ -120,6 +130,16 @@ fn matters(old: &Node, new: &Node) -> bool {
     old.spec != new.spec || old.metadata.labels != new.metadata.labels || allocatable(old) != allocatable(new)
 }
 
+/// Whether a pod on a node needs less than before.
+fn frees(old: &Pod, new: &Pod) -> bool {
+    let told = |pod: &Pod| pod.status.as_ref().map(|s| (s.container_statuses.clone(), s.init_container_statuses.clone()));
+    if old.spec == new.spec && told(old) == told(new) {
+        return false;
+    }
+    let need = resources::of_pod(new);
+    resources::of_pod(old).iter().any(|(name, amount)| need.get(name).is_none_or(|now| now < amount))
+}
+
 impl Scheduler {
     async fn cycle(mut self, mut results: mpsc::Receiver<Outcome>) {
         let (mut pods, mut nodes) = (self.pods.changes(), self.nodes.changes());
@@ -131,6 +151,7 @@ impl Scheduler {
         self.volumes.synced().await;
         self.classes.synced().await;
         self.budgets.synced().await;
+        self.services.synced().await;
         self.requeue_all();
         let drivers_changed = Arc::clone(&self.drivers_changed);
         loop {
@@ -182,7 +203,8 @@ impl Scheduler {
                 if old.spec != new.spec || old.metadata.labels != new.metadata.labels {
                     self.queue.updated(&key(&new), Instant::now());
                 }
-                if has_ended(&new) && !has_ended(&old) {
+                // A resize on its way down, or given up, frees room without an end.
+                if has_ended(&new) && !has_ended(&old) || frees(&old, &new) {
                     self.queue.wake_all(Instant::now());
                 }
             }
@@ -223,11 +245,10 @@ impl Scheduler {
 
     /// The cluster as it will be when `wanting` runs: with the pods bound or assumed, and those at least as important for which
     /// room was made.
-    fn snapshot(&self, wanting: &Pod) -> Snapshot {
+    fn snapshot(&mut self, wanting: &Pod) -> Snapshot {
         let mut assumed = self.assumed.clone();
         for pod in self.pods.list() {
-            let nominated = pod.status.as_ref().and_then(|s| s.nominated_node_name.clone()).filter(|name| !name.is_empty());
-            if let Some(node) = nominated
+            if let Some(node) = nominated(&pod).map(str::to_owned)
                 && pod.metadata.uid != wanting.metadata.uid
                 && wants_node(&pod)
                 && priority(&pod) >= priority(wanting)
@@ -237,12 +258,14 @@ impl Scheduler {
         }
         let mut snapshot = Snapshot::build(&self.nodes.list(), &self.pods.list(), &assumed);
         snapshot.namespaces = self.namespaces.list().into_iter().map(|ns| (ns.name_any(), ns)).collect();
-        let claims = self.claims.list().into_iter();
-        snapshot.claims = claims.map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
+        let claims = self.assumed_claims.over(self.claims.list());
+        snapshot.claims = claims.into_iter().map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
         snapshot.classes = self.classes.list().into_iter().map(|class| (class.name_any(), class)).collect();
-        snapshot.volumes = self.volumes.list().into_iter().map(|volume| (volume.name_any(), volume)).collect();
+        let volumes = self.assumed_volumes.over(self.volumes.list());
+        snapshot.volumes = volumes.into_iter().map(|volume| (volume.name_any(), volume)).collect();
         snapshot.csi = self.drivers.as_ref().map(Followed::look).unwrap_or_default();
         snapshot.budgets = self.budgets.list();
+        snapshot.services = self.services.list();
         snapshot
     }
 
@@ -261,12 +284,14 @@ impl Scheduler {
         attempted(&decision, watch.elapsed());
         match decision {
             Decision::Bind { node } => {
-                let waiting = cycle::waiting_claims(&pod, &snapshot);
-                if !waiting.is_empty() {
-                    // The volumes are made where the pod will run; each claim that gets its own wakes the pod again.
+                let placement = cycle::placement(&pod, &node, &snapshot);
+                if !placement.is_empty() {
+                    // The pod is bound when its claims are; each claim that gets its volume wakes it again.
                     self.queue.unschedulable(next, Instant::now());
-                    if let Err(err) = self.choose_node(&waiting, &node).await {
-                        warn!(pod = next, node = %node, err = %Chain(&err), "cannot tell where a volume is wanted");
+                    if let Err(err) = self.place(&placement, &node).await {
+                        warn!(pod = next, node = %node, err = %Chain(&err), "cannot give a pod's claims their volumes");
+                        let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {}", Chain(&err));
+                        self.recorder.report(&*pod, Severity::Warning, "FailedScheduling", text);
                         self.queue.failed(next, Instant::now());
                     }
                     return;
@@ -275,13 +300,18 @@ impl Scheduler {
                 self.queue.remove(next);
                 self.bind(pod, node);
             }
-            Decision::Unschedulable { message, preemption } => {
+            Decision::Unschedulable { message, room } => {
                 self.queue.unschedulable(next, Instant::now());
                 self.recorder.report(&*pod, Severity::Warning, "FailedScheduling", message.clone());
-                let nominated = preemption.as_ref().map(|p| p.node.clone());
-                if let Some(preemption) = preemption {
-                    self.preempt(&pod, preemption);
-                }
+                let nominated = match room {
+                    Room::Of(preemption) => {
+                        let node = preemption.node.clone();
+                        self.preempt(&pod, preemption);
+                        Nomination::To(node)
+                    }
+                    Room::AsBefore => Nomination::Stays,
+                    Room::None => Nomination::Ends,
+                };
                 if let Err(err) = self.mark_unschedulable(&pod, &message, nominated).await {
                     warn!(pod = next, err = %Chain(&err), "cannot write why a pod is not scheduled");
                 }
@@ -289,12 +319,31 @@ impl Scheduler {
         }
     }
 
-    /// Tells provisioners on which node the volumes of these claims are wanted.
-    async fn choose_node(&self, claims: &[Arc<PersistentVolumeClaim>], node: &str) -> Result<(), kube::Error> {
-        for claim in claims.iter().filter(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|chosen| chosen != node)) {
-            let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default());
-            let patch = json!({"metadata": {"uid": claim.uid(), "annotations": {SELECTED_NODE: node}}});
-            api.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+    /// Gives volumes to the claims that have found one, and tells provisioners where the others are wanted. If one cannot be told none
+    /// is: the pod may go elsewhere next time.
+    async fn place(&mut self, placement: &Placement, node: &str) -> Result<(), kube::Error> {
+        for (claim, volume) in placement.bind.iter().filter(|(claim, volume)| volumes::names(volume, claim) != Some(true)) {
+            let api: Api<PersistentVolume> = Api::all(self.client.clone());
+            let given = api.replace(&volume.name_any(), &PostParams::default(), &given(volume, claim)).await?;
+            self.assumed_volumes.wrote(volume, given);
+        }
+        let mut told = Vec::new();
+        for claim in placement.provision.iter().filter(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|chosen| chosen != node)) {
+            match select_node(&self.client, claim, Some(node)).await {
+                Ok(updated) => {
+                    self.assumed_claims.wrote(claim, updated.clone());
+                    told.push(updated);
+                }
+                Err(err) => {
+                    for claim in &told {
+                        match select_node(&self.client, claim, None).await {
+                            Ok(updated) => self.assumed_claims.wrote(claim, updated),
+                            Err(err) => warn!(claim = %Key::of(claim), err = %Chain(&err), "cannot take a choice of node back"),
+                        }
+                    }
+                    return Err(err);
+                }
+            }
         }
         Ok(())
     }
@@ -323,6 +372,7 @@ impl Scheduler {
     /// Deletes the victims in tasks of their own; each one's end wakes the pod that waits for the room.
     fn preempt(&self, pod: &Pod, preemption: Preemption) {
         let (by, node) = (pod.uid().unwrap_or_default(), preemption.node);
+        self.end_nominations(pod, &node);
         for victim in preemption.victims.into_iter().filter(|victim| victim.metadata.deletion_timestamp.is_none()) {
             let (client, recorder) = (self.client.clone(), self.recorder.clone());
             let (by, message) = (by.clone(), format!("Preempted by pod {by} on node {node}"));
@@ -338,10 +388,32 @@ impl Scheduler {
         }
     }
 
-    async fn mark_unschedulable(&self, pod: &Pod, message: &str, nominated: Option<String>) -> Result<(), kube::Error> {
+    /// Less important pods that hoped for the node may find another.
+    fn end_nominations(&self, by: &Pod, node: &str) {
+        for pod in self.pods.list() {
+            let hopes = nominated(&pod).is_some_and(|of| of == node) && pod.metadata.uid != by.metadata.uid && wants_node(&pod);
+            if hopes && priority(&pod) < priority(by) {
+                let client = self.client.clone();
+                self.group.spawn_short("end-nomination", async move {
+                    let api: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
+                    let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
+                    if let Err(err) = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+                        warn!(pod = %key(&pod), err = %Chain(&err), "cannot end a pod's nomination");
+                    }
+                });
+            }
+        }
+    }
+
+    async fn mark_unschedulable(&self, pod: &Pod, message: &str, nomination: Nomination) -> Result<(), kube::Error> {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
         let told =
             |c: &client::pod::PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message);
+        let nominated = match nomination {
+            Nomination::To(node) => Some(json!(node)),
+            Nomination::Ends => nominated(pod).map(|_| json!(null)),
+            Nomination::Stays => None,
+        };
         if nominated.is_none() && conditions.iter().any(told) {
             return Ok(());
         }
@@ -355,7 +427,7 @@ impl Scheduler {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let mut status = json!({"conditions": [condition]});
         if let Some(node) = nominated {
-            status["nominatedNodeName"] = node.into();
+            status["nominatedNodeName"] = node;
         }
         let patch = json!({"metadata": {"uid": pod.uid()}, "status": status});
         match api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
@@ -363,6 +435,42 @@ impl Scheduler {
             other => other.map(drop),
         }
     }
+}
+
+/// What becomes of the node that is kept for a pod.
+enum Nomination {
+    To(String),
+    Stays,
+    Ends,
+}
+
+/// The node that is kept for a pod.
+fn nominated(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// The volume as the claim's own; the binder writes the rest.
+fn given(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> PersistentVolume {
+    let mut given = volume.clone();
+    let by_user = volumes::names(volume, claim).is_some();
+    let mut reference = claim.object_ref(&());
+    reference.resource_version = claim.resource_version();
+    given.spec.get_or_insert_default().claim_ref = Some(reference);
+    if !by_user {
+        given.annotations_mut().insert("pv.kubernetes.io/bound-by-controller".to_owned(), "yes".to_owned());
+    }
+    given
+}
+
+/// Says on which node a claim's volume is wanted, or that the choice is open again.
+async fn select_node(
+    client: &kube::Client,
+    claim: &PersistentVolumeClaim,
+    node: Option<&str>,
+) -> Result<PersistentVolumeClaim, kube::Error> {
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace().unwrap_or_default());
+    let patch = json!({"metadata": {"uid": claim.uid(), "annotations": {SELECTED_NODE: node}}});
+    api.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 async fn sleep_until(wake: Option<Instant>) {

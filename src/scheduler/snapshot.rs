@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::pod::Pod;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 
@@ -72,6 +72,8 @@ pub struct Snapshot {
     pub classes: BTreeMap<String, Arc<StorageClass>>,
     /// What is known of drivers of volumes.
     pub csi: Drivers,
+    /// Services, whose pods are spread.
+    pub services: Vec<Arc<Service>>,
     /// Disruption budgets, which a preemption spares if it can.
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
 }

@@ -7,7 +7,7 @@ use client::pod::Pod;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
-use crate::cycle::{Decision, decide};
+use crate::cycle::{self, Decision, Room, decide};
 use crate::preempt::Preemption;
 use crate::snapshot::Snapshot;
 
@@ -36,6 +36,10 @@ fn decision(nodes: &[Arc<Node>], pods: &[Arc<Pod>], wanted: &Pod) -> String {
         Decision::Bind { node } => node,
         Decision::Unschedulable { message, .. } => message,
     }
+}
+
+fn made(room: Room) -> Option<Preemption> {
+    if let Room::Of(preemption) = room { Some(preemption) } else { None }
 }
 
 const TAINTED: &str = "0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: \
@@ -153,7 +157,7 @@ fn the_least_important_pods_make_room_and_no_more_than_needed() {
     ];
     let wanted = pod("p", &json!({"cpu": "500m", "priority": 10}));
     let preemption = |wanted: &Pod| match decide(wanted, &Snapshot::build(&nodes, &running, &BTreeMap::new()), 0) {
-        Decision::Unschedulable { preemption, .. } => preemption,
+        Decision::Unschedulable { room, .. } => made(room),
         Decision::Bind { node } => panic!("bound to {node}"),
     };
     assert_eq!(preemption(&wanted), Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])], violations: 0 }));
@@ -178,7 +182,7 @@ fn a_budget_is_spared_where_another_node_can_be_emptied() {
         let mut snapshot = Snapshot::build(nodes, &running, &BTreeMap::new());
         snapshot.budgets = vec![budget(namespace)];
         match decide(&pod("p", &json!({"cpu": "500m", "priority": 10})), &snapshot, 0) {
-            Decision::Unschedulable { preemption, .. } => preemption.map(|p| (p.node, p.violations)),
+            Decision::Unschedulable { room, .. } => made(room).map(|p| (p.node, p.violations)),
             Decision::Bind { node } => panic!("bound to {node}"),
         }
     };
@@ -206,4 +210,132 @@ fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
 
 fn kube_meta(name: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
     serde_json::from_value(json!({"name": name, "namespace": "default", "uid": name, "labels": {"app": "other"}})).unwrap()
+}
+
+// Semantics M5: the node stayed kept for a pod that could not use it any more.
+#[test]
+fn a_nomination_ends_where_no_victim_helps_and_stays_while_one_is_going() {
+    let nodes = [node("a", "1", &json!({}))];
+    let room = |wanted: &Pod, running: &[Arc<Pod>]| match decide(wanted, &Snapshot::build(&nodes, running, &BTreeMap::new()), 0) {
+        Decision::Unschedulable { room, .. } => room,
+        Decision::Bind { node } => panic!("bound to {node}"),
+    };
+    let nominated = |spec: Value| {
+        let mut pod = (*pod("p", &spec)).clone();
+        pod.status = serde_json::from_value(json!({"nominatedNodeName": "a"})).unwrap();
+        pod
+    };
+    let wanted = nominated(json!({"cpu": "500m", "priority": 10}));
+    let important = pod("r", &json!({"nodeName": "a", "cpu": "900m", "priority": 20}));
+    assert_eq!(room(&wanted, &[important]), Room::None);
+    let mut going = (*pod("r", &json!({"nodeName": "a", "cpu": "900m", "priority": 1}))).clone();
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    assert_eq!(room(&wanted, &[Arc::new(going.clone())]), Room::AsBefore);
+    let never = nominated(json!({"cpu": "500m", "priority": 10, "preemptionPolicy": "Never"}));
+    assert_eq!(room(&never, &[Arc::new(going)]), Room::AsBefore);
+}
+
+fn in_zone(name: &str, zone: &str) -> Arc<Node> {
+    let mut node = (*node(name, "64", &json!({}))).clone();
+    node.metadata.labels.as_mut().unwrap().insert("topology.kubernetes.io/zone".to_owned(), zone.to_owned());
+    node.status.as_mut().unwrap().allocatable = serde_json::from_value(json!({"cpu": "64", "memory": "64Gi", "pods": "110"})).unwrap();
+    Arc::new(node)
+}
+
+// Semantics M6: three replicas might all be in one zone.
+#[test]
+fn replicas_that_say_nothing_are_spread_over_zones_and_over_nodes() {
+    let nodes = [in_zone("a", "z1"), in_zone("b", "z1"), in_zone("c", "z2")];
+    let owned = |name: &str, on: Option<&str>| {
+        let mut pod = (*pod(name, &json!({"nodeName": on}))).clone();
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}]);
+        pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        Arc::new(pod)
+    };
+    assert_eq!(decision(&nodes, &[owned("1", Some("a"))], &owned("p", None)), "c");
+    assert_eq!(decision(&nodes, &[owned("1", Some("a")), owned("2", Some("c"))], &owned("p", None)), "b");
+    // Pods of a Service without a controller as well.
+    let mut snapshot = Snapshot::build(&nodes, &[pod("1", &json!({"nodeName": "a"}))], &BTreeMap::new());
+    let service = json!({"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "web"}}});
+    snapshot.services = vec![Arc::new(serde_json::from_value(service).unwrap())];
+    assert_eq!(decide(&pod("p", &json!({})), &snapshot, 0), Decision::Bind { node: "c".to_owned() });
+}
+
+/// Spec: upstream 1.36.2, `determineEffectiveRequests`.
+#[test]
+fn a_pod_in_a_resize_counts_with_what_it_has_until_it_has_less() {
+    let nodes = [node("a", "1", &json!({}))];
+    let resized = |asked: &str, has: &str, reason: &str| {
+        let pod = json!({"metadata": {"name": "r", "namespace": "default", "uid": "r"},
+            "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {"requests": {"cpu": asked}}}]},
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "containerStatuses": [{"name": "c", "restartCount": 0, "resources": {"requests": {"cpu": has}},
+                    "allocatedResources": {"cpu": has}}]}});
+        Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
+    };
+    let fits = |running: Arc<Pod>| decision(&nodes, &[running], &pod("p", &json!({"cpu": "500m"}))) == "a";
+    // On its way down it holds what it had; what it never gets holds nothing.
+    assert!(!fits(resized("100m", "900m", "Deferred")));
+    assert!(!fits(resized("900m", "100m", "Deferred")));
+    assert!(fits(resized("900m", "100m", "Infeasible")));
+    assert!(fits(resized("100m", "100m", "Deferred")));
+}
+
+/// A class without a provisioner that waits for the first pod, two volumes and what claims ask for.
+fn with_volumes(pods: &[Arc<Pod>], claims: &[(&str, &str)]) -> Snapshot {
+    let nodes = [node("n1", "4", &json!({})), node("n2", "4", &json!({}))];
+    let mut snapshot = Snapshot::build(&nodes, pods, &BTreeMap::new());
+    let class =
+        json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
+    snapshot.classes.insert("local".to_owned(), Arc::new(serde_json::from_value(class).unwrap()));
+    for (name, size, on) in [("small", "1Gi", "n1"), ("big", "10Gi", "n2")] {
+        let on = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}]}]}});
+        let volume = json!({"metadata": {"name": name}, "status": {"phase": "Available"}, "spec": {"capacity": {"storage": size},
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "nodeAffinity": on}});
+        snapshot.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).unwrap()));
+    }
+    for (name, size) in claims {
+        let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"storageClassName": "local",
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
+        snapshot.claims.insert(("default".to_owned(), (*name).to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
+    }
+    snapshot
+}
+
+fn using(claims: &[&str]) -> Arc<Pod> {
+    let volumes: Vec<Value> = claims.iter().map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}})).collect();
+    pod("p", &json!({"volumes": volumes}))
+}
+
+const NO_VOLUME: &str = "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.";
+
+// Semantics H7: the node was drawn without a look at the volumes, and the pod pinned to it for ever.
+#[test]
+fn a_pod_goes_where_its_claims_find_volumes_that_fit_each_their_own() {
+    let told = |snapshot: &Snapshot, pod: &Pod| match decide(pod, snapshot, 0) {
+        Decision::Bind { node } => {
+            let placement = cycle::placement(pod, &node, snapshot);
+            let name = |volume: &k8s_openapi::api::core::v1::PersistentVolume| volume.metadata.name.clone().unwrap();
+            let bound = placement.bind.iter().map(|(claim, volume)| format!("{}={}", claim.metadata.name.clone().unwrap(), name(volume)));
+            format!("{node}: {}", bound.collect::<Vec<_>>().join(" "))
+        }
+        Decision::Unschedulable { message, .. } => message,
+    };
+    assert_eq!(told(&with_volumes(&[], &[("c", "5Gi")]), &using(&["c"])), "n2: c=big");
+    assert!(told(&with_volumes(&[], &[("c", "50Gi")]), &using(&["c"])).starts_with(NO_VOLUME));
+    // Two claims do not share one.
+    assert!(told(&with_volumes(&[], &[("c", "1Gi"), ("d", "1Gi")]), &using(&["c", "d"])).starts_with(NO_VOLUME));
+    // What another claim has been promised is not free.
+    let mut promised = with_volumes(&[], &[("c", "1Gi")]);
+    let mut big = (*promised.volumes["big"]).clone();
+    big.spec.as_mut().unwrap().claim_ref = serde_json::from_value(json!({"name": "other", "namespace": "default", "uid": "o"})).unwrap();
+    promised.volumes.insert("big".to_owned(), Arc::new(big));
+    assert_eq!(told(&promised, &using(&["c"])), "n1: c=small");
+    // A choice of a node that means nothing, of an earlier kedge, holds nobody.
+    let mut chosen = with_volumes(&[], &[("c", "5Gi")]);
+    let mut claim = (*chosen.claims[&("default".to_owned(), "c".to_owned())]).clone();
+    claim.metadata.annotations = Some(BTreeMap::from([("volume.kubernetes.io/selected-node".to_owned(), "n1".to_owned())]));
+    chosen.claims.insert(("default".to_owned(), "c".to_owned()), Arc::new(claim));
+    assert_eq!(told(&chosen, &using(&["c"])), "n2: c=big");
 }

@@ -108,7 +108,8 @@ mod tests {
         let nodes = [Arc::new(serde_json::from_value(node).unwrap())];
         let mut snapshot = Snapshot::build(&nodes, &[Arc::new(serde_json::from_value(running).unwrap())], &BTreeMap::new());
         for name in ["one", "two"] {
-            let claim = json!({"metadata": {"name": name, "namespace": "d"}, "spec": {"volumeName": name}, "status": {"phase": "Bound"}});
+            let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
+            let claim = json!({"metadata": {"name": name, "namespace": "d", "annotations": bound}, "spec": {"volumeName": name}, "status": {"phase": "Bound"}});
             let volume = json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "d.io", "volumeHandle": name}}});
             snapshot.claims.insert(("d".to_owned(), name.to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
             snapshot.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).unwrap()));

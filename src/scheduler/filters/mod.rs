@@ -94,6 +94,11 @@ fn node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> R
     because(!(by_labels && by_affinity), "node(s) didn't match Pod's node affinity/selector")
 }
 
+/// Whether the pod's selector and affinity take the node.
+pub(crate) fn is_wanted(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> bool {
+    node_affinity(candidate, node, snapshot).is_empty()
+}
+
 fn fit(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
     let mut reasons = Reasons::new();
     let pods_max = node.allocatable.get("pods").copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use client::pod::Pod;
+use client::volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 
@@ -12,6 +13,8 @@ use crate::snapshot::{NodeState, Snapshot};
 
 /// The annotation that tells provisioners where the first pod will run.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Set when claim and volume are each other's.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 fn claim_names<'a>(candidate: &'a Candidate<'_>) -> impl Iterator<Item = String> + 'a {
@@ -45,7 +48,9 @@ pub(super) fn prefilter(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Optio
         if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
             return Some(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}", volume_of(claim)));
         }
-        if volume_of(claim).is_empty() && delayed_class(claim, snapshot).is_none() {
+        // A claim that names its volume is not bound to it yet: whether it will be is the binder's to say.
+        let named = !volume_of(claim).is_empty() && !claim.metadata.annotations.iter().flatten().any(|(name, _)| name == BIND_COMPLETED);
+        if named || volume_of(claim).is_empty() && delayed_class(claim, snapshot).is_none() {
             return Some("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
     }
@@ -63,35 +68,101 @@ fn delayed_class<'a>(claim: &PersistentVolumeClaim, snapshot: &'a Snapshot) -> O
     (class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")).then_some(&**class)
 }
 
-/// The pod's claims that get their volume when the pod gets its node.
-pub fn waiting_claims(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Vec<Arc<PersistentVolumeClaim>> {
-    let claims = claim_names(candidate).filter_map(|name| snapshot.claims.get(&(namespace(candidate), name)));
-    claims.filter(|claim| volume_of(claim).is_empty() && delayed_class(claim, snapshot).is_some()).cloned().collect()
+/// Where the claims of a pod that wait for it get their volumes, if it goes to one node.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// Claims and the volumes that are there for them.
+    pub bind: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
+    /// Claims whose volumes are to be made.
+    pub provision: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-/// Whether a claim without a volume can get one on the node.
-fn can_get(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> bool {
-    let chosen = claim.metadata.annotations.as_ref().and_then(|a| a.get(SELECTED_NODE));
-    // A volume is being made there already.
-    if let Some(chosen) = chosen.filter(|chosen| snapshot.nodes.contains_key(*chosen)) {
-        return chosen == node.name();
+impl Placement {
+    /// Whether no claim waits.
+    pub fn is_empty(&self) -> bool {
+        self.bind.is_empty() && self.provision.is_empty()
     }
+}
+
+const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
+
+/// Finds volumes for the pod's claims on the node; the error says why that cannot be. Spec: upstream's `FindPodVolumes` (1.36.2): every
+/// waiting claim gets a volume of its own, the smallest claim first, and what is not there is made if its class can.
+pub fn place(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Result<Placement, Reasons> {
+    let mut waiting = Vec::new();
+    for claim in claim_names(candidate).filter_map(|name| snapshot.claims.get(&(namespace(candidate), name))) {
+        match (snapshot.volumes.get(volume_of(claim)), delayed_class(claim, snapshot)) {
+            (Some(volume), _) if !reaches(volume, node) => {
+                return Err(vec!["node(s) didn't match PersistentVolume's node affinity".to_owned()]);
+            }
+            (None, _) if !volume_of(claim).is_empty() => {
+                return Err(vec!["node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".to_owned()]);
+            }
+            (None, Some(class)) => waiting.push((claim, class)),
+            _ => {}
+        }
+    }
+    waiting.sort_by(|(a, _), (b, _)| volumes::requested(a).partial_cmp(&volumes::requested(b)).unwrap_or(std::cmp::Ordering::Equal));
+    let mut placement = Placement::default();
+    for (claim, class) in waiting {
+        if being_made(claim, class, node, snapshot)? {
+            placement.provision.push(Arc::clone(claim));
+            continue;
+        }
+        match there_is(claim, node, snapshot, &placement)? {
+            Some(volume) => placement.bind.push((Arc::clone(claim), volume)),
+            None => {
+                can_be_made(claim, class, node, snapshot)?;
+                placement.provision.push(Arc::clone(claim));
+            }
+        }
+    }
+    Ok(placement)
+}
+
+/// Whether a provisioner was told to make the claim's volume on this node. One that was told of another node is at work there.
+fn being_made(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> Result<bool, Reasons> {
+    let chosen = claim.metadata.annotations.as_ref().and_then(|a| a.get(SELECTED_NODE));
+    // Nobody makes volumes of a class without a provisioner, nor on a node that is gone: there the choice is open again.
+    let chosen = chosen.filter(|chosen| class.provisioner != NO_PROVISIONER && snapshot.nodes.contains_key(*chosen));
+    match chosen {
+        Some(chosen) if chosen != node.name() => Err(vec![NO_VOLUME.to_owned()]),
+        Some(_) => can_be_made(claim, class, node, snapshot).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// The volume for a claim on this node that none of the pod's other claims has got. Spec: upstream's `FindMatchingVolume` (1.36.2).
+fn there_is(
+    claim: &PersistentVolumeClaim,
+    node: &NodeState,
+    snapshot: &Snapshot,
+    placement: &Placement,
+) -> Result<Option<Arc<PersistentVolume>>, Reasons> {
+    let given = |volume: &PersistentVolume| placement.bind.iter().any(|(_, other)| other.metadata.name == volume.metadata.name);
+    if let Some(own) = volumes::find_named(claim, snapshot.volumes.values()) {
+        // It was kept for this claim, and is somewhere else.
+        return if reaches(own, node) { Ok(Some(Arc::clone(own))) } else { Err(vec![NO_VOLUME.to_owned()]) };
+    }
+    let near = |volume: &PersistentVolume| !given(volume) && reaches(volume, node);
+    Ok(volumes::find_free(claim, snapshot.volumes.values(), near).cloned())
+}
+
+/// Whether the class can make the claim's volume on this node.
+fn can_be_made(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> Result<(), Reasons> {
     let topologies = class.allowed_topologies.as_deref().unwrap_or_default();
     let allowed = topologies.is_empty()
         || topologies.iter().any(|term| {
             let mut all = term.match_label_expressions.iter().flatten();
             all.all(|r| node.label(&r.key).is_some_and(|value| r.values.iter().any(|v| v == value)))
         });
-    if class.provisioner != NO_PROVISIONER {
-        return allowed;
+    if class.provisioner == NO_PROVISIONER || !allowed {
+        return Err(vec![NO_VOLUME.to_owned()]);
     }
-    snapshot.volumes.values().any(|volume| {
-        let spec = volume.spec.as_ref();
-        let of_class = spec.and_then(|s| s.storage_class_name.as_ref()) == class.metadata.name.as_ref();
-        let ours = spec.and_then(|s| s.claim_ref.as_ref()).map(|r| (r.namespace.as_ref(), r.name.as_ref()));
-        let free = ours.is_none_or(|ours| ours == (claim.metadata.namespace.as_ref(), claim.metadata.name.as_ref()));
-        of_class && free && volume.metadata.deletion_timestamp.is_none() && reaches(volume, node)
-    })
+    if !csi::has_room(claim, class, node, snapshot) {
+        return Err(vec!["node(s) did not have enough free storage".to_owned()]);
+    }
+    Ok(())
 }
 
 fn reaches(volume: &PersistentVolume, node: &NodeState) -> bool {
@@ -118,18 +189,5 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
     if taken(candidate, snapshot) {
         return because(true, "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode");
     }
-    for name in claim_names(candidate) {
-        let Some(claim) = snapshot.claims.get(&(namespace(candidate), name)) else { continue };
-        match (snapshot.volumes.get(volume_of(claim)), delayed_class(claim, snapshot)) {
-            (Some(volume), _) if !reaches(volume, node) => return because(true, "node(s) didn't match PersistentVolume's node affinity"),
-            (None, Some(class)) if volume_of(claim).is_empty() && !can_get(claim, class, node, snapshot) => {
-                return because(true, "node(s) didn't find available persistent volumes to bind");
-            }
-            (None, Some(class)) if volume_of(claim).is_empty() && !csi::has_room(claim, class, node, snapshot) => {
-                return because(true, "node(s) did not have enough free storage");
-            }
-            _ => {}
-        }
-    }
-    Reasons::new()
+    place(candidate, node, snapshot).err().unwrap_or_default()
 }

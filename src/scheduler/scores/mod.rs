@@ -3,8 +3,6 @@
 mod inter_pod;
 mod spread;
 
-use client::pod::Pod;
-
 use crate::affinity;
 use crate::filters::Candidate;
 use crate::resources::{self, Amounts};
@@ -28,10 +26,9 @@ enum Scale {
     LowIsGood,
 }
 
-const SCORES: [(Score, Scale, i64); 8] = [
+const SCORES: [(Score, Scale, i64); 7] = [
     (Score::Each(intolerable_taints), Scale::LowIsGood, 3),
     (Score::Each(preferred_node_affinity), Scale::HighIsGood, 2),
-    (Score::Each(crowding), Scale::LowIsGood, 2),
     (Score::All(spread::scores), Scale::AsIs, 2),
     (Score::All(inter_pod::scores), Scale::AsIs, 2),
     (Score::Each(least_allocated), Scale::AsIs, 1),
@@ -74,21 +71,6 @@ fn preferred_node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snap
     let affinity = candidate.spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let preferred = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or_default();
     preferred.iter().filter(|p| affinity::term_matches(&p.preference, node)).map(|p| i64::from(p.weight)).sum()
-}
-
-/// Pods of the same controller on the node: spreading them keeps a service alive when the node dies. A pod that says itself how
-/// it wants to be spread is not asked.
-fn crowding(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> i64 {
-    if candidate.spec.topology_spread_constraints.iter().flatten().next().is_some() {
-        return 0;
-    }
-    let controller = |pod: &Pod| {
-        let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-        owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
-    };
-    let Some(own) = controller(candidate.pod) else { return 0 };
-    let siblings = node.pods.iter().filter(|pod| controller(pod).as_ref() == Some(&own)).count();
-    i64::try_from(siblings).unwrap_or(i64::MAX / 1000)
 }
 
 fn after(candidate: &Candidate<'_>, node: &NodeState, name: &str) -> (i64, i64) {
