@@ -56,6 +56,7 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
     if spec.security_context.as_ref().is_some_and(|c| c.supplemental_groups_policy.as_deref() == Some("Strict")) && !host.strict_groups {
         return refuse("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node");
     }
+    claims(pod, &spec)?;
     apparmor(host, pod, &spec)
 }
 
@@ -89,6 +90,21 @@ pub(super) fn victims(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Vec<Ar
         !fits
     });
     victims
+}
+
+/// No driver of devices (DRA) is asked on this node: a pod bound here by hand must not run without what it claims. A claim that its
+/// template turned out not to need has a status without a name.
+fn claims(pod: &Pod, spec: &PodSpec) -> Verdict {
+    let not_needed = |name: &str| {
+        let mut statuses = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
+        statuses.any(|status| status.name == name && status.resource_claim_name.is_none())
+    };
+    match spec.resource_claims.iter().flatten().find(|c| c.resource_claim_name.is_some() || !not_needed(&c.name)) {
+        Some(claim) => {
+            refuse("ResourceClaimsNotSupported", format!("This node prepares no ResourceClaim, and the pod needs {:?}", claim.name))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A critical or static pod always enters; under memory pressure alone, pods that asked for memory do too.
@@ -321,6 +337,8 @@ mod tests {
         assert_eq!(of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.2"}]})), "ok");
         assert_eq!(of(serde_json::json!({"name": "c", "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}})), "AppArmor");
         assert_eq!(check(serde_json::json!({"containers": [], "nodeSelector": {"disk": "hdd"}})), "NodeAffinity");
+        let claim = serde_json::json!([{"name": "gpu", "resourceClaimName": "mine"}]);
+        assert_eq!(check(serde_json::json!({"containers": [], "resourceClaims": claim})), "ResourceClaimsNotSupported");
         assert_eq!(
             check(serde_json::json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})),
             "SysctlForbidden"
