@@ -1,5 +1,7 @@
-//! HorizontalPodAutoscalers: as many pods as their use of CPU and memory asks for, by what metrics.k8s.io says.
+//! HorizontalPodAutoscalers: as many pods as their use of CPU and memory asks for, by what metrics.k8s.io says, or other metrics, by
+//! what adapters say.
 
+mod adapters;
 mod pace;
 mod replicas;
 mod status;
@@ -16,8 +18,10 @@ use client::queue::Queue;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
-    HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget,
+    ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget,
+    ObjectMetricSource, PodsMetricSource,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
@@ -26,9 +30,11 @@ use serde_json::Value;
 
 use crate::discovery;
 use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::pods;
 use crate::settings::Autoscaler;
+use adapters::Adapters;
 use pace::Memory;
-use replicas::{Count, Question, Reading, Target};
+use replicas::{Count, Question, Reading, Target, Whole, WholeTarget};
 use status::Report;
 
 const NAME: &str = "horizontal-pod-autoscaler";
@@ -83,6 +89,16 @@ impl Reconcile for Controller {
     }
 }
 
+/// What a metric is asked about: the pods that `selector` picks, as many as the spec wants and as there are.
+struct About<'a> {
+    key: &'a Key,
+    selector: &'a str,
+    current: i32,
+    present: i32,
+    /// Differences that are none, downwards and upwards.
+    tolerances: (f64, f64),
+}
+
 /// Reason and text of an event.
 type Trouble = (&'static str, String);
 
@@ -113,6 +129,7 @@ impl Controller {
         report.set("AbleToScale", "True", "SucceededGetScale", "the HPA controller was able to get the target's current scale");
         let current = scale.spec.as_ref().and_then(|s| s.replicas).unwrap_or(0);
         report.status.current_replicas = Some(scale.status.as_ref().map_or(0, |s| s.replicas));
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().begin(current, self.clock.now());
         let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
         let (wanted, why) = if current == 0 && min != 0 {
             let text = "scaling is disabled since the replica count of the target is zero";
@@ -183,8 +200,7 @@ impl Controller {
 
     async fn target(&self, hpa: &HorizontalPodAutoscaler, key: &Key) -> Result<(ApiResource, Scale), String> {
         let reference = &hpa.spec.scale_target_ref;
-        let version = reference.api_version.as_deref().unwrap_or_default();
-        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        let group = group_of(reference.api_version.as_deref());
         let kinds = discovery::kinds(&self.client).await.map_err(|err| said(&err))?;
         let found = kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == reference.kind && k.namespaced);
         let resource = found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", reference.kind))?.resource;
@@ -211,7 +227,9 @@ impl Controller {
         let (mut best, mut first_trouble) = (None::<(i32, String)>, None);
         let mut shown = Vec::new();
         for metric in &metrics {
-            match self.ask(metric, key, &selector, current, tolerances(hpa, self.tuning.tolerance)).await {
+            let present = scale.status.as_ref().map_or(0, |s| s.replicas);
+            let about = About { key, selector: &selector, current, present, tolerances: tolerances(hpa, self.tuning.tolerance) };
+            match self.ask(metric, &about).await {
                 Ok((count, name)) => {
                     shown.push(status::shown(metric, &count));
                     if best.as_ref().is_none_or(|(most, _)| count.replicas > *most) {
@@ -237,45 +255,88 @@ impl Controller {
         Ok((wanted, why))
     }
 
-    async fn ask(
+    async fn ask(&self, metric: &MetricSpec, about: &About<'_>) -> Result<(Count, String), Trouble> {
+        if let Some(source) = &metric.resource {
+            return self.ask_resource(&source.name, None, &source.target, about).await;
+        }
+        if let Some(source) = &metric.container_resource {
+            return self.ask_resource(&source.name, Some(&source.container), &source.target, about).await;
+        }
+        if let Some(source) = &metric.pods {
+            let trouble = |why: String| ("FailedGetPodsMetric", format!("failed to get pods metric value: {why}"));
+            return self.ask_pods(source, about).await.map_err(trouble);
+        }
+        if let Some(source) = &metric.object {
+            let trouble = |why: String| ("FailedGetObjectMetric", format!("failed to get object metric value: {why}"));
+            return self.ask_object(source, about).await.map_err(trouble);
+        }
+        if let Some(source) = &metric.external {
+            let name = &source.metric.name;
+            let trouble = |why: String| ("FailedGetExternalMetric", format!("failed to get {name} external metric value: {why}"));
+            return self.ask_external(source, about).await.map_err(trouble);
+        }
+        Err(("InvalidMetricSourceType", format!("unknown metric source type {:?}", metric.type_)))
+    }
+
+    async fn ask_pods(&self, source: &PodsMetricSource, about: &About<'_>) -> Result<(Count, String), String> {
+        let name = &source.metric.name;
+        let target = target_of(&source.target).filter(|target| matches!(target, Target::Average(_)));
+        let target = target.ok_or("invalid pods metric source: no average value target was set")?;
+        let adapters = Adapters { client: &self.client, namespace: &about.key.namespace };
+        let unable = |why: String| format!("unable to get metric {name}: {why}");
+        let readings = adapters.of_pods(name, source.metric.selector.as_ref(), about.selector).await.map_err(unable)?;
+        let count = self.counted(about, &readings, ("", None), target).await?;
+        Ok((count, format!("pods metric {name}")))
+    }
+
+    async fn ask_object(&self, source: &ObjectMetricSource, about: &About<'_>) -> Result<(Count, String), String> {
+        let (name, object) = (&source.metric.name, &source.described_object);
+        let target = whole_target_of(&source.target)
+            .ok_or("invalid object metric source: neither a value target nor an average value target was set")?;
+        let (kinds, group) = (discovery::kinds(&self.client).await, group_of(object.api_version.as_deref()));
+        let kinds = kinds.map_err(|err| said(&err))?;
+        let found = kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == object.kind);
+        let resource = found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", object.kind))?.resource;
+        let resource = if group.is_empty() { resource.plural } else { format!("{}.{group}", resource.plural) };
+        let adapters = Adapters { client: &self.client, namespace: &about.key.namespace };
+        let on = format!("{} {}/{}", object.kind, about.key.namespace, object.name);
+        let unable = |why: String| format!("unable to get metric {name}: {why} on {on}");
+        let used = adapters.of_object(name, source.metric.selector.as_ref(), object, &resource).await.map_err(unable)?;
+        let count = replicas::count_whole(self.whole(about).await?, used, target, about.tolerances);
+        Ok((count, format!("{} metric {name}", object.kind)))
+    }
+
+    async fn ask_external(&self, source: &ExternalMetricSource, about: &About<'_>) -> Result<(Count, String), String> {
+        let name = &source.metric.name;
+        let target = whole_target_of(&source.target)
+            .ok_or("invalid external metric source: neither a value target nor an average value target was set")?;
+        let adapters = Adapters { client: &self.client, namespace: &about.key.namespace };
+        let unable = |why: String| format!("unable to get external metric {}/{name}: {why}", about.key.namespace);
+        let used = adapters.external(name, source.metric.selector.as_ref()).await.map_err(unable)?;
+        let count = replicas::count_whole(self.whole(about).await?, used, target, about.tolerances);
+        Ok((count, format!("external metric {name}")))
+    }
+
+    async fn whole(&self, about: &About<'_>) -> Result<Whole, String> {
+        let covered = self.covered(&about.key.namespace, about.selector).await?;
+        let ready = covered.iter().filter(|pod| pods::phase(pod) == "Running" && pods::is_ready(pod)).count();
+        Ok(Whole { wanted: about.current, present: about.present, ready })
+    }
+
+    async fn ask_resource(
         &self,
-        metric: &MetricSpec,
-        key: &Key,
-        selector: &str,
-        current: i32,
-        tolerances: (f64, f64),
+        resource: &str,
+        container: Option<&str>,
+        target: &MetricTarget,
+        about: &About<'_>,
     ) -> Result<(Count, String), Trouble> {
-        let (reason, resource, container, target) = match (&metric.resource, &metric.container_resource) {
-            (Some(source), _) => ("FailedGetResourceMetric", source.name.clone(), None, &source.target),
-            (None, Some(source)) => {
-                ("FailedGetContainerResourceMetric", source.name.clone(), Some(source.container.clone()), &source.target)
-            }
-            (None, None) => {
-                let why = format!(
-                    "metrics of type {} need an adapter for custom or external metrics, which this controller does not ask",
-                    metric.type_
-                );
-                return Err(("InvalidMetricSourceType", why));
-            }
-        };
+        let reason = if container.is_none() { "FailedGetResourceMetric" } else { "FailedGetContainerResourceMetric" };
         let trouble = |why: String| (reason, format!("failed to get {resource} resource metric value: {why}"));
         let wanted = target_of(target)
             .ok_or_else(|| trouble("invalid resource metric source: neither a utilization target nor a value target was set".to_owned()))?;
-        let readings = self.readings(&key.namespace, selector, &resource, container.as_deref()).await.map_err(trouble)?;
-        let covered = self.covered(&key.namespace, selector).await.map_err(trouble)?;
-        let question = Question {
-            current,
-            covered: &covered,
-            readings: &readings,
-            resource: &resource,
-            container: container.as_deref(),
-            target: wanted,
-            tuning: self.tuning,
-            tolerances,
-            now: self.clock.now(),
-        };
-        let count = replicas::count(&question).map_err(trouble)?;
-        let name = match (wanted, &container) {
+        let readings = self.readings(&about.key.namespace, about.selector, resource, container).await.map_err(trouble)?;
+        let count = self.counted(about, &readings, (resource, container), wanted).await.map_err(trouble)?;
+        let name = match (wanted, container) {
             (Target::Utilization(_), None) => format!("{resource} resource utilization (percentage of request)"),
             (Target::Utilization(_), Some(container)) => {
                 format!("{resource} container resource utilization (percentage of request) of {container}")
@@ -284,6 +345,27 @@ impl Controller {
             (Target::Average(_), Some(container)) => format!("{resource} container resource of {container}"),
         };
         Ok((count, name))
+    }
+
+    async fn counted(
+        &self,
+        about: &About<'_>,
+        readings: &BTreeMap<String, Reading>,
+        (resource, container): (&str, Option<&str>),
+        target: Target,
+    ) -> Result<Count, String> {
+        let covered = self.covered(&about.key.namespace, about.selector).await?;
+        replicas::count(&Question {
+            current: about.current,
+            covered: &covered,
+            readings,
+            resource,
+            container,
+            target,
+            tuning: self.tuning,
+            tolerances: about.tolerances,
+            now: self.clock.now(),
+        })
     }
 
     async fn covered(&self, namespace: &str, selector: &str) -> Result<Vec<Arc<Pod>>, String> {
@@ -321,6 +403,17 @@ impl Controller {
         updated.status = Some(status);
         Ok(driver::gone_is_fine(api.replace_status(&hpa.name_any(), &PostParams::default(), &updated).await)?)
     }
+}
+
+/// A value for all pods together, or one that they share.
+fn whole_target_of(target: &MetricTarget) -> Option<WholeTarget> {
+    let milli = |text: &Text| Some(text.0.parse::<Quantity>().ok()?.milli_value());
+    let average = target.average_value.as_ref().and_then(milli).map(WholeTarget::Average);
+    average.or_else(|| target.value.as_ref().and_then(milli).map(WholeTarget::Value))
+}
+
+fn group_of(api_version: Option<&str>) -> String {
+    api_version.and_then(|version| version.rsplit_once('/')).map_or_else(String::new, |(group, _)| group.to_owned())
 }
 
 fn target_of(target: &MetricTarget) -> Option<Target> {

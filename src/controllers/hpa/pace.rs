@@ -27,6 +27,14 @@ fn within(at: Timestamp, secs: i32, now: Timestamp) -> bool {
 }
 
 impl Memory {
+    /// What is there when the autoscaler is first looked at counts as asked for: after a restart, or on its first day, one low reading
+    /// must wait as any other. Spec: upstream's `recordInitialRecommendation` (1.36.2).
+    pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
+        if self.recommendations.is_empty() {
+            self.recommendations.push((now, current));
+        }
+    }
+
     /// Remembers that the number of pods was changed by `delta`.
     pub(super) fn changed(&mut self, delta: i32, now: Timestamp) {
         self.changes.push((now, delta));
@@ -193,6 +201,17 @@ mod tests {
         assert_eq!(memory.allow(&hpa, 10, 3, WINDOW, at(200)).replicas, 10);
         assert_eq!(memory.allow(&hpa, 10, 3, WINDOW, at(600)).replicas, 3);
         assert_eq!(memory.allow(&hpa, 50, 99, WINDOW, at(700)).limited.unwrap().0, "TooManyReplicas");
+    }
+
+    // Semantics H6: after each change of leader a single low reading took pods away.
+    #[test]
+    fn what_is_there_at_first_holds_for_the_window() {
+        let (hpa, mut memory) = (hpa(json!(null)), Memory::default());
+        memory.begin(10, at(0));
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(0)).replicas, 10);
+        memory.begin(3, at(200));
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(299)).replicas, 10);
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(301)).replicas, 1);
     }
 
     #[test]

@@ -29,12 +29,13 @@ pub(super) enum Target {
     Average(i64),
 }
 
-/// The result: pods to have, percent in use (for a utilization), thousandths for each pod.
+/// The result: pods to have, and what the metric shows: percent in use (for a utilization), thousandths for each pod, thousandths in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) replicas: i32,
     pub(super) percent: Option<i32>,
-    pub(super) average_milli: i64,
+    pub(super) average_milli: Option<i64>,
+    pub(super) value_milli: Option<i64>,
 }
 
 struct Groups {
@@ -131,8 +132,8 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     let ratio = |usage: &BTreeMap<String, f64>| ratio(usage, &requests, q.target);
     let (first, percent) = ratio(&groups.measured)?;
     let n_measured = groups.measured.len();
-    let average_milli = (groups.measured.values().sum::<f64>() / n_measured as f64) as i64;
-    let answer = |replicas: i32| Ok(Count { replicas, percent, average_milli });
+    let average_milli = Some((groups.measured.values().sum::<f64>() / n_measured as f64) as i64);
+    let answer = |replicas: i32| Ok(Count { replicas, percent, average_milli, value_milli: None });
     let up_with_unready = !groups.unready.is_empty() && first > 1.0;
     if !up_with_unready && groups.missing.is_empty() {
         if q.tolerates(first) {
@@ -161,6 +162,46 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     let replicas = (second * usage.len() as f64).ceil() as i32;
     let backwards = (second < 1.0 && replicas > q.current) || (second > 1.0 && replicas < q.current);
     answer(if q.tolerates(second) || turned || backwards { q.current } else { replicas })
+}
+
+/// One value for all pods together: how many there are by the spec, by the status, and how many of them are ready.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    pub(super) wanted: i32,
+    pub(super) present: i32,
+    pub(super) ready: usize,
+}
+
+/// The answer to a metric that is not of pods. Spec: upstream's `getUsageRatioReplicaCount` and `GetExternalPerPodMetricReplicas` (1.36.2).
+pub(super) fn count_whole(whole: Whole, used_milli: i64, target: WholeTarget, tolerances: (f64, f64)) -> Count {
+    let tolerates = |ratio: f64| (1.0 - tolerances.0..=1.0 + tolerances.1).contains(&ratio);
+    let used = used_milli as f64;
+    match target {
+        WholeTarget::Value(milli) => {
+            let ratio = used / milli.max(1) as f64;
+            let replicas = match whole.wanted {
+                0 => ratio.ceil() as i32,
+                wanted if tolerates(ratio) => wanted,
+                _ => (ratio * whole.ready as f64).ceil() as i32,
+            };
+            Count { replicas, percent: None, average_milli: None, value_milli: Some(used_milli) }
+        }
+        WholeTarget::Average(milli) => {
+            let (target, present) = (milli.max(1) as f64, f64::from(whole.present));
+            let replicas = if tolerates(used / (target * present)) { whole.present } else { (used / target).ceil() as i32 };
+            let average = (used / present.max(1.0)).ceil() as i64;
+            Count { replicas, percent: None, average_milli: Some(average), value_milli: None }
+        }
+    }
+}
+
+/// What a value for all pods together is held against, in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WholeTarget {
+    /// As it is.
+    Value(i64),
+    /// Shared by the pods.
+    Average(i64),
 }
 
 /// Usage over target; and the percentage in use, of a utilization.
@@ -227,5 +268,20 @@ mod tests {
         let silent = [pod("a", "Running"), pod("b", "Running")];
         assert_eq!(of(&[("a", 10)], &silent, Target::Utilization(50)).unwrap().0, 2);
         assert!(of(&[], &silent, Target::Utilization(50)).unwrap_err().contains("did not receive metrics"));
+    }
+
+    // Semantics H6: Object and External metrics.
+    #[test]
+    fn one_value_for_all_pods_is_held_against_a_value_or_shared_by_them() {
+        let of = |used, target, ready| {
+            let count = count_whole(Whole { wanted: 4, present: 4, ready }, used, target, (0.1, 0.1));
+            (count.replicas, count.average_milli, count.value_milli)
+        };
+        assert_eq!(of(20_000, WholeTarget::Value(10_000), 4), (8, None, Some(20_000)));
+        assert_eq!(of(20_000, WholeTarget::Value(10_000), 3), (6, None, Some(20_000)));
+        assert_eq!(of(10_500, WholeTarget::Value(10_000), 3), (4, None, Some(10_500)));
+        assert_eq!(of(90_000, WholeTarget::Average(10_000), 4), (9, Some(22_500), None));
+        assert_eq!(of(41_000, WholeTarget::Average(10_000), 4), (4, Some(10_250), None));
+        assert_eq!(of(0, WholeTarget::Average(10_000), 4).0, 0);
     }
 }

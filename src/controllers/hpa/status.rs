@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
-    ContainerResourceMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricSpec,
-    MetricStatus, MetricValueStatus, ResourceMetricStatus,
+    ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
+    HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus, ResourceMetricStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -50,12 +50,16 @@ impl Report {
     }
 }
 
+fn text(milli: i64) -> Text {
+    Text(Quantity::from_milli(milli).to_string())
+}
+
 /// A metric as status shows it.
 pub(super) fn shown(metric: &MetricSpec, count: &Count) -> MetricStatus {
     let current = MetricValueStatus {
         average_utilization: count.percent,
-        average_value: Some(Text(Quantity::from_milli(count.average_milli).to_string())),
-        value: None,
+        average_value: count.average_milli.map(text),
+        value: count.value_milli.map(text),
     };
     let mut status = MetricStatus { type_: metric.type_.clone(), ..MetricStatus::default() };
     if let Some(source) = &metric.resource {
@@ -63,6 +67,13 @@ pub(super) fn shown(metric: &MetricSpec, count: &Count) -> MetricStatus {
     } else if let Some(source) = &metric.container_resource {
         status.container_resource =
             Some(ContainerResourceMetricStatus { name: source.name.clone(), container: source.container.clone(), current });
+    } else if let Some(source) = &metric.pods {
+        status.pods = Some(PodsMetricStatus { metric: source.metric.clone(), current });
+    } else if let Some(source) = &metric.object {
+        let (described_object, metric) = (source.described_object.clone(), source.metric.clone());
+        status.object = Some(ObjectMetricStatus { described_object, metric, current });
+    } else if let Some(source) = &metric.external {
+        status.external = Some(ExternalMetricStatus { metric: source.metric.clone(), current });
     }
     status
 }

@@ -1,0 +1,158 @@
+//! Metrics that an adapter serves: custom.metrics.k8s.io (of pods and of other objects) and external.metrics.k8s.io.
+//!
+//! Spec: k8s.io/metrics' clients (1.36.2): an adapter's preferred version is asked; both versions of the custom API are read.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use schema::quantity::Quantity;
+use serde_json::Value;
+
+use super::replicas::Reading;
+use super::said;
+
+const CUSTOM: &str = "custom.metrics.k8s.io";
+const EXTERNAL: &str = "external.metrics.k8s.io";
+
+/// Asks adapters as the user behind `client`, about one namespace.
+pub(super) struct Adapters<'a> {
+    pub(super) client: &'a kube::Client,
+    pub(super) namespace: &'a str,
+}
+
+impl Adapters<'_> {
+    async fn get(&self, path: &str) -> Result<Value, String> {
+        let request = http::Request::get(path).body(Vec::new()).map_err(|err| err.to_string())?;
+        self.client.request(request).await.map_err(|err| said(&err))
+    }
+
+    async fn version(&self, group: &str) -> Result<String, String> {
+        let served = self.get(&format!("/apis/{group}")).await?;
+        let version = served["preferredVersion"]["version"].as_str().or(served["versions"][0]["version"].as_str());
+        version.map(str::to_owned).ok_or_else(|| format!("no version of {group} is served"))
+    }
+
+    /// A metric of the pods that `selector` picks, by name of the pod.
+    pub(super) async fn of_pods(
+        &self,
+        metric: &str,
+        of: Option<&LabelSelector>,
+        selector: &str,
+    ) -> Result<BTreeMap<String, Reading>, String> {
+        let version = self.version(CUSTOM).await?;
+        let path = format!("/apis/{CUSTOM}/{version}/namespaces/{}/pods/*/{}", self.namespace, encoded(metric));
+        let found = self.get(&with_selectors(&path, Some(selector.to_owned()), of)?).await?;
+        let items = found["items"].as_array().filter(|items| !items.is_empty());
+        let items = items.ok_or("no metrics returned from custom metrics API")?;
+        let one = |item: &Value| Some((item["describedObject"]["name"].as_str()?.to_owned(), reading(item)?));
+        Ok(items.iter().filter_map(one).collect())
+    }
+
+    /// A metric of one object, in thousandths. `resource` is that of the object's kind, e.g. `ingresses.networking.k8s.io`.
+    pub(super) async fn of_object(
+        &self,
+        metric: &str,
+        of: Option<&LabelSelector>,
+        object: &CrossVersionObjectReference,
+        resource: &str,
+    ) -> Result<i64, String> {
+        let version = self.version(CUSTOM).await?;
+        let (name, metric) = (encoded(&object.name), encoded(metric));
+        let path = match resource {
+            // A namespace is described by itself.
+            "namespaces" => format!("/apis/{CUSTOM}/{version}/namespaces/{name}/metrics/{metric}"),
+            _ => format!("/apis/{CUSTOM}/{version}/namespaces/{}/{}/{name}/{metric}", self.namespace, encoded(resource)),
+        };
+        let found = self.get(&with_selectors(&path, None, of)?).await?;
+        let item = found["items"].as_array().and_then(|items| items.first()).unwrap_or(&found);
+        milli(item).ok_or_else(|| "no metrics returned from custom metrics API".to_owned())
+    }
+
+    /// The sum of all series of an external metric, in thousandths.
+    pub(super) async fn external(&self, metric: &str, of: Option<&LabelSelector>) -> Result<i64, String> {
+        let version = self.version(EXTERNAL).await?;
+        let path = format!("/apis/{EXTERNAL}/{version}/namespaces/{}/{}", self.namespace, encoded(metric));
+        let found = self.get(&with_selectors(&path, of.map(text_of).transpose()?, None)?).await?;
+        let items = found["items"].as_array().filter(|items| !items.is_empty());
+        let items = items.ok_or("no metrics returned from external metrics API")?;
+        Ok(items.iter().filter_map(milli).fold(0, i64::saturating_add))
+    }
+}
+
+fn milli(item: &Value) -> Option<i64> {
+    Some(Quantity::from_value(&item["value"]).ok()?.milli_value())
+}
+
+fn reading(item: &Value) -> Option<Reading> {
+    let secs = item["windowSeconds"].as_i64().or(item["window"].as_i64()).unwrap_or(60);
+    let at = item["timestamp"].as_str().and_then(|text| text.parse().ok()).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    Some(Reading { milli: milli(item)?, at, window: SignedDuration::from_secs(secs) })
+}
+
+/// `of` picks among the series of the metric.
+fn with_selectors(path: &str, labels: Option<String>, of: Option<&LabelSelector>) -> Result<String, String> {
+    let of = of.map(text_of).transpose()?;
+    let parts = [("labelSelector", labels), ("metricLabelSelector", of)];
+    let asked = parts.into_iter().filter_map(|(name, text)| Some((name, text.filter(|text| !text.is_empty())?)));
+    let query: Vec<String> = asked.map(|(name, text)| format!("{name}={}", encoded(&text))).collect();
+    Ok(if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) })
+}
+
+/// A selector as a query has it: `app=web,tier in (a,b),!old`.
+fn text_of(selector: &LabelSelector) -> Result<String, String> {
+    let mut parts: Vec<String> = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+    for requirement in selector.match_expressions.iter().flatten() {
+        let values = || requirement.values.as_deref().unwrap_or_default().join(",");
+        parts.push(match requirement.operator.as_str() {
+            "In" => format!("{} in ({})", requirement.key, values()),
+            "NotIn" => format!("{} notin ({})", requirement.key, values()),
+            "Exists" => requirement.key.clone(),
+            "DoesNotExist" => format!("!{}", requirement.key),
+            other => return Err(format!("{other:?} is not a valid label selector operator")),
+        });
+    }
+    Ok(parts.join(","))
+}
+
+/// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the query.
+fn encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a String does not fail.
+            let _infallible = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn selectors_become_a_query_and_names_cannot_leave_their_place() {
+        let of: LabelSelector = serde_json::from_value(json!({"matchLabels": {"verb": "GET"},
+            "matchExpressions": [{"key": "code", "operator": "In", "values": ["200", "201"]}, {"key": "old", "operator": "DoesNotExist"}]}))
+        .unwrap();
+        let query = with_selectors("/p", Some("app=web".to_owned()), Some(&of)).unwrap();
+        assert_eq!(query, "/p?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET%2Ccode%20in%20%28200%2C201%29%2C%21old");
+        assert_eq!(encoded("../../secrets?x"), "..%2F..%2Fsecrets%3Fx");
+    }
+
+    #[test]
+    fn both_versions_of_a_value_are_read() {
+        let second = reading(&json!({"value": "1500m", "windowSeconds": 30, "timestamp": "2026-01-01T00:00:00Z"})).unwrap();
+        assert_eq!((second.milli, second.window.as_secs()), (1500, 30));
+        let first = reading(&json!({"value": "2", "window": 10, "metricName": "m"})).unwrap();
+        assert_eq!((first.milli, first.window.as_secs()), (2000, 10));
+        assert!(reading(&json!({"value": "many"})).is_none());
+    }
+}
