@@ -154,6 +154,11 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     if review.operation == Operation::Delete {
         return Ok(());
     }
+    // The other nodes make routes of these: the controller gives them, one piece of the cluster's range to each.
+    let ranges = |object: &Value| ["podCIDR", "podCIDRs"].map(|field| object["spec"][field].clone());
+    if ranges(review.object) != review.old.map_or([Value::Null, Value::Null], ranges) {
+        return Err(format!("node {node:?} is not allowed to set its pod ranges"));
+    }
     let Some(old) = review.old else {
         let restricted: Vec<&str> = labels(review.object).map(|(key, _)| key).filter(|key| is_restricted(key)).collect();
         return if restricted.is_empty() {

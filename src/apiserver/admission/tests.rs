@@ -145,6 +145,10 @@ async fn a_node_touches_only_itself_and_its_pods() {
     let labelled = node(json!([]), json!({"node-restriction.kubernetes.io/pci": "1"}));
     let text = "nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/pci";
     assert_eq!(change(labelled).run(&plugin).await.unwrap_err(), text);
+    let text = "nodes \"n1\" is forbidden: node \"n1\" is not allowed to set its pod ranges";
+    let ranged = |ranges: Value| json!({"metadata": {"name": "n1"}, "spec": {"podCIDRs": ranges, "taints": []}});
+    assert_eq!(change(ranged(json!(["2000::/3"]))).run(&plugin).await.unwrap_err(), text);
+    assert_eq!(case(Operation::Create, "nodes", "n1", ranged(json!(["0.0.0.0/1"]))).by("n1").run(&plugin).await.unwrap_err(), text);
     let text = "nodes \"n1\" is forbidden: node \"n2\" is not allowed to modify node \"n1\"";
     assert_eq!(case(Operation::Update, "nodes", "n1", plain()).by("n2").over(plain()).run(&plugin).await.unwrap_err(), text);
 

@@ -46,12 +46,27 @@ fn cidrs(node: &Node) -> Vec<String> {
     spec.pod_cidrs.clone().filter(|c| !c.is_empty()).unwrap_or_else(|| spec.pod_cidr.iter().cloned().collect())
 }
 
+impl Controller {
+    /// Tells of ranges that no other node will make a route for.
+    fn report_trouble(&self, key: &Key, nodes: &[Arc<Node>]) {
+        let Some(node) = nodes.iter().find(|node| node.name_any() == key.name) else { return };
+        let age = |node: &Node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any());
+        let older = nodes.iter().filter(|other| age(other) < age(node)).flat_map(|other| cidrs(other)).collect();
+        if let Some(text) = plan::trouble(&cidrs(node), &self.ranges, &older) {
+            self.recorder.report(&**node, Severity::Warning, "CIDRNotUsable", text);
+        }
+    }
+}
+
 #[async_trait::async_trait]
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let mut given = self.given.lock().await;
         let nodes = self.nodes.list();
-        let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).collect();
+        // What a node claims beyond the cluster's pieces is nobody's, and keeps no other node from its own.
+        let is_piece = |cidr: &String| self.ranges.iter().any(|range| range.has_piece(cidr));
+        let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).filter(is_piece).collect();
+        self.report_trouble(key, &nodes);
         let wanted = |node: &Node| plan::ranges_of_node(&cidrs(node), &self.ranges, |cidr| used.contains(cidr) || given.contains(cidr));
         let node = self.nodes.get("", &key.name).filter(|node| node.metadata.deletion_timestamp.is_none());
         let Some((node, wanted)) = node.and_then(|node| Some((Arc::clone(&node), wanted(&node)?))) else {

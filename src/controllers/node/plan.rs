@@ -1,5 +1,6 @@
 //! Pure decisions about nodes: ranges of addresses, taints that mirror conditions, and which pods a taint drives away.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use client::pod::Pod;
@@ -36,6 +37,18 @@ impl Range {
         self.v6 == cidr.contains(':')
     }
 
+    /// Whether a node's range is one of the pieces.
+    pub(super) fn has_piece(&self, cidr: &str) -> bool {
+        let Ok(cidr) = cidr.parse::<IpNet>() else { return false };
+        let (v6, number) = match cidr.network() {
+            IpAddr::V4(v4) => (false, u128::from(u32::from(v4))),
+            IpAddr::V6(v6) => (true, u128::from(v6)),
+        };
+        let rest = if self.v6 { 128 } else { 32 } - self.piece_bits;
+        let exact = cidr.trunc() == cidr && u32::from(cidr.prefix_len()) == self.piece_bits;
+        v6 == self.v6 && exact && number.checked_sub(self.first).is_some_and(|offset| offset >> rest < self.pieces)
+    }
+
     /// The lowest piece that is not taken.
     pub(super) fn first_free(&self, taken: impl Fn(&str) -> bool) -> Option<String> {
         (0..self.pieces).map(|n| self.piece(n)).find(|cidr| !taken(cidr))
@@ -47,6 +60,18 @@ impl Range {
         let address = if self.v6 { IpAddr::V6(number.into()) } else { IpAddr::V4((number as u32).into()) };
         format!("{address}/{}", self.piece_bits)
     }
+}
+
+/// What is wrong with a node's ranges: the other nodes make no routes for those that are no pieces of the cluster's, and none for one that
+/// an older node has. `older` are the ranges of older nodes.
+pub(super) fn trouble(have: &[String], ranges: &[Range], older: &BTreeSet<String>) -> Option<String> {
+    have.iter().find_map(|cidr| match () {
+        () if !ranges.iter().any(|range| range.has_piece(cidr)) => {
+            Some(format!("the pod range {cidr} is no piece of the cluster's: its pods cannot be reached from other nodes"))
+        }
+        () if older.contains(cidr) => Some(format!("the pod range {cidr} is an older node's: its pods cannot be reached from other nodes")),
+        () => None,
+    })
 }
 
 /// The ranges that a node with `have` should have, or `None` where it has all. What it has stays, as its pods' addresses are in it.

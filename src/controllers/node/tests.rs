@@ -1,5 +1,7 @@
 //! Claims about ranges, taints and eviction.
 
+use std::collections::BTreeSet;
+
 use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -76,4 +78,18 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
     assert_eq!(plan::leave_at(&pod(for_300), &taints, now).unwrap().as_second(), 300);
     assert_eq!(plan::leave_at(&pod(json!([{"operator": "Exists"}])), &taints, now), None);
     assert_eq!(plan::leave_at(&pod(json!([])), &taints, now), Some(now));
+}
+
+#[test]
+fn only_pieces_of_the_clusters_ranges_are_a_nodes() {
+    let ranges: Vec<Range> = ["10.42.0.0/16", "fd42::/48"].iter().map(|cidr| Range::new(&cidr.parse().unwrap())).collect();
+    let older = BTreeSet::from(["10.42.0.0/24".to_owned()]);
+    let trouble = |cidr: &str| plan::trouble(&[cidr.to_owned()], &ranges, &older);
+    for fine in ["10.42.1.0/24", "10.42.255.0/24", "fd42:0:0:ffff::/64"] {
+        assert_eq!(trouble(fine), None, "{fine}");
+    }
+    for odd in ["0.0.0.0/1", "10.42.0.0/16", "10.42.1.0/25", "10.43.0.0/24", "10.42.1.1/24", "2000::/3", "fd42:0:1::/64", "odd", "::/24"] {
+        assert!(trouble(odd).is_some_and(|text| text.contains("no piece")), "{odd}");
+    }
+    assert!(trouble("10.42.0.0/24").is_some_and(|text| text.contains("older node's")));
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
+use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -25,6 +26,7 @@ struct Controller {
     services: Informer<Service>,
     nodes: Informer<Node>,
     slices: Informer<EndpointSlice>,
+    pods: Informer<Pod>,
     reserved: Vec<u16>,
 }
 
@@ -36,6 +38,7 @@ pub(crate) fn start(context: &Context, reserved: Vec<u16>) {
         services: context.informers.get(),
         nodes: context.informers.get(),
         slices: context.informers.get(),
+        pods: context.informers.get(),
         reserved,
     };
     let queue = Arc::new(Queue::default());
@@ -60,11 +63,18 @@ pub(crate) fn start(context: &Context, reserved: Vec<u16>) {
         let keys = driver::objects_of(change).into_iter().filter_map(|slice| service(&slice));
         keys.filter(|key| services.get(&key.namespace, &key.name).is_some_and(|service| plan::is_local(&service))).collect()
     });
-    let waits = (controller.services.clone(), controller.nodes.clone(), controller.slices.clone());
+    let services = controller.services.clone();
+    context.feed(&controller.pods, &queue, move |change| match change {
+        Change::Modified { old, new } if plan::host_ports(old) == plan::host_ports(new) => Vec::new(),
+        change if driver::objects_of(change).iter().all(|pod| plan::host_ports(pod).is_empty()) => Vec::new(),
+        _ => balanced(&services),
+    });
+    let waits = (controller.services.clone(), controller.nodes.clone(), controller.slices.clone(), controller.pods.clone());
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
         waits.2.synced().await;
+        waits.3.synced().await;
     });
 }
 
@@ -84,8 +94,9 @@ impl Reconcile for Controller {
             // Another balancer's.
             return Ok(Next::Wait);
         }
-        let outcome =
-            plan::assign(&self.services.list(), &self.nodes.list(), &self.slices.list(), &self.reserved).remove(key).unwrap_or_default();
+        let (nodes, slices, pods) = (self.nodes.list(), self.slices.list(), self.pods.list());
+        let cluster = plan::Cluster { nodes: &nodes, slices: &slices, pods: &pods, reserved: &self.reserved };
+        let outcome = plan::assign(&self.services.list(), &cluster).remove(key).unwrap_or_default();
         if let Some(trouble) = &outcome.trouble {
             self.recorder.report(&*service, Severity::Warning, "SyncLoadBalancerFailed", trouble.clone());
         }

@@ -6,13 +6,45 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use client::informer::Key;
+use client::pod::Pod;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 const ENABLE: &str = "svccontroller.k3s.cattle.io/enablelb";
 const POOL: &str = "svccontroller.k3s.cattle.io/lbpool";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// Ports of every node that no Service gets: SSH, the store, the API server, the kubelet and its neighbours, the tunnel. (What else a machine
+/// listens on its own rules know.)
+const OWN: [(&str, i32); 13] = [
+    ("TCP", 22),
+    ("TCP", 2379),
+    ("TCP", 2380),
+    ("TCP", 6443),
+    ("TCP", 10248),
+    ("TCP", 10249),
+    ("TCP", 10250),
+    ("TCP", 10256),
+    ("TCP", 10257),
+    ("TCP", 10259),
+    ("UDP", 68),
+    ("UDP", 8472),
+    ("UDP", 8473),
+];
+
+/// What the choice depends on beside the Services themselves.
+pub(super) struct Cluster<'a> {
+    pub(super) nodes: &'a [Arc<Node>],
+    pub(super) slices: &'a [Arc<EndpointSlice>],
+    pub(super) pods: &'a [Arc<Pod>],
+    /// TCP ports of this server.
+    pub(super) reserved: &'a [u16],
+}
+
+/// A protocol and a port.
+type Port = (String, i32);
 
 /// What one Service gets.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,51 +87,93 @@ fn addresses(node: &Node) -> Vec<(String, String)> {
     addresses.into_iter().flatten().map(|address| (address.type_.clone(), address.address.clone())).collect()
 }
 
+/// Host ports of a pod that is there: its containers' ports are the node's.
+pub(super) fn host_ports(pod: &Pod) -> BTreeSet<Port> {
+    let over = matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
+    let Some(spec) = pod.spec.as_ref().filter(|_| !over) else { return BTreeSet::new() };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.filter_map(|port| Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.host_port.filter(|n| *n > 0)?))).collect()
+}
+
+fn ports(service: &Service) -> Vec<Port> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    ports.map(|port| (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.port)).collect()
+}
+
+/// The Services that have each node port.
+fn node_ports(services: &[Arc<Service>]) -> BTreeMap<Port, Key> {
+    let of = |service: &Arc<Service>| {
+        let ports: Vec<_> = service.spec.iter().flat_map(|spec| spec.ports.clone().unwrap_or_default()).collect();
+        let key = Key::of(&**service);
+        ports.into_iter().filter_map(move |port| Some(((port.protocol.unwrap_or_else(|| "TCP".to_owned()), port.node_port?), key.clone())))
+    };
+    services.iter().flat_map(of).collect()
+}
+
 /// What every LoadBalancer Service gets.
-pub(super) fn assign(
-    services: &[Arc<Service>],
-    nodes: &[Arc<Node>],
-    slices: &[Arc<EndpointSlice>],
-    reserved: &[u16],
-) -> BTreeMap<Key, Outcome> {
+pub(super) fn assign(services: &[Arc<Service>], cluster: &Cluster<'_>) -> BTreeMap<Key, Outcome> {
     let mut wanting: Vec<&Arc<Service>> = services.iter().filter(|service| wants(service)).collect();
     // One that is served already goes on; among the others the older comes first.
     let served =
         |service: &Service| service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty());
     wanting.sort_by_key(|service| (!served(service), service.metadata.creation_timestamp.clone().map(|t| t.0), Key::of(&***service)));
+    let node_ports = node_ports(services);
     let mut taken: BTreeMap<(String, String, i32), Key> = BTreeMap::new();
     let mut outcomes = BTreeMap::new();
     for service in wanting {
-        let outcome = one(service, nodes, slices, reserved, &mut taken);
+        let outcome = match no_services(service, cluster, &node_ports) {
+            Some(trouble) => Outcome { ips: Vec::new(), trouble: Some(trouble) },
+            None => one(service, cluster, &mut taken),
+        };
         outcomes.insert(Key::of(&**service), outcome);
     }
     outcomes
 }
 
-fn one(
-    service: &Service,
-    nodes: &[Arc<Node>],
-    slices: &[Arc<EndpointSlice>],
-    reserved: &[u16],
-    taken: &mut BTreeMap<(String, String, i32), Key>,
-) -> Outcome {
+/// Why a Service cannot have one of its ports on any node.
+fn no_services(service: &Service, cluster: &Cluster<'_>, node_ports: &BTreeMap<Port, Key>) -> Option<String> {
+    ports(service).into_iter().find_map(|port| {
+        let (protocol, number) = (&port.0, port.1);
+        let served = protocol == "TCP" && cluster.reserved.iter().any(|reserved| i32::from(*reserved) == number);
+        if served || OWN.contains(&(protocol.as_str(), number)) {
+            return Some(format!("port {number}/{protocol} is the node's own: choose another one"));
+        }
+        let other = node_ports.get(&port).filter(|other| **other != Key::of(service))?;
+        Some(format!("port {number}/{protocol} is the node port of Service {other}: choose another one"))
+    })
+}
+
+/// A pod of this node that has had one of the Service's ports for longer than there is the Service, and is none of its own.
+fn squatter<'a>(service: &Service, node: &Node, pods: &'a [Arc<Pod>]) -> Option<(&'a Arc<Pod>, Port)> {
+    let wanted = ports(service);
+    let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
+    let born = |meta: &ObjectMeta| meta.creation_timestamp.as_ref().map(|time| time.0);
+    let own = |pod: &Pod| {
+        let matches = selector.iter().all(|(key, value)| pod.labels().get(key) == Some(value));
+        pod.namespace() == service.namespace() && !selector.is_empty() && matches
+    };
+    pods.iter()
+        .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == node.metadata.name.as_deref())
+        .filter(|pod| born(&pod.metadata) < born(&service.metadata) && !own(pod))
+        .find_map(|pod| Some((pod, host_ports(pod).into_iter().find(|port| wanted.contains(port))?)))
+}
+
+fn one(service: &Service, cluster: &Cluster<'_>, taken: &mut BTreeMap<(String, String, i32), Key>) -> Outcome {
     let spec = service.spec.clone().unwrap_or_default();
-    let ports: Vec<(String, i32)> =
-        spec.ports.iter().flatten().map(|port| (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.port)).collect();
-    let trouble = |text: String| Outcome { ips: Vec::new(), trouble: Some(text) };
-    if let Some((protocol, port)) =
-        ports.iter().find(|(protocol, port)| protocol == "TCP" && reserved.iter().any(|r| i32::from(*r) == *port))
-    {
-        return trouble(format!("port {port}/{protocol} is the node's own: choose another one"));
-    }
+    let ports = ports(service);
     let families = spec.ip_families.clone().unwrap_or_default();
     let (mut ips, mut rival) = (Vec::new(), None);
-    for node in eligible(service, nodes, slices) {
+    for node in eligible(service, cluster.nodes, cluster.slices) {
+        if let Some((pod, port)) = squatter(service, node, cluster.pods) {
+            rival = Some(format!("port {}/{} of node {} is the host port of pod {}", port.1, port.0, node.name_any(), Key::of(&**pod)));
+            continue;
+        }
         for ip in balancer_ips(node, &families)
             .into_iter()
             .filter(|ip| spec.load_balancer_ip.as_ref().is_none_or(|want| want.is_empty() || want == ip))
         {
-            let key = |(protocol, port): &(String, i32)| (ip.clone(), protocol.clone(), *port);
+            let key = |(protocol, port): &Port| (ip.clone(), protocol.clone(), *port);
             if let Some((port, other)) = ports.iter().find_map(|port| Some((port, taken.get(&key(port))?))) {
                 rival = Some(format!("port {}/{} of {ip} is taken by Service {other}", port.1, port.0));
                 continue;
@@ -110,10 +184,7 @@ fn one(
     }
     ips.sort();
     ips.dedup();
-    match rival {
-        Some(rival) if ips.is_empty() => trouble(rival),
-        _ => Outcome { ips, trouble: None },
-    }
+    Outcome { trouble: rival.filter(|_| ips.is_empty()), ips }
 }
 
 fn eligible<'a>(service: &Service, nodes: &'a [Arc<Node>], slices: &[Arc<EndpointSlice>]) -> Vec<&'a Arc<Node>> {
@@ -176,7 +247,12 @@ mod tests {
     }
 
     fn ips(services: &[Arc<Service>], nodes: &[Arc<Node>], slices: &[Arc<EndpointSlice>], name: &str) -> Vec<String> {
-        assign(services, nodes, slices, &[6443]).remove(&Key::new("a", name)).unwrap_or_default().ips
+        outcome(services, nodes, slices, &[], name).ips
+    }
+
+    fn outcome(services: &[Arc<Service>], nodes: &[Arc<Node>], slices: &[Arc<EndpointSlice>], pods: &[Arc<Pod>], name: &str) -> Outcome {
+        let cluster = Cluster { nodes, slices, pods, reserved: &[7443] };
+        assign(services, &cluster).remove(&Key::new("a", name)).unwrap_or_default()
     }
 
     #[test]
@@ -193,14 +269,47 @@ mod tests {
         let nodes = [node("n1", "10.0.0.1", json!({}))];
         let both = [service("young", 80, "09", json!({})), service("old", 80, "01", json!({}))];
         assert_eq!(ips(&both, &nodes, &[], "old"), ["10.0.0.1"]);
-        let young = assign(&both, &nodes, &[], &[]).remove(&Key::new("a", "young")).unwrap();
+        let young = outcome(&both, &nodes, &[], &[], "young");
         assert_eq!(young.trouble.unwrap(), "port 80/TCP of 10.0.0.1 is taken by Service a/old");
     }
 
     #[test]
-    fn the_api_servers_port_is_not_to_be_had() {
-        let all = [service("web", 6443, "01", json!({}))];
-        assert!(ips(&all, &[node("n1", "10.0.0.1", json!({}))], &[], "web").is_empty());
+    fn a_nodes_own_ports_are_not_to_be_had() {
+        let nodes = [node("n1", "10.0.0.1", json!({}))];
+        for (protocol, port) in [("TCP", 6443), ("TCP", 7443), ("TCP", 22), ("UDP", 8472), ("TCP", 2379), ("TCP", 10250)] {
+            let own = [service("web", port, "01", json!({ "ports": [{ "port": 80 }, { "port": port, "protocol": protocol }] }))];
+            assert!(ips(&own, &nodes, &[], "web").is_empty(), "{port}/{protocol}");
+        }
+        // The other protocol's is another port.
+        assert_eq!(ips(&[service("web", 22, "01", json!({ "ports": [{ "port": 22, "protocol": "UDP" }] }))], &nodes, &[], "web").len(), 1);
+    }
+
+    #[test]
+    fn another_services_node_port_is_not_to_be_had() {
+        let nodes = [node("n1", "10.0.0.1", json!({}))];
+        let all =
+            [service("web", 30080, "01", json!({})), service("shop", 80, "02", json!({ "ports": [{ "port": 80, "nodePort": 30080 }] }))];
+        let web = outcome(&all, &nodes, &[], &[], "web");
+        assert_eq!(web.trouble.unwrap(), "port 30080/TCP is the node port of Service a/shop: choose another one");
+        assert_eq!(ips(&all, &nodes, &[], "shop"), ["10.0.0.1"]);
+    }
+
+    #[test]
+    fn a_pods_host_port_stays_its_own_unless_the_service_is_older_or_is_its() {
+        let nodes = [node("n1", "10.0.0.1", json!({})), node("n2", "10.0.0.2", json!({}))];
+        let pod = |age: &str, labels: Value| -> Arc<Pod> {
+            let pod = json!({ "metadata": { "name": "p", "namespace": "a", "labels": labels, "creationTimestamp": format!("2026-01-01T00:00:{age}Z") },
+                "spec": { "nodeName": "n1", "containers": [{ "name": "c", "ports": [{ "containerPort": 8080, "hostPort": 80 }] }] } });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let web = [service("web", 80, "05", json!({ "selector": { "app": "web" } }))];
+        assert_eq!(outcome(&web, &nodes, &[], &[pod("01", json!({}))], "web").ips, ["10.0.0.2"]);
+        assert_eq!(
+            outcome(&web, &nodes[..1], &[], &[pod("01", json!({}))], "web").trouble.unwrap(),
+            "port 80/TCP of node n1 is the host port of pod a/p"
+        );
+        assert_eq!(outcome(&web, &nodes, &[], &[pod("09", json!({}))], "web").ips.len(), 2);
+        assert_eq!(outcome(&web, &nodes, &[], &[pod("01", json!({ "app": "web" }))], "web").ips.len(), 2);
     }
 
     #[test]
