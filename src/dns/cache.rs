@@ -13,14 +13,56 @@ use crate::question::{Answer, Question};
 
 type Key = (Name, RecordType, bool, bool);
 
+/// A failure is asked for again after this, as CoreDNS does: a dead uplink must not cost every client its patience.
+const FAILURE_SECS: u32 = 5;
+
 pub(crate) struct Cache {
     config: config::Cache,
-    success: Mutex<BTreeMap<Key, Entry>>,
-    denial: Mutex<BTreeMap<Key, Entry>>,
+    success: Mutex<Shelf>,
+    denial: Mutex<Shelf>,
+}
+
+#[derive(Default)]
+struct Shelf {
+    entries: BTreeMap<Key, Entry>,
+    /// Keys in the order in which they were stored: the oldest goes first when the shelf is full.
+    order: BTreeMap<u64, Key>,
+    next: u64,
+}
+
+impl Shelf {
+    fn put(&mut self, key: Key, answer: Answer, secs: u32, entries_max: usize) {
+        let now = Instant::now();
+        self.remove(&key);
+        if self.entries.len() >= entries_max {
+            let expired = self.entries.values().filter(|entry| entry.expires <= now).map(|entry| entry.turn);
+            for turn in expired.collect::<Vec<u64>>() {
+                if let Some(key) = self.order.remove(&turn) {
+                    self.entries.remove(&key);
+                }
+            }
+        }
+        if self.entries.len() >= entries_max
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+        let turn = self.next;
+        self.next += 1;
+        self.order.insert(turn, key.clone());
+        self.entries.insert(key, Entry { answer, turn, stored: now, expires: now + Duration::from_secs(u64::from(secs)) });
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.order.remove(&entry.turn);
+        }
+    }
 }
 
 struct Entry {
     answer: Answer,
+    turn: u64,
     stored: Instant,
     expires: Instant,
 }
@@ -30,6 +72,7 @@ struct Entry {
 enum Kind {
     Success,
     Denial,
+    Failure,
     Neither,
 }
 
@@ -47,7 +90,7 @@ impl Cache {
         let now = Instant::now();
         for shelf in [&self.success, &self.denial] {
             let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(entry) = shelf.get(&key(question)).filter(|entry| entry.expires > now) {
+            if let Some(entry) = shelf.entries.get(&key(question)).filter(|entry| entry.expires > now) {
                 let age = u32::try_from(now.duration_since(entry.stored).as_secs()).unwrap_or(u32::MAX);
                 let mut answer = entry.answer.clone();
                 for record in answer.answers.iter_mut().chain(&mut answer.authorities).chain(&mut answer.additionals) {
@@ -67,6 +110,7 @@ impl Cache {
         let (shelf, entries_max, (secs_min, secs_max)) = match kind(answer) {
             Kind::Success => (&self.success, self.config.success_entries_max, self.config.success_secs),
             Kind::Denial => (&self.denial, self.config.denial_entries_max, self.config.denial_secs),
+            Kind::Failure => (&self.denial, self.config.denial_entries_max, (FAILURE_SECS, FAILURE_SECS)),
             Kind::Neither => return,
         };
         let secs = lifetime(answer).clamp(secs_min.min(secs_max), secs_max);
@@ -77,21 +121,12 @@ impl Cache {
         if secs == 0 || entries_max == 0 {
             return;
         }
-        let now = Instant::now();
-        let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        if shelf.len() >= entries_max {
-            shelf.retain(|_, entry| entry.expires > now);
-        }
-        if shelf.len() >= entries_max {
-            // Full of living ones: any may go.
-            shelf.pop_first();
-        }
-        shelf.insert(key(question), Entry { answer: answer.clone(), stored: now, expires: now + Duration::from_secs(u64::from(secs)) });
+        shelf.lock().unwrap_or_else(PoisonError::into_inner).put(key(question), answer.clone(), secs, entries_max);
     }
 
     /// Entries kept now: successes and denials.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        let len = |shelf: &Mutex<BTreeMap<Key, Entry>>| shelf.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let len = |shelf: &Mutex<Shelf>| shelf.lock().unwrap_or_else(PoisonError::into_inner).entries.len();
         (len(&self.success), len(&self.denial))
     }
 }
@@ -106,6 +141,7 @@ fn kind(answer: &Answer) -> Kind {
         _ if answer.truncated => Kind::Neither,
         ResponseCode::NoError if !answer.answers.is_empty() => Kind::Success,
         ResponseCode::NoError | ResponseCode::NXDomain if soa => Kind::Denial,
+        ResponseCode::ServFail => Kind::Failure,
         _ => Kind::Neither,
     }
 }
@@ -117,4 +153,58 @@ fn lifetime(answer: &Answer) -> u32 {
         _ => record.ttl,
     };
     answer.answers.iter().chain(&answer.authorities).chain(&answer.additionals).map(ttl).min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::question::Transport;
+    use hickory_proto::op::{Message, Query};
+
+    fn question(name: &str) -> Question {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+        Question::of(&message, Transport::Udp).unwrap()
+    }
+
+    fn cache(entries_max: usize) -> Cache {
+        Cache::new(config::Cache {
+            zones: vec![Name::root()],
+            success_entries_max: entries_max,
+            success_secs: (5, 3600),
+            denial_entries_max: entries_max,
+            denial_secs: (5, 1800),
+        })
+    }
+
+    fn found(name: &str) -> Answer {
+        let mut answer = Answer::new(ResponseCode::NoError, "test");
+        let address = std::net::Ipv4Addr::new(192, 0, 2, 1);
+        answer.add(&Name::from_ascii(name).unwrap(), 60, RData::A(address.into()));
+        answer
+    }
+
+    #[test]
+    fn a_full_cache_lets_the_oldest_go_whatever_its_name() {
+        let cache = cache(3);
+        for name in ["m.", "a.", "z.", "n."] {
+            cache.put(&question(name), &mut found(name));
+        }
+        // Stored again: it is the youngest now.
+        cache.put(&question("a."), &mut found("a."));
+        cache.put(&question("b."), &mut found("b."));
+        let kept: Vec<&str> = ["a.", "b.", "m.", "n.", "z."].into_iter().filter(|name| cache.get(&question(name)).is_some()).collect();
+        assert_eq!(kept, ["a.", "b.", "n."]);
+        assert_eq!(cache.sizes(), (3, 0));
+    }
+
+    #[test]
+    fn a_failure_is_kept_for_five_seconds() {
+        let cache = cache(3);
+        cache.put(&question("a."), &mut Answer::new(ResponseCode::ServFail, "forward"));
+        assert_eq!(cache.get(&question("a.")).map(|answer| answer.code), Some(ResponseCode::ServFail));
+        let shelf = cache.denial.lock().unwrap();
+        let entry = shelf.entries.values().next().unwrap();
+        assert_eq!(entry.expires - entry.stored, Duration::from_secs(5));
+    }
 }

@@ -65,12 +65,100 @@ struct Token {
 /// Reads environment variables; given in so that tests need none.
 pub type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Words of all files together; imports multiply.
+const TOKENS_MAX: usize = 100_000;
+/// Braces within braces.
+const NESTING_MAX: usize = 32;
+
 /// Parses the text of `path`; imports are relative to its directory.
 pub fn parse(path: &Path, text: &str, env: Env<'_>) -> Result<Vec<ServerBlock>, CorefileError> {
-    let mut tokens = tokenize(&path.display().to_string(), text, env)?;
-    let snippets = take_snippets(&mut tokens)?;
-    let tokens = expand(tokens, path.parent().unwrap_or(Path::new(".")), &snippets, env, 0)?;
-    Parser { tokens, at: 0 }.blocks()
+    parse_part(path, text, env, &|_| true).0
+}
+
+/// Parses with those imported files only that `wanted` names. Also tells all files that are imported, wanted or not.
+pub(crate) fn parse_part(
+    path: &Path,
+    text: &str,
+    env: Env<'_>,
+    wanted: &dyn Fn(&Path) -> bool,
+) -> (Result<Vec<ServerBlock>, CorefileError>, Vec<PathBuf>) {
+    let mut imports = Imports { env, wanted, seen: Vec::new(), n_tokens: 0, snippets: Vec::new() };
+    let parsed = imports.whole(path, text).and_then(|tokens| Parser { tokens, at: 0, depth: 0 }.blocks());
+    (parsed, imports.seen)
+}
+
+/// What goes on while imports are replaced.
+struct Imports<'a> {
+    env: Env<'a>,
+    wanted: &'a dyn Fn(&Path) -> bool,
+    seen: Vec<PathBuf>,
+    n_tokens: usize,
+    snippets: Snippets,
+}
+
+impl Imports<'_> {
+    fn whole(&mut self, path: &Path, text: &str) -> Result<Vec<Token>, CorefileError> {
+        let mut tokens = tokenize(&path.display().to_string(), text, self.env)?;
+        self.snippets = take_snippets(&mut tokens)?;
+        self.expand(tokens, path.parent().unwrap_or(Path::new(".")), 0)
+    }
+
+    /// Replaces `import NAME` by a snippet and `import GLOB` by files.
+    fn expand(&mut self, tokens: Vec<Token>, dir: &Path, depth: usize) -> Result<Vec<Token>, CorefileError> {
+        let mut out: Vec<Token> = Vec::new();
+        let mut input = tokens.into_iter().peekable();
+        while let Some(token) = input.next() {
+            let first_on_line =
+                out.last().is_none_or(|last: &Token| last.line != token.line || last.file != token.file || last.text == "{");
+            let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
+            self.n_tokens += 1;
+            if self.n_tokens > TOKENS_MAX {
+                return Err(error(format!("the Corefile has more than {TOKENS_MAX} words with all its imports")));
+            }
+            if token.text != "import" || token.quoted || !first_on_line {
+                out.push(token);
+                continue;
+            }
+            if depth >= IMPORT_DEPTH_MAX {
+                return Err(error("imports are nested too deeply".to_owned()));
+            }
+            let Some(pattern) = input.next_if(|next| next.line == token.line && next.file == token.file) else {
+                return Err(error("Wrong argument count or unexpected line ending after 'import'".to_owned()));
+            };
+            if input.peek().is_some_and(|next| next.line == token.line && next.file == token.file && next.text != "}") {
+                return Err(error("import takes one argument here; arguments for snippets are not supported".to_owned()));
+            }
+            if let Some((_, body)) = self.snippets.iter().find(|(name, _)| *name == pattern.text) {
+                let body = body.clone();
+                out.extend(self.expand(body, dir, depth + 1)?);
+                continue;
+            }
+            out.extend(self.files(&token, &pattern.text, dir, depth)?);
+        }
+        Ok(out)
+    }
+
+    fn files(&mut self, token: &Token, pattern: &str, dir: &Path, depth: usize) -> Result<Vec<Token>, CorefileError> {
+        let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
+        let glob = pattern.contains(['*', '?', '[']);
+        let files = matching_files(&dir.join(pattern)).map_err(|err| error(format!("cannot import {pattern}: {err}")))?;
+        if files.is_empty() && !glob {
+            return Err(error(format!("File to import not found: {pattern}")));
+        }
+        let mut out = Vec::new();
+        for path in files {
+            if !self.seen.contains(&path) {
+                self.seen.push(path.clone());
+            }
+            if !(self.wanted)(&path) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
+            let imported = tokenize(&path.display().to_string(), &text, self.env)?;
+            out.extend(self.expand(imported, path.parent().unwrap_or(dir), depth + 1)?);
+        }
+        Ok(out)
+    }
 }
 
 fn tokenize(file: &str, text: &str, env: Env<'_>) -> Result<Vec<Token>, CorefileError> {
@@ -114,14 +202,16 @@ fn tokenize(file: &str, text: &str, env: Env<'_>) -> Result<Vec<Token>, Corefile
     Ok(tokens)
 }
 
-/// `{$NAME}` and `{%NAME%}`; an unset variable is empty.
+/// `{$NAME}` and `{%NAME%}`; an unset variable is empty. What a variable holds is not looked at again.
 fn replace_env(word: &str, env: Env<'_>) -> String {
     let mut out = word.to_owned();
     for (open, close) in [("{$", "}"), ("{%", "%}")] {
-        while let Some(start) = out.find(open) {
-            let Some(len) = out[start..].find(close) else { break };
-            let name = out[start + open.len()..start + len].to_owned();
-            out.replace_range(start..start + len + close.len(), &env(&name).unwrap_or_default());
+        let mut from = 0;
+        while let Some(start) = out[from..].find(open).map(|at| from + at) {
+            let Some(len) = out[start..].find(close).filter(|len| *len >= open.len()) else { break };
+            let value = env(&out[start + open.len()..start + len]).unwrap_or_default();
+            out.replace_range(start..start + len + close.len(), &value);
+            from = start + value.len();
         }
     }
     out
@@ -166,44 +256,6 @@ fn take_snippets(tokens: &mut Vec<Token>) -> Result<Snippets, CorefileError> {
     Ok(snippets)
 }
 
-/// Replaces `import NAME` by a snippet and `import GLOB` by files.
-fn expand(tokens: Vec<Token>, dir: &Path, snippets: &Snippets, env: Env<'_>, depth: usize) -> Result<Vec<Token>, CorefileError> {
-    let mut out: Vec<Token> = Vec::new();
-    let mut input = tokens.into_iter().peekable();
-    while let Some(token) = input.next() {
-        let first_on_line = out.last().is_none_or(|last: &Token| last.line != token.line || last.file != token.file || last.text == "{");
-        if token.text != "import" || token.quoted || !first_on_line {
-            out.push(token);
-            continue;
-        }
-        let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
-        if depth >= IMPORT_DEPTH_MAX {
-            return Err(error("imports are nested too deeply".to_owned()));
-        }
-        let Some(pattern) = input.next_if(|next| next.line == token.line && next.file == token.file) else {
-            return Err(error("Wrong argument count or unexpected line ending after 'import'".to_owned()));
-        };
-        if input.peek().is_some_and(|next| next.line == token.line && next.file == token.file && next.text != "}") {
-            return Err(error("import takes one argument here; arguments for snippets are not supported".to_owned()));
-        }
-        if let Some((_, body)) = snippets.iter().find(|(name, _)| *name == pattern.text) {
-            out.extend(expand(body.clone(), dir, snippets, env, depth + 1)?);
-            continue;
-        }
-        let glob = pattern.text.contains(['*', '?', '[']);
-        let files = matching_files(&dir.join(&pattern.text)).map_err(|err| error(format!("cannot import {}: {err}", pattern.text)))?;
-        if files.is_empty() && !glob {
-            return Err(error(format!("File to import not found: {}", pattern.text)));
-        }
-        for path in files {
-            let text = fs::read_to_string(&path).map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
-            let imported = tokenize(&path.display().to_string(), &text, env)?;
-            out.extend(expand(imported, path.parent().unwrap_or(dir), snippets, env, depth + 1)?);
-        }
-    }
-    Ok(out)
-}
-
 /// Files of one directory whose name matches, by name; only the last part of the path may have wildcards.
 fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
     let (Some(dir), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else { return Ok(Vec::new()) };
@@ -228,19 +280,34 @@ fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Goes back to the last star only, so that many stars cost no more than one.
 fn wildcard(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern.first(), name.first()) {
-        (None, None) => true,
-        (Some(b'*'), _) => wildcard(&pattern[1..], name) || (!name.is_empty() && wildcard(pattern, &name[1..])),
-        (Some(b'?'), Some(_)) => wildcard(&pattern[1..], &name[1..]),
-        (Some(p), Some(n)) if p == n => wildcard(&pattern[1..], &name[1..]),
-        _ => false,
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || *c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                let Some((at, taken)) = star else { return false };
+                star = Some((at, taken + 1));
+                p = at + 1;
+                n = taken + 1;
+            }
+        }
     }
+    pattern[p..].iter().all(|c| *c == b'*')
 }
 
 struct Parser {
     tokens: Vec<Token>,
     at: usize,
+    depth: usize,
 }
 
 impl Parser {
@@ -288,7 +355,14 @@ impl Parser {
     }
 
     fn body(&mut self, opened: &Token) -> Result<Vec<Directive>, CorefileError> {
-        self.lines(Some(opened))
+        self.depth += 1;
+        if self.depth > NESTING_MAX {
+            let what = format!("more than {NESTING_MAX} braces within braces");
+            return Err(CorefileError { file: opened.file.clone(), line: opened.line, what });
+        }
+        let lines = self.lines(Some(opened));
+        self.depth -= 1;
+        lines
     }
 
     /// Directives up to the closing brace of `opened`, or to the end of the file.
@@ -357,6 +431,51 @@ mod tests {
         let names: Vec<&str> = blocks[0].directives.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["cache", "errors", "log"]);
         assert_eq!(blocks[1].keys, ["x.org"]);
+    }
+
+    /// An administrator's mistakes and a tenant's ConfigMap: seeded, from a whole Corefile that is bent.
+    #[test]
+    fn no_corefile_is_too_strange() {
+        let rng = base::rng::Rng::from_seed(12);
+        let pick = |n: usize| usize::try_from(rng.below(n as u64)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("Corefile");
+        fs::write(&path, "import *file\n import *file\n").unwrap();
+        let whole = "(snip) {\n cache 30\n}\n.:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n pods insecure \"a b\\\" c\"\n }\n forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";
+        let words = ["{", "}", "\n", "import", "*file", "\"", "#", "{$", "{%", "%}", ".:", "é", "snip", "(x) {", ",", "1h", " "];
+        let place = crate::config::Place { file: "Corefile", port: 53, resolv: &|_| Ok("nameserver 192.0.2.53\n".to_owned()) };
+        for _ in 0..2_000 {
+            let mut text: Vec<char> = whole.chars().collect();
+            for _ in 0..=pick(6) {
+                let at = pick(text.len().max(1)).min(text.len().saturating_sub(1));
+                match pick(3) {
+                    0 if text.len() > 1 => drop(text.remove(at)),
+                    1 => drop(text.splice(at..at, words[pick(words.len())].chars())),
+                    _ => text.truncate(at + 1),
+                }
+            }
+            let text: String = text.into_iter().collect();
+            if let Ok(blocks) = parse(&path, &text, &|_| Some("{$X} {$".to_owned())) {
+                // It must only end.
+                let _any = crate::config::understand(&blocks, &place);
+            }
+        }
+    }
+
+    #[test]
+    fn what_multiplies_and_what_nests_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("Corefile");
+        let text = "import *file\n".repeat(10);
+        fs::write(&path, &text).unwrap();
+        let err = parse(&path, &text, &|_| None).unwrap_err();
+        assert!(err.what.contains("nested too deeply") || err.what.contains("more than"), "{err}");
+        let snippets = format!("(s) {{\n{}}}\n. {{\n import s\n}}\n", " import s\n".repeat(10));
+        assert!(parse(&path, &snippets, &|_| None).is_err());
+        let deep = format!(". {{\n{}", "a {\n".repeat(200_000));
+        assert!(parse(&path, &deep, &|_| None).is_err());
+        assert!(wildcard(b"*.override", b"a.override") && !wildcard(b"*.override", b"a.server") && wildcard(b"a?*", b"ab"));
+        assert!(!wildcard("*a".repeat(60).as_bytes(), "a".repeat(59).as_bytes()));
     }
 
     #[test]

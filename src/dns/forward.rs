@@ -5,8 +5,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -15,6 +15,7 @@ use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::Instant;
 
 use crate::config::{self, Policy};
 use crate::question::{Answer, Question, Transport};
@@ -25,6 +26,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// What we take in one datagram.
 const UDP_BYTES_MAX: usize = 4096;
+/// A socket asks one question after the other for this long: its random port is half of the protection against forged answers.
+const SOCKET_LIFE: Duration = Duration::from_secs(10);
+/// Sockets that wait for the next question to a resolver; more are closed.
+const SOCKETS_MAX: usize = 64;
 
 pub(crate) struct Forwarder {
     config: config::Forward,
@@ -39,12 +44,43 @@ struct Upstream {
     addr: SocketAddr,
     fails: AtomicU32,
     checking: AtomicBool,
+    idle: Mutex<Vec<Lane>>,
+}
+
+/// A connected socket, used for one question at a time.
+struct Lane {
+    socket: UdpSocket,
+    made: Instant,
+}
+
+impl Upstream {
+    fn new(addr: SocketAddr) -> Arc<Upstream> {
+        Arc::new(Upstream { addr, fails: AtomicU32::new(0), checking: AtomicBool::new(false), idle: Mutex::default() })
+    }
+
+    /// Asks over a socket that is free, or a new one. One whose question was not answered is closed.
+    async fn over_udp(&self, request: &Message) -> io::Result<Message> {
+        let free = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|lane| lane.made.elapsed() < SOCKET_LIFE);
+            idle.pop()
+        };
+        let lane = match free {
+            Some(lane) => lane,
+            None => Lane { socket: connected(self.addr).await?, made: Instant::now() },
+        };
+        let answer = ask_once(&lane.socket, request).await?;
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < SOCKETS_MAX {
+            idle.push(lane);
+        }
+        Ok(answer)
+    }
 }
 
 impl Forwarder {
     pub(crate) fn new(config: config::Forward, rng: &Rng, group: &Group) -> Arc<Forwarder> {
-        let upstream = |addr: &SocketAddr| Arc::new(Upstream { addr: *addr, fails: AtomicU32::new(0), checking: AtomicBool::new(false) });
-        let upstreams = config.to.iter().map(upstream).collect();
+        let upstreams = config.to.iter().map(|addr| Upstream::new(*addr)).collect();
         Arc::new(Forwarder {
             config,
             upstreams,
@@ -70,7 +106,7 @@ impl Forwarder {
 
     async fn ask_in_turn(&self, question: &Question) -> Option<Answer> {
         for upstream in self.order() {
-            match self.ask(upstream.addr, question).await {
+            match self.ask(upstream, question).await {
                 Ok(message) => {
                     upstream.fails.store(0, Ordering::Relaxed);
                     return Some(convert(message));
@@ -110,8 +146,8 @@ impl Forwarder {
             loop {
                 tokio::time::sleep(interval).await;
                 // Any answer is a sign of life.
-                let probe = query(id, Name::root(), RecordType::NS, false);
-                if matches!(tokio::time::timeout(ANSWER_TIMEOUT, over_udp(upstream.addr, &probe)).await, Ok(Ok(_))) {
+                let probe = query(id, Name::root(), RecordType::NS);
+                if matches!(tokio::time::timeout(ANSWER_TIMEOUT, upstream.over_udp(&probe)).await, Ok(Ok(_))) {
                     break;
                 }
             }
@@ -120,18 +156,28 @@ impl Forwarder {
         });
     }
 
-    async fn ask(&self, addr: SocketAddr, question: &Question) -> io::Result<Message> {
-        let mut request = query(self.id(), question.name.clone(), question.kind, question.dnssec_ok);
+    async fn ask(&self, upstream: &Upstream, question: &Question) -> io::Result<Message> {
+        let mut request = query(self.id(), question.name.clone(), question.kind);
         request.metadata.recursion_desired = question.recursion_desired;
         request.metadata.checking_disabled = question.checking_disabled;
+        if question.edns {
+            let mut edns = Edns::new();
+            edns.set_max_payload(1232);
+            edns.set_dnssec_ok(question.dnssec_ok);
+            request.set_edns(edns);
+        }
         let tcp = self.config.force_tcp || (question.transport == Transport::Tcp && !self.config.prefer_udp);
         let asked = async {
             if tcp {
-                return over_tcp(addr, &request).await;
+                return over_tcp(upstream.addr, &request).await;
             }
-            let message = over_udp(addr, &request).await?;
+            let message = upstream.over_udp(&request).await?;
             // A client that came over TCP can take the whole answer.
-            if message.metadata.truncation && question.transport == Transport::Tcp { over_tcp(addr, &request).await } else { Ok(message) }
+            if message.metadata.truncation && question.transport == Transport::Tcp {
+                over_tcp(upstream.addr, &request).await
+            } else {
+                Ok(message)
+            }
         };
         tokio::time::timeout(ANSWER_TIMEOUT, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
@@ -170,23 +216,23 @@ fn convert(message: Message) -> Answer {
     }
 }
 
-fn query(id: u16, name: Name, kind: RecordType, dnssec_ok: bool) -> Message {
+fn query(id: u16, name: Name, kind: RecordType) -> Message {
     let mut message = Message::query();
     message.metadata.id = id;
     message.metadata.recursion_desired = true;
     message.add_query(Query::query(name, kind));
-    let mut edns = Edns::new();
-    edns.set_max_payload(1232);
-    edns.set_dnssec_ok(dnssec_ok);
-    message.set_edns(edns);
     message
 }
 
-/// A socket of its own for each question: its random port is half of the protection against forged answers.
-async fn over_udp(addr: SocketAddr, request: &Message) -> io::Result<Message> {
+async fn connected(addr: SocketAddr) -> io::Result<UdpSocket> {
     let local: SocketAddr = if addr.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(local).await?;
     socket.connect(addr).await?;
+    Ok(socket)
+}
+
+/// One question; late answers to earlier ones have other ids.
+async fn ask_once(socket: &UdpSocket, request: &Message) -> io::Result<Message> {
     socket.send(&request.to_vec().map_err(io::Error::other)?).await?;
     let mut buffer = vec![0; UDP_BYTES_MAX];
     loop {
@@ -221,4 +267,58 @@ fn fits(answer: &Message, request: &Message) -> bool {
         _ => false,
     };
     answer.metadata.id == request.metadata.id && same
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A resolver that knows no EDNS: FORMERR to whoever speaks it. Tells the ports of those who ask.
+    async fn old_resolver(group: &Group) -> (SocketAddr, Arc<Mutex<BTreeSet<u16>>>) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (addr, ports) = (socket.local_addr().unwrap(), Arc::<Mutex<BTreeSet<u16>>>::default());
+        let seen = Arc::clone(&ports);
+        group.spawn_short("resolver", async move {
+            let mut buffer = vec![0; 4096];
+            while let Ok((len, peer)) = socket.recv_from(&mut buffer).await {
+                let asked = Message::from_vec(&buffer[..len]).unwrap();
+                seen.lock().unwrap().insert(peer.port());
+                let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
+                reply.queries.clone_from(&asked.queries);
+                reply.metadata.response_code = if asked.edns.is_some() { ResponseCode::FormErr } else { ResponseCode::NoError };
+                socket.send_to(&reply.to_vec().unwrap(), peer).await.unwrap();
+            }
+        });
+        (addr, ports)
+    }
+
+    #[tokio::test]
+    async fn edns_is_spoken_only_by_clients_that_speak_it_and_sockets_are_used_again() {
+        let (group, _reports) = Group::root("test");
+        let (addr, ports) = old_resolver(&group).await;
+        let config = config::Forward {
+            from: Name::root(),
+            to: vec![addr],
+            except: Vec::new(),
+            policy: Policy::Sequential,
+            force_tcp: false,
+            prefer_udp: false,
+            fails_max: 2,
+            health_check: Duration::from_secs(1),
+            concurrent_max: 0,
+        };
+        let forwarder = Forwarder::new(config, &Rng::from_seed(1), &group);
+        let mut message = query(1, Name::from_ascii("example.org.").unwrap(), RecordType::A);
+        for _ in 0..5 {
+            let plain = Question::of(&message, Transport::Udp).unwrap();
+            assert_eq!(forwarder.answer(&plain).await.code, ResponseCode::NoError);
+        }
+        assert_eq!(ports.lock().unwrap().len(), 1);
+        message.set_edns(Edns::new());
+        let modern = Question::of(&message, Transport::Udp).unwrap();
+        assert_eq!(forwarder.answer(&modern).await.code, ResponseCode::FormErr);
+        group.shutdown().await;
+    }
 }

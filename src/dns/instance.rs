@@ -29,7 +29,7 @@ use crate::hosts::Hosts;
 use crate::kube_plugin::Kubernetes;
 use crate::metrics::Metrics;
 use crate::pages::{self, Page};
-use crate::server::{self, LoopProbe, Server, Site};
+use crate::server::{self, LoopProbe, Server, Site, Sockets};
 
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -75,6 +75,8 @@ struct Process {
     /// By endpoint; the pod's own API server has the empty one.
     informers: BTreeMap<String, Informers>,
     fatal: mpsc::Sender<String>,
+    /// Questions wait in them while a new Corefile starts.
+    sockets: Sockets,
 }
 
 enum End {
@@ -85,12 +87,23 @@ enum End {
 pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
     let (group, mut reports) = Group::root("dns");
     let (fatal, mut fatals) = mpsc::channel(1);
-    let mut process = Process { group, rng: Rng::from_os(), metrics: Arc::default(), informers: BTreeMap::new(), fatal };
-    let mut blocks = load(&options.corefile)?;
+    let mut process =
+        Process { group, rng: Rng::from_os(), metrics: Arc::default(), informers: BTreeMap::new(), fatal, sockets: Sockets::default() };
+    let mut blocks = load_usable(&options)?;
+    // A port that a file of the administrator's names may be taken: names of the cluster do not wait for that.
+    let mut fallback = Some(load_plain(&options)?).filter(|plain| !plain.is_empty() && *plain != blocks);
     let mut term = signal(SignalKind::terminate()).map_err(DnsError::Runtime)?;
     let mut int = signal(SignalKind::interrupt()).map_err(DnsError::Runtime)?;
     loop {
-        let running = Running::start(&mut process, &blocks, &options).await?;
+        let running = match Running::start(&mut process, &blocks, &options).await {
+            Err(err @ DnsError::Listen { .. }) if fallback.is_some() => {
+                warn!(err = %Chain(&err), "cannot serve with the imported files, serving without them");
+                blocks = fallback.take().unwrap_or_default();
+                continue;
+            }
+            started => started?,
+        };
+        process.sockets.forget_unused();
         info!(version = VERSION, "serving");
         process.group.spawn_short("settle", settle());
         let next = running.config_change(&options.corefile, &blocks);
@@ -130,8 +143,43 @@ async fn settle() {
 }
 
 fn load(path: &Path) -> Result<Vec<ServerBlock>, DnsError> {
-    let text = std::fs::read_to_string(path).map_err(|source| DnsError::Read { path: path.to_owned(), source })?;
-    Ok(corefile::parse(path, &text, &env)?)
+    Ok(corefile::parse(path, &read(path)?, &env)?)
+}
+
+fn read(path: &Path) -> Result<String, DnsError> {
+    std::fs::read_to_string(path).map_err(|source| DnsError::Read { path: path.to_owned(), source })
+}
+
+/// The Corefile at the start of the process. An imported file with which it cannot be used is left out, and said: one bad line of
+/// `coredns-custom` must not take the cluster's names away.
+///
+/// Errors: the Corefile cannot be used without any of them.
+fn load_usable(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
+    let (path, text) = (&options.corefile, read(&options.corefile)?);
+    let try_with = |wanted: &dyn Fn(&Path) -> bool| {
+        let (parsed, imports) = corefile::parse_part(path, &text, &env, wanted);
+        let usable = parsed.map_err(DnsError::from).and_then(|blocks| understand(&blocks, options).map(|_| blocks));
+        (usable, imports)
+    };
+    let (whole, imports) = try_with(&|_| true);
+    let Err(err) = whole else { return whole };
+    if imports.is_empty() {
+        return Err(err);
+    }
+    let mut good: Vec<PathBuf> = Vec::new();
+    for file in &imports {
+        match try_with(&|path| path == file || good.iter().any(|good| good == path)).0 {
+            Ok(_) => good.push(file.clone()),
+            Err(err) => warn!(file = %file.display(), err = %Chain(&err), "the imported file cannot be used and is left out"),
+        }
+    }
+    try_with(&|path| good.iter().any(|good| good == path)).0
+}
+
+/// The Corefile without imported files; one that is nothing without them counts as empty.
+fn load_plain(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
+    let (parsed, _) = corefile::parse_part(&options.corefile, &read(&options.corefile)?, &env, &|_| false);
+    Ok(parsed.ok().filter(|blocks| understand(blocks, options).is_ok()).unwrap_or_default())
 }
 
 #[allow(
@@ -154,6 +202,15 @@ impl Running {
     async fn start(process: &mut Process, source: &[ServerBlock], options: &Run) -> Result<Running, DnsError> {
         let blocks = understand(source, options)?;
         let group = process.group.child("servers");
+        let started = Running::start_in(process, blocks, options, group.clone()).await;
+        if started.is_err() {
+            // What of it runs already must not answer beside what is started instead.
+            group.shutdown().await;
+        }
+        started
+    }
+
+    async fn start_in(process: &mut Process, blocks: Vec<Block>, options: &Run, group: Group) -> Result<Running, DnsError> {
         let mut by_port: BTreeMap<u16, Vec<Arc<Site>>> = BTreeMap::new();
         let mut sites = Vec::new();
         for block in blocks {
@@ -169,11 +226,12 @@ impl Running {
         }
         let running = Running { group, sites, leaving: Arc::default(), options_port: options.port };
         running.serve_pages(process).await?;
+        process.sockets.begin();
         for (port, sites) in by_port {
             let binds: Vec<_> = sites.iter().flat_map(|site| site.block.bind.clone()).collect();
             let probes: Vec<Name> = sites.iter().filter_map(|site| site.loop_probe.as_ref()).map(|probe| probe.name.clone()).collect();
             let server = Server::new(sites, port, Arc::clone(&process.metrics), process.rng.clone(), process.fatal.clone());
-            server::listen(Arc::new(server), &binds, port, &running.group).await?;
+            server::listen(Arc::new(server), &binds, port, &mut process.sockets, &running.group).await?;
             for name in probes {
                 running.group.spawn_short("loop", probe_loop(name, port));
             }
@@ -341,4 +399,44 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
     let informers = Informers::new(kube::Client::new(transport, "default"), &process.group);
     process.informers.insert(slot, informers.clone());
     Ok(informers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_imported_file_is_left_out_at_the_start_and_the_good_ones_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("Corefile", ".:53 {\n errors\n import *.override\n}\nimport *.server\n");
+        write("a.override", "log\n");
+        write("b.override", "rewrite name a b\n");
+        write("c.override", "}\n");
+        write("d.server", "example.org {\n cache 5\n}\n");
+        write("e.server", "tls://example.net {\n log\n}\n");
+        write("f.server", "example.com {\n log\n");
+        let options = Run { corefile: dir.path().join("Corefile"), port: 53 };
+        assert!(load(&options.corefile).is_err());
+        let blocks = load_usable(&options).unwrap();
+        let names: Vec<&str> = blocks[0].directives.iter().map(|directive| directive.name.as_str()).collect();
+        assert_eq!((names, blocks.len(), blocks[1].keys.as_slice()), (vec!["errors", "log"], 2, &["example.org".to_owned()][..]));
+        write("Corefile", ".:53 {\n nonsense\n import *.override\n}\n");
+        assert!(load_usable(&options).is_err(), "the Corefile itself is wrong");
+    }
+
+    #[tokio::test]
+    async fn a_new_corefile_keeps_the_sockets() {
+        let (group, _reports) = Group::root("test");
+        let mut sockets = Sockets::default();
+        let addr = "127.0.0.1:0".parse().unwrap();
+        let first = sockets.open(addr).await.unwrap();
+        sockets.begin();
+        let again = sockets.open(addr).await.unwrap();
+        assert!(Arc::ptr_eq(&first.0, &again.0) && Arc::ptr_eq(&first.1, &again.1));
+        sockets.begin();
+        sockets.forget_unused();
+        assert!(!Arc::ptr_eq(&first.0, &sockets.open(addr).await.unwrap().0));
+        group.shutdown().await;
+    }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Question {
     pub(crate) lower: Name,
     pub(crate) kind: RecordType,
     pub(crate) transport: Transport,
+    /// Whether the client speaks EDNS: old resolvers answer FORMERR to it, which is the asker's own affair.
+    pub(crate) edns: bool,
     pub(crate) dnssec_ok: bool,
     pub(crate) checking_disabled: bool,
     pub(crate) recursion_desired: bool,
@@ -30,6 +32,7 @@ impl Question {
             lower: query.name.to_lowercase(),
             kind: query.query_type,
             transport,
+            edns: message.edns.is_some(),
             dnssec_ok: message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok),
             checking_disabled: message.metadata.checking_disabled,
             recursion_desired: message.metadata.recursion_desired,

@@ -1,8 +1,9 @@
 //! Sockets on one side, plugins on the other: reads messages, finds the server block, walks its plugins, writes answers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -28,6 +29,13 @@ use crate::question::{Answer, Question, Transport};
 const QUESTIONS_MAX: usize = 2048;
 /// A silent TCP connection is closed after this.
 const TCP_IDLE: Duration = Duration::from_secs(10);
+/// TCP connections at one time, of all clients and of one; more are closed at once. They take no places from questions over UDP.
+const CONNECTIONS_MAX: usize = 1024;
+const CONNECTIONS_OF_CLIENT_MAX: usize = 32;
+/// Questions of one connection that are answered at one time; the next one is read when one of them is done.
+const QUESTIONS_OF_CONNECTION_MAX: usize = 16;
+/// A record takes at least this much: a pointer to its name, type, class, time to live, length.
+const RECORD_BYTES_MIN: usize = 12;
 /// What fits through every network without fragments; larger promises of clients are not believed.
 const UDP_BYTES_MAX: u16 = 1232;
 const CNAME_DEPTH_MAX: usize = 8;
@@ -65,11 +73,53 @@ pub(crate) struct Server {
     /// Where a detected loop is reported, which ends the process.
     pub(crate) fatal: mpsc::Sender<String>,
     places: Semaphore,
+    connections: Connections,
+}
+
+/// How many TCP connections each client has.
+#[derive(Default)]
+pub(crate) struct Connections(Mutex<BTreeMap<IpAddr, usize>>);
+
+impl Connections {
+    /// A place for one more, until it is dropped.
+    fn take(&self, client: IpAddr) -> Option<Connection<'_>> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = open.values().sum();
+        let own = open.get(&client).copied().unwrap_or(0);
+        if all >= CONNECTIONS_MAX || own >= CONNECTIONS_OF_CLIENT_MAX {
+            return None;
+        }
+        open.insert(client, own + 1);
+        Some(Connection { all: self, client })
+    }
+}
+
+struct Connection<'a> {
+    all: &'a Connections,
+    client: IpAddr,
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        let mut open = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match open.get_mut(&self.client) {
+            Some(n) if *n > 1 => *n -= 1,
+            _ => drop(open.remove(&self.client)),
+        }
+    }
 }
 
 impl Server {
     pub(crate) fn new(sites: Vec<Arc<Site>>, port: u16, metrics: Arc<Metrics>, rng: Rng, fatal: mpsc::Sender<String>) -> Server {
-        Server { sites, label: format!("dns://:{port}"), metrics, rng, fatal, places: Semaphore::new(QUESTIONS_MAX) }
+        Server {
+            sites,
+            label: format!("dns://:{port}"),
+            metrics,
+            rng,
+            fatal,
+            places: Semaphore::new(QUESTIONS_MAX),
+            connections: Connections::default(),
+        }
     }
 
     /// The block with the longest zone that holds the name.
@@ -291,45 +341,94 @@ fn encode(request: &Message, answer: Answer, transport: Transport) -> Option<Vec
     if transport == Transport::Udp {
         limit = request.edns.as_ref().map_or(512, |edns| usize::from(edns.max_payload().clamp(512, UDP_BYTES_MAX)));
     }
-    let mut bytes = reply.to_vec().ok()?;
-    if bytes.len() > limit {
-        // Additional records are a courtesy.
-        reply.additionals.clear();
-        bytes = reply.to_vec().ok()?;
-    }
-    while bytes.len() > limit {
-        reply.metadata.truncation = true;
-        if reply.answers.pop().is_none() && reply.authorities.pop().is_none() {
-            break;
+    cut(reply, limit)
+}
+
+/// The bytes of a reply with as many of its records as fit into `limit` bytes. A Service of thousands of endpoints costs what fits.
+fn cut(mut reply: Message, limit: usize) -> Option<Vec<u8>> {
+    let most = limit / RECORD_BYTES_MIN + 1;
+    let all = reply.answers.len() + reply.authorities.len() + reply.additionals.len();
+    if all <= most {
+        let bytes = reply.to_vec().ok()?;
+        if bytes.len() <= limit {
+            return Some(bytes);
         }
-        bytes = reply.to_vec().ok()?;
     }
-    Some(bytes)
+    // Additional records are a courtesy.
+    reply.additionals.clear();
+    let (answers, authorities) = (std::mem::take(&mut reply.answers), std::mem::take(&mut reply.authorities));
+    let n_records = answers.len() + authorities.len();
+    let mut with = |n: usize| {
+        reply.answers = answers.iter().take(n).cloned().collect();
+        reply.authorities = authorities.iter().take(n.saturating_sub(answers.len())).cloned().collect();
+        reply.metadata.truncation |= n < n_records;
+        reply.to_vec().ok()
+    };
+    if n_records <= most
+        && let Some(bytes) = with(n_records).filter(|bytes| bytes.len() <= limit)
+    {
+        return Some(bytes);
+    }
+    // More than `fits` records do not fit, and `fits` do; a question alone always does.
+    let (mut fits, mut too_many) = (0, n_records.min(most));
+    while too_many - fits > 1 {
+        let middle = usize::midpoint(fits, too_many);
+        match with(middle)?.len() <= limit {
+            true => fits = middle,
+            false => too_many = middle,
+        }
+    }
+    with(fits)
+}
+
+/// The sockets of the process. A new Corefile takes over those that it needs, so that no question is refused meanwhile.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    open: BTreeMap<SocketAddr, (Arc<UdpSocket>, Arc<TcpListener>)>,
+    used: BTreeSet<SocketAddr>,
+}
+
+impl Sockets {
+    /// A new Corefile says which are used.
+    pub(crate) fn begin(&mut self) {
+        self.used.clear();
+    }
+
+    /// Closes those that the last Corefile does not need.
+    pub(crate) fn forget_unused(&mut self) {
+        self.open.retain(|addr, _| self.used.contains(addr));
+    }
+
+    /// Both sockets of an address.
+    pub(crate) async fn open(&mut self, addr: SocketAddr) -> std::io::Result<(Arc<UdpSocket>, Arc<TcpListener>)> {
+        if !self.open.contains_key(&addr) {
+            let pair = (Arc::new(UdpSocket::bind(addr).await?), Arc::new(TcpListener::bind(addr).await?));
+            self.open.insert(addr, pair);
+        }
+        self.used.insert(addr);
+        self.open.get(&addr).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
 }
 
 /// Opens the port and serves it as long as the group lives.
-pub(crate) async fn listen(server: Arc<Server>, binds: &[IpAddr], port: u16, group: &Group) -> Result<(), DnsError> {
+pub(crate) async fn listen(server: Arc<Server>, binds: &[IpAddr], port: u16, sockets: &mut Sockets, group: &Group) -> Result<(), DnsError> {
     // One socket for both families where the machine has both.
     let wildcard = [IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let addrs = if binds.is_empty() { &wildcard } else { binds };
     for ip in addrs {
         let addr = SocketAddr::new(*ip, port);
-        let (udp, tcp) = match open(addr).await {
+        let (udp, tcp) = match sockets.open(addr).await {
             Ok(pair) => pair,
             Err(_) if binds.is_empty() => {
                 let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-                open(addr).await.map_err(|source| DnsError::Listen { addr, source })?
+                sockets.open(addr).await.map_err(|source| DnsError::Listen { addr, source })?
             }
             Err(source) => return Err(DnsError::Listen { addr, source }),
         };
-        group.spawn("udp", serve_udp(Arc::clone(&server), Arc::new(udp), group.clone()));
+        group.spawn("udp", serve_udp(Arc::clone(&server), udp, group.clone()));
         group.spawn("tcp", serve_tcp(Arc::clone(&server), tcp, group.clone()));
     }
     Ok(())
-}
-
-async fn open(addr: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
-    Ok((UdpSocket::bind(addr).await?, TcpListener::bind(addr).await?))
 }
 
 async fn serve_udp(server: Arc<Server>, socket: Arc<UdpSocket>, group: Group) {
@@ -348,30 +447,51 @@ async fn serve_udp(server: Arc<Server>, socket: Arc<UdpSocket>, group: Group) {
     }
 }
 
-async fn serve_tcp(server: Arc<Server>, listener: TcpListener, group: Group) {
+async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let server = Arc::clone(&server);
+        let (server, questions) = (Arc::clone(&server), group.clone());
         group.spawn_short("connection", async move {
-            let Ok(_place) = server.places.try_acquire() else { return };
+            let Some(_place) = server.connections.take(peer.ip().to_canonical()) else { return };
             // The client closes, or is closed when it is silent.
-            let _closed = converse(&server, stream, peer).await;
+            let _closed = converse(&server, stream, peer, &questions).await;
         });
     }
 }
 
-async fn converse(server: &Server, mut stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+/// Answers come as they are ready, not in the order of the questions: a slow name does not hold up the others.
+async fn converse(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, group: &Group) -> std::io::Result<()> {
+    let (mut read, write) = stream.into_split();
+    let (write, running) = (Arc::new(tokio::sync::Mutex::new(write)), Arc::new(Semaphore::new(QUESTIONS_OF_CONNECTION_MAX)));
     loop {
-        let len = tokio::time::timeout(TCP_IDLE, stream.read_u16()).await??;
+        let len = tokio::time::timeout(TCP_IDLE, read.read_u16()).await??;
         let mut bytes = vec![0; usize::from(len)];
-        tokio::time::timeout(TCP_IDLE, stream.read_exact(&mut bytes)).await??;
-        let Some(reply) = server.handle(&bytes, peer, Transport::Tcp).await else { return Ok(()) };
-        let len = u16::try_from(reply.len()).map_err(std::io::Error::other)?;
-        let mut framed = len.to_be_bytes().to_vec();
-        framed.extend(reply);
-        tokio::time::timeout(TCP_IDLE, stream.write_all(&framed)).await??;
+        tokio::time::timeout(TCP_IDLE, read.read_exact(&mut bytes)).await??;
+        let Ok(turn) = Arc::clone(&running).acquire_owned().await else { return Ok(()) };
+        let (server, write) = (Arc::clone(server), Arc::clone(&write));
+        group.spawn_short("question", async move {
+            let _turn = turn;
+            let Ok(_place) = server.places.try_acquire() else { return };
+            if let Some(reply) = server.handle(&bytes, peer, Transport::Tcp).await {
+                let mut write = write.lock().await;
+                // A client that does not read loses its connection.
+                let sent = tokio::time::timeout(TCP_IDLE, write.write_all(&framed(&reply))).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    let _closed = write.shutdown().await;
+                }
+            }
+        });
     }
 }
+
+/// With its length before it. A reply is cut to what that can tell.
+fn framed(reply: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(reply.len()).unwrap_or(u16::MAX);
+    [&len.to_be_bytes()[..], reply].concat()
+}
+
+#[cfg(test)]
+mod tests;
