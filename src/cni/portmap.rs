@@ -50,6 +50,12 @@ struct PortMapping {
     host_ip: String,
 }
 
+/// Loopback addresses are the machine's own, also while packets to them may be routed.
+const LOOPBACK_GUARD: &str = "add chain ip kedge-hostport loopback { type filter hook prerouting priority -300; }\n\
+    flush chain ip kedge-hostport loopback\n\
+    add rule ip kedge-hostport loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n\
+    add rule ip kedge-hostport loopback iif != \"lo\" ip saddr 127.0.0.0/8 drop\n";
+
 /// A checked mapping.
 #[derive(Clone, Debug, PartialEq)]
 struct Mapping {
@@ -210,6 +216,8 @@ impl Family {
     fn frame(&self) -> String {
         let Family { name: f, addr_type, loopback } = self;
         let keep = !MASQUERADE_BIT;
+        // What makes the node's loopback addresses reachable for itself must not make them reachable for pods and neighbours.
+        let guard = if *f == "ip" { LOOPBACK_GUARD } else { "" };
         format!(
             "add table {f} kedge-hostport\n\
              add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . inet_service; }}\n\
@@ -230,7 +238,8 @@ impl Family {
              add rule {f} kedge-hostport hostports dnat to {f} daddr . meta l4proto . th dport map @by-address\n\
              add rule {f} kedge-hostport hostports dnat to meta l4proto . th dport map @any-address\n\
              add rule {f} kedge-hostport hostports meta mark set meta mark and {keep:#x}\n\
-             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct status dnat masquerade\n",
+             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct status dnat masquerade\n\
+             {guard}",
         )
     }
 
@@ -311,6 +320,15 @@ mod tests {
     fn containerds_own_names_are_read() {
         let theirs = mapping(json!({ "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "10.0.0.1" })).unwrap();
         assert_eq!((theirs.key().1.as_str(), theirs.container_port), ("10.0.0.1 . udp . 53", 5353));
+    }
+
+    #[test]
+    fn loopback_addresses_are_guarded_before_they_are_routed() {
+        let text = Family::of(true).frame();
+        assert!(
+            text.contains("loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n") && !Family::of(false).frame().contains("loopback iif"),
+            "{text}"
+        );
     }
 
     #[test]

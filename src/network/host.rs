@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
@@ -18,6 +20,42 @@ use tracing::{info, warn};
 use crate::NetworkError;
 use crate::service::rules::Family;
 
+/// Whether packets between two ports of a bridge pass the tables of IP: without it neither Services nor policies see them.
+const BRIDGE_FILTER: [&str; 2] = ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
+const MODPROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Has the kernel load the module that shows bridged packets to our tables, where it is not there yet.
+pub(crate) async fn load_bridge_filter() {
+    if Path::new(BRIDGE_FILTER[0]).exists() {
+        return;
+    }
+    let mut command = tokio::process::Command::new("modprobe");
+    command.arg("br_netfilter").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    // Whether it is there now is seen, and said, right after this.
+    let _seen_soon = tokio::time::timeout(MODPROBE_TIMEOUT, command.status()).await;
+}
+
+/// Sees to it that policies hold between pods of this node, too: somebody may have set the parameters back.
+///
+/// Errors: words for the administrator.
+pub(crate) fn ensure_bridge_filter(families: &BTreeSet<Family>) -> Result<(), String> {
+    for family in families {
+        let path = BRIDGE_FILTER[usize::from(*family == Family::V6)];
+        ensure(path).map_err(|err| {
+            format!("network policies cannot be enforced between pods of one node ({path}: {err}); run: modprobe br_netfilter")
+        })?;
+    }
+    Ok(())
+}
+
+fn ensure(path: &str) -> std::io::Result<()> {
+    set(path, "1")?;
+    match fs::read_to_string(path)?.trim() {
+        "1" => Ok(()),
+        other => Err(std::io::Error::other(format!("it stays {other}"))),
+    }
+}
+
 /// Sets what must be set and says what the administrator must do; only forwarding is indispensable.
 pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
     for family in families {
@@ -30,15 +68,14 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
         }
         set(path, "1").map_err(|source| NetworkError::Forwarding { path, source })?;
     }
-    let bridge = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    if !Path::new(bridge).exists() {
+    if !Path::new(BRIDGE_FILTER[0]).exists() {
         warn!(
-            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service; run: modprobe br_netfilter"
+            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service, and pods under a network policy do not start; run: modprobe br_netfilter"
         );
     }
     for (path, value) in [
-        (bridge, "1"),
-        ("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "1"),
+        (BRIDGE_FILTER[0], "1"),
+        (BRIDGE_FILTER[1], "1"),
         // As kube-proxy: a connection that one side has closed may linger that long.
         ("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600"),
     ] {

@@ -2,10 +2,14 @@
 //!
 //! In: Services, EndpointSlices, NetworkPolicies, Pods, Namespaces and Nodes from `client`'s informers, and the addresses of new sandboxes
 //! over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet kedge-policy`, changed by one transaction per
-//! update; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
+//! update, and written anew when somebody else touches them; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
 
 pub mod addresses;
+mod forward;
 mod host;
+mod keep;
+mod monitor;
+mod netlink;
 mod nft;
 pub mod overlay;
 pub mod policy;
@@ -21,6 +25,7 @@ use client::informer::Informers;
 use ipnet::IpNet;
 use tokio::sync::watch;
 
+use crate::monitor::Monitor;
 use crate::service::rules::Family;
 
 /// What this room must know of its node and cluster.
@@ -61,24 +66,35 @@ impl Config {
 /// `kedge killall` remove them.
 pub async fn run(config: Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
     nft::check().await?;
+    host::load_bridge_filter().await;
     host::prepare(&config.families())?;
     if config.services {
         host::route_services(&config.service_cidrs, config.node_ips.clone(), group).await?;
     }
+    let mut monitor = Monitor::default();
     match &config.gate {
-        Some(gate) => policy::run(&config, gate, informers, group).await?,
+        Some(gate) => policy::run(&config, gate, monitor.watch([policy::table()]), informers, group).await?,
         None => nft::apply(&policy::removal()).await?,
     }
     overlay::run(&config, node_client, informers, group)?;
+    forward::run(config.cluster_cidrs.clone(), monitor.watch(forward::tables()), group);
+    keep::run(monitor.watch(keep::tables()), group);
+    let families = config.families();
+    let proxy_tables = service::tables().filter(|table| families.iter().any(|family| family.name() == table.family));
+    let proxy = monitor.watch(proxy_tables);
     if config.services {
-        service::run(config, informers, group).await;
-        return Ok(());
+        service::run(config, proxy, informers, group).await;
+    } else {
+        service::only_masquerade(config, proxy, group).await?;
     }
-    service::only_masquerade(config).await
+    monitor.start(group);
+    Ok(())
 }
 
-/// Removes the tables of this room and of the CNI plugins, and nothing else. Tables that are not there are no error.
+/// Removes the tables of this room and of the CNI plugins, and our rules in the machine's firewall, and nothing else. What is not there is
+/// no error.
 pub async fn cleanup() -> Result<(), NetworkError> {
+    forward::cleanup().await?;
     nft::apply(&(service::removal() + &policy::removal())).await
 }
 

@@ -1,12 +1,15 @@
 //! Handing scripts to the `nft` program. One call is one transaction: all of it is in force, or nothing changed.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::NetworkError;
+use crate::table::Table;
 
 /// A script of ten thousand services takes seconds; one that takes longer hangs.
 const NFT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,6 +20,41 @@ pub(crate) async fn apply(script: &str) -> Result<(), NetworkError> {
         return Ok(());
     }
     run(&["-f", "-"], script).await.map(drop)
+}
+
+/// Whether the kernel would take a script. Nothing is changed.
+pub(crate) async fn would_take(script: &str) -> Result<(), NetworkError> {
+    run(&["-c", "-f", "-"], script).await.map(drop)
+}
+
+/// The tables that are there, of those that we look after.
+pub(crate) async fn tables() -> Result<BTreeSet<Table>, NetworkError> {
+    let text = run(&["list", "tables"], "").await?;
+    let table = |line: &str| {
+        let mut words = line.split_whitespace();
+        match (words.next()?, words.next()?, words.next()?) {
+            ("table", family, name) => Table::known(family, name),
+            _ => None,
+        }
+    };
+    Ok(text.lines().filter_map(table).collect())
+}
+
+/// The processes of ours that ran last. Each ends before the number is given to another.
+static OURS: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
+const OURS_MAX: usize = 64;
+
+fn remember(pid: Option<u32>) {
+    let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+    ours.extend(pid);
+    while ours.len() > OURS_MAX {
+        ours.pop_front();
+    }
+}
+
+/// Whether this netlink port was, a moment ago, one of our own processes': the kernel numbers a process's first socket as the process.
+pub(crate) fn is_ours(port: u32) -> bool {
+    OURS.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
 }
 
 /// Whether `nft` is there and may speak to the kernel.
@@ -31,6 +69,8 @@ pub(crate) async fn run(args: &[&str], stdin: &str) -> Result<String, NetworkErr
         std::io::ErrorKind::NotFound => NetworkError::NoNft,
         _ => NetworkError::Io { doing: "cannot run nft", source },
     })?;
+    // Known before it gets its script: what it changes is no news.
+    remember(child.id());
     let pipe = child.stdin.take();
     let feed = async {
         if let Some(mut pipe) = pipe {

@@ -22,13 +22,14 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
+use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
 use crate::policy::model::Facts;
 use crate::service::rules::Family;
-use crate::table::Ruleset;
-use crate::{Config, NetworkError, nft, table};
+use crate::table::{Ruleset, Table};
+use crate::{Config, NetworkError, host, nft, table};
 
 /// A burst of changes is gathered this long; a pod that waits to start is served at once.
 const GATHER: Duration = Duration::from_millis(20);
@@ -46,10 +47,13 @@ pub struct Gate {
     pub claims: PathBuf,
 }
 
+/// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
+type Done = oneshot::Sender<Result<(), String>>;
+
 /// What the plugin asks for.
 pub(crate) enum Request {
     /// These addresses are a new sandbox's: answer when its policies are in force.
-    Add { sandbox: String, claim: Claim, done: oneshot::Sender<()> },
+    Add { sandbox: String, claim: Claim, done: Done },
     /// Whether the sandbox is known with these addresses.
     Check { sandbox: String, ips: Vec<IpAddr>, done: oneshot::Sender<bool> },
     /// The sandbox is gone.
@@ -67,7 +71,7 @@ pub(crate) struct PodRef {
 }
 
 /// Starts the enforcement of policies; it lives as long as the group. Rules stay in force afterwards.
-pub(crate) async fn run(config: &Config, gate: &Gate, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+pub(crate) async fn run(config: &Config, gate: &Gate, foreign: Watched, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
     let unreadable = |err: base::files::FileError| NetworkError::Io {
         doing: "cannot read the addresses of sandboxes",
         source: std::io::Error::other(err),
@@ -86,9 +90,15 @@ pub(crate) async fn run(config: &Config, gate: &Gate, informers: &Informers, gro
         claims,
         applied: Applied::Unknown,
         waiting: Vec::new(),
+        foreign,
     };
     group.spawn("network-policy", enforcer.run(inbox));
     Ok(())
+}
+
+/// The table of the policies.
+pub(crate) fn table() -> Table {
+    rules::TABLE
 }
 
 /// The script that removes the table.
@@ -143,7 +153,9 @@ struct Enforcer {
     claims: Claims,
     applied: Applied,
     /// New pods that may be under a policy.
-    waiting: Vec<(PodRef, oneshot::Sender<()>)>,
+    waiting: Vec<(PodRef, Done)>,
+    /// What others do to our table.
+    foreign: Watched,
 }
 
 impl Enforcer {
@@ -171,6 +183,10 @@ impl Enforcer {
                     false => continue,
                 },
                 () = sleep(retry) => false,
+                news = self.foreign.next() => match self.distrust(&news) {
+                    true => true,
+                    false => continue,
+                },
             };
             if !urgent {
                 tokio::time::sleep(GATHER).await;
@@ -179,6 +195,16 @@ impl Enforcer {
             self.follow_cluster().await;
             retry = self.enforce().await;
         }
+    }
+
+    /// Somebody else changed our table; says whether that concerns us.
+    fn distrust(&mut self, news: &News) -> bool {
+        if matches!(self.applied, Applied::Nothing) && news.changed == news.deleted {
+            return false;
+        }
+        warn!("somebody else changed the rules of network policies: they are written anew");
+        self.applied = Applied::Unknown;
+        true
     }
 
     /// Takes the plugin's call; says whether rules must be looked at now.
@@ -193,7 +219,13 @@ impl Enforcer {
                 remember(self.claims.add(&sandbox, claim));
                 if self.policies.list_in(&pod.ns).is_empty() {
                     // Nobody isolates it. (A caller that left is no matter.)
-                    let _left = done.send(());
+                    let _left = done.send(Ok(()));
+                    return false;
+                }
+                if let Err(why) = host::ensure_bridge_filter(&self.families) {
+                    // A pod that nobody can guard does not start.
+                    error!("{why}");
+                    let _left = done.send(Err(why));
                     return false;
                 }
                 self.waiting.push((pod, done));
@@ -217,6 +249,9 @@ impl Enforcer {
                 pods.synced().await;
                 namespaces.synced().await;
                 info!("network policies are followed");
+                if let Err(why) = host::ensure_bridge_filter(&self.families) {
+                    error!("{why}");
+                }
                 self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
             }
             (Some(cluster), _) => {
@@ -239,9 +274,9 @@ impl Enforcer {
         let seen = |pod: &PodRef| cluster.facts(pod).is_some_and(|facts| facts.is(pod, &self.node));
         let (known, unknown) = std::mem::take(&mut self.waiting).into_iter().partition(|(pod, _)| seen(pod));
         self.waiting = unknown;
-        let known: Vec<(PodRef, oneshot::Sender<()>)> = known;
+        let known: Vec<(PodRef, Done)> = known;
         for (_, done) in known {
-            let _left = done.send(());
+            let _left = done.send(Ok(()));
         }
         None
     }

@@ -1,13 +1,16 @@
 //! The service proxy: waits for changes, renders the Services that they touch, and applies the difference.
 
+mod affinity;
 mod conntrack;
 mod flows;
 mod health;
+mod listeners;
 mod parts;
 pub(crate) mod rules;
 pub(crate) mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -18,38 +21,55 @@ use client::services::{Services, Touched};
 use k8s_openapi::api::core::v1::Node;
 use tracing::{debug, info, warn};
 
+use crate::monitor::Watched;
+use crate::service::flows::Stale;
 use crate::service::health::{Health, LocalEndpoints};
+use crate::service::listeners::Listeners;
 use crate::service::parts::Parts;
-use crate::service::rules::{Family, Part, ServiceRules, Site, TABLE};
+use crate::service::rules::{Family, Part, Site, TABLE};
 use crate::service::snapshot::{Place, ServicePort};
-use crate::table::Table;
+use crate::table::{Ruleset, Table};
 use crate::{Config, NetworkError, nft, table};
 
 /// A burst of changes (a rolling update) is gathered this long before nft is called.
 const GATHER: Duration = Duration::from_millis(20);
 /// After a refusal the whole table is tried again, this much later.
 const RETRY: Duration = Duration::from_secs(2);
+/// How often the machine's listeners are looked at while Services have addresses of the machine. Without such Services nobody looks.
+const LISTENERS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Follows Services and EndpointSlices as long as the group lives.
-pub(crate) async fn run(config: Config, informers: &Informers, group: &Group) {
+pub(crate) async fn run(config: Config, foreign: Watched, informers: &Informers, group: &Group) {
     // IPv4's callers come to IPv6's wildcard, too.
     let v6 = config.families().contains(&Family::V6);
     let any = if v6 { std::net::Ipv6Addr::UNSPECIFIED.into() } else { std::net::Ipv4Addr::UNSPECIFIED.into() };
     let health = Health::start(any, group).await;
     let services = Services::follow(informers);
-    group.spawn("service-proxy", follow(Proxy::new(config), health, services, informers.get::<Node>()));
+    group.spawn("service-proxy", follow(Proxy::new(config), foreign, health, services, informers.get::<Node>()));
+}
+
+/// The tables of the proxy.
+pub(crate) fn tables() -> impl Iterator<Item = Table> {
+    [Family::V4, Family::V6].into_iter().map(rules::table)
 }
 
 /// The table without a Service: pods that leave the cluster still get the node's address.
-pub(crate) async fn only_masquerade(config: Config) -> Result<(), NetworkError> {
+pub(crate) async fn only_masquerade(config: Config, mut foreign: Watched, group: &Group) -> Result<(), NetworkError> {
     let proxy = Proxy::new(config);
-    for family in proxy.applied.keys() {
-        apply(&proxy.site(*family), None, BTreeMap::new()).await?;
-    }
+    proxy.masquerade().await?;
+    group.spawn("service-masquerade", async move {
+        loop {
+            foreign.next().await;
+            while let Err(err) = proxy.masquerade().await {
+                warn!(err = %Chain(&err), "cannot mend the rules that masquerade pods, trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    });
     Ok(())
 }
 
-async fn follow(mut proxy: Proxy, health: Health, mut services: Services, nodes: Informer<Node>) {
+async fn follow(mut proxy: Proxy, mut foreign: Watched, health: Health, mut services: Services, nodes: Informer<Node>) {
     let mut node_changes = nodes.changes();
     // Half of the objects would be rules that refuse what works.
     services.synced().await;
@@ -72,12 +92,17 @@ async fn follow(mut proxy: Proxy, health: Health, mut services: Services, nodes:
             }
         };
         let retry = async {
-            match wait {
+            match wait.or_else(|| (!proxy.exposed.is_empty()).then_some(LISTENERS_PERIOD)) {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
+            news = foreign.next() => {
+                warn!(n = news.changed.len(), "somebody else changed the rules of Services: they are written anew");
+                proxy.distrust();
+                touched = Touched::All;
+            }
             () = services.touched(&mut touched) => {}
             () = moved(&mut node_changes, &nodes, &place) => touched = Touched::All,
             () = retry => {}
@@ -106,12 +131,32 @@ pub(crate) struct Proxy {
     applied: BTreeMap<Family, Option<Parts>>,
     /// Services with a health check port.
     checked: BTreeMap<Key, BTreeMap<u16, LocalEndpoints>>,
+    /// Services with addresses beside their cluster's, which may be the machine's.
+    exposed: BTreeSet<Key>,
+    listeners: Listeners,
+    /// What nft did not take, by Service: left out until it says something else.
+    refused: BTreeMap<(Family, Key), Part>,
 }
 
 impl Proxy {
     pub(crate) fn new(config: Config) -> Proxy {
         let families = config.cluster_cidrs.iter().map(|cidr| (Family::of(&cidr.addr()), None)).collect();
-        Proxy { config, applied: families, checked: BTreeMap::new() }
+        let (checked, exposed) = (BTreeMap::new(), BTreeSet::new());
+        Proxy { config, applied: families, checked, exposed, listeners: Listeners::default(), refused: BTreeMap::new() }
+    }
+
+    /// What is in the kernel is not what was put there.
+    fn distrust(&mut self) {
+        self.applied.values_mut().for_each(|parts| *parts = None);
+    }
+
+    async fn masquerade(&self) -> Result<(), NetworkError> {
+        for family in self.applied.keys() {
+            let mut parts = Parts::default();
+            parts.change(BTreeMap::new());
+            nft::apply(&table::full(rules::table(*family), &parts.whole(rules::frame(&self.site(*family))).content)).await?;
+        }
+        Ok(())
     }
 
     fn site(&self, family: Family) -> Site {
@@ -119,7 +164,28 @@ impl Proxy {
             family,
             cluster_cidrs: self.config.cluster_cidrs.iter().copied().filter(|cidr| Family::of(&cidr.addr()) == family).collect(),
             masquerade_pods: family == Family::V4 || self.config.ipv6_masquerade,
+            listeners: self.listeners.clone(),
         }
+    }
+
+    /// Has the kernel know what the machine listens on now.
+    async fn look_at_listeners(&mut self) -> Result<(), NetworkError> {
+        let now = match Group::blocking(Listeners::read).await {
+            Ok(Ok(now)) => now,
+            Ok(Err(err)) => return Err(NetworkError::Io { doing: "cannot read who listens on this machine", source: err }),
+            Err(err) => {
+                return Err(NetworkError::Io { doing: "cannot read who listens on this machine", source: std::io::Error::other(err) });
+            }
+        };
+        let before = std::mem::replace(&mut self.listeners, now);
+        if before == self.listeners {
+            return Ok(());
+        }
+        for family in self.applied.iter().filter(|(_, parts)| parts.is_some()).map(|(family, _)| *family) {
+            let sets = |listeners: &Listeners| Ruleset { elements: listeners.elements(family).into(), ..Ruleset::default() };
+            nft::apply(&table::update(rules::table(family), &sets(&before), &sets(&self.listeners)).change).await?;
+        }
+        Ok(())
     }
 
     /// Brings the kernel to what the objects say, `touched` since the last call. After an error the next call must be told
@@ -141,16 +207,61 @@ impl Proxy {
                 None => drop(self.checked.remove(key)),
             }
         }
+        for (key, ports) in &ports {
+            let far = |port: &ServicePort| !port.external_ips.is_empty() || !port.balancer_ips.is_empty();
+            match ports.iter().flatten().any(far) {
+                true => drop(self.exposed.insert(key.clone())),
+                false => drop(self.exposed.remove(key)),
+            }
+        }
+        self.look_at_listeners().await?;
+        let local = self.config.node_ips.borrow().clone();
         let families: Vec<Family> = self.applied.keys().copied().collect();
         for family in families {
             let site = self.site(family);
-            let fresh = ports.iter().map(|(key, ports)| (key.clone(), ports.as_ref().map(|ports| rules::part(&site, ports)))).collect();
+            let mut fresh: BTreeMap<Key, Option<Part>> =
+                ports.iter().map(|(key, ports)| (key.clone(), ports.as_ref().map(|ports| rules::part(&site, ports)))).collect();
+            self.leave_refused_out(family, &mut fresh);
             // Whatever ends this before its end leaves nothing behind that would count as applied.
             let before = self.applied.insert(family, None).flatten();
-            self.applied.insert(family, Some(apply(&site, before, fresh).await?));
+            let whole = before.is_none();
+            let applied = match apply(&site, before, fresh.clone(), &local).await {
+                Err(NetworkError::NftRefused { text }) if whole => self.without_the_bad(&site, fresh, &text, &local).await?,
+                applied => applied?,
+            };
+            self.applied.insert(family, Some(applied));
         }
         debug!(n = ports.len(), "service rules are in force");
         Ok(self.checked.values().flatten().map(|(port, local)| (*port, local.clone())).collect())
+    }
+
+    /// A Service that was refused once stays out while it says the same.
+    fn leave_refused_out(&mut self, family: Family, fresh: &mut BTreeMap<Key, Option<Part>>) {
+        for (key, part) in fresh {
+            let slot = (family, key.clone());
+            match self.refused.get(&slot) {
+                Some(refused) if part.as_ref() == Some(refused) => *part = None,
+                Some(_) => drop(self.refused.remove(&slot)),
+                None => {}
+            }
+        }
+    }
+
+    /// Writes the whole table without the Services that nft does not take: one must not stop all others.
+    async fn without_the_bad(
+        &mut self,
+        site: &Site,
+        mut fresh: BTreeMap<Key, Option<Part>>,
+        text: &str,
+        local: &[IpAddr],
+    ) -> Result<Parts, NetworkError> {
+        for key in refused_ones(site, &fresh).await? {
+            warn!(service = %key, err = text, "nft takes the rules of all Services but this one: it is left out until it changes");
+            if let Some(Some(part)) = fresh.insert(key.clone(), None) {
+                self.refused.insert((site.family, key), part);
+            }
+        }
+        apply(site, None, fresh, local).await
     }
 
     /// The Services to look at: those that are there, and those that were.
@@ -166,32 +277,53 @@ impl Proxy {
     }
 }
 
+/// The Services whose rules nft does not take by themselves, found by halves.
+async fn refused_ones(site: &Site, fresh: &BTreeMap<Key, Option<Part>>) -> Result<Vec<Key>, NetworkError> {
+    let all: Vec<(&Key, &Part)> = fresh.iter().filter_map(|(key, part)| Some((key, part.as_ref()?))).collect();
+    let (mut open, mut bad) = (vec![all.as_slice()], Vec::new());
+    while let Some(some) = open.pop() {
+        let mut parts = Parts::default();
+        parts.change(some.iter().map(|(key, part)| ((*key).clone(), Some((*part).clone()))).collect());
+        let script = table::full(rules::table(site.family), &parts.whole(rules::frame(site)).content);
+        match (nft::would_take(&script).await, some) {
+            (Ok(()), _) | (Err(NetworkError::NftRefused { .. }), []) => {}
+            (Err(NetworkError::NftRefused { .. }), [(key, _)]) => bad.push((*key).clone()),
+            (Err(NetworkError::NftRefused { .. }), _) => open.extend([&some[..some.len() / 2], &some[some.len() / 2..]]),
+            (Err(err), _) => return Err(err),
+        }
+    }
+    Ok(bad)
+}
+
 /// Makes one family's rules what `fresh` says of the Services in it, and gives what is in force then.
-async fn apply(site: &Site, before: Option<Parts>, fresh: BTreeMap<Key, Option<Part>>) -> Result<Parts, NetworkError> {
+async fn apply(site: &Site, before: Option<Parts>, fresh: BTreeMap<Key, Option<Part>>, local: &[IpAddr]) -> Result<Parts, NetworkError> {
     let table = rules::table(site.family);
     let Some(mut parts) = before else {
         let mut parts = Parts::default();
         parts.change(fresh);
         let whole = parts.whole(rules::frame(site));
-        nft::apply(&table::full(table, &whole.content)).await?;
-        forget_flows(site.family, &ServiceRules::default(), &whole).await;
+        let script = table::full(table, &whole.content);
+        let kept = affinity::kept(table, &whole.content).await;
+        if kept.is_empty() || nft::apply(&(script.clone() + &kept)).await.is_err() {
+            nft::apply(&script).await?;
+        }
+        forget_flows(site.family, flows::at_start(&whole), local).await;
         return Ok(parts);
     };
     let delta = parts.change(fresh);
     let script = table::update(table, &delta.before.content, &delta.after.content);
     nft::apply(&script.change).await?;
     nft::apply(&script.sweep).await?;
-    forget_flows(site.family, &delta.before, &delta.after).await;
+    forget_flows(site.family, flows::after_change(&delta.before, &delta.after), local).await;
     Ok(parts)
 }
 
-async fn forget_flows(family: Family, before: &ServiceRules, after: &ServiceRules) {
-    let stale = flows::stale_flows(before, after);
-    // At the start nothing is known of earlier endpoints: only flows that were never translated can be told.
+async fn forget_flows(family: Family, stale: Stale, local: &[IpAddr]) {
     if stale.is_empty() {
         return;
     }
-    match Group::blocking(move || conntrack::forget(family, &stale)).await {
+    let local = local.to_vec();
+    match Group::blocking(move || conntrack::forget(family, &stale, &local)).await {
         Ok(Ok(0)) => {}
         Ok(Ok(n)) => info!(n, "forgot UDP flows of endpoints that are gone"),
         Ok(Err(err)) => warn!(err = %err, "cannot forget UDP flows of endpoints that are gone"),

@@ -4,11 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// A table of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Table {
     /// `ip`, `ip6` or `inet`.
     pub(crate) family: &'static str,
     pub(crate) name: &'static str,
+}
+
+/// Names of our tables, and of iptables' own, whose policy for forwarded packets concerns us.
+const NAMES: [&str; 6] = ["filter", "kedge-bandwidth", "kedge-hostport", "kedge-masq", "kedge-policy", "kedge-proxy"];
+
+impl Table {
+    /// The table of this name, if it is one that we look after.
+    pub(crate) fn known(family: &str, name: &str) -> Option<Table> {
+        let family = ["inet", "ip", "ip6"].into_iter().find(|known| *known == family)?;
+        NAMES.into_iter().find(|known| *known == name).map(|name| Table { family, name })
+    }
 }
 
 /// What a table holds.

@@ -100,11 +100,7 @@ async fn answer(line: &str, requests: &mpsc::Sender<Request>) -> Answer {
     };
     let (done, heard) = oneshot::channel();
     let request = match question.command.as_str() {
-        "ADD" => {
-            let pod = PodRef { ns: question.namespace, name: question.name, uid: question.uid };
-            let claim = Claim { pod, ips: question.addresses, netns: question.netns, seen: None };
-            Request::Add { sandbox: question.sandbox, claim, done }
-        }
+        "ADD" => return add(question, requests).await,
         "CHECK" => return check(question, requests).await,
         "DEL" => Request::Remove { sandbox: question.sandbox, done },
         other => return refused(&format!("unknown command {other:?}")),
@@ -113,6 +109,20 @@ async fn answer(line: &str, requests: &mpsc::Sender<Request>) -> Answer {
         return refused("kedge is stopping");
     }
     Answer::default()
+}
+
+async fn add(question: Question, requests: &mpsc::Sender<Request>) -> Answer {
+    let (done, heard) = oneshot::channel();
+    let pod = PodRef { ns: question.namespace, name: question.name, uid: question.uid };
+    let claim = Claim { pod, ips: question.addresses, netns: question.netns, seen: None };
+    if requests.send(Request::Add { sandbox: question.sandbox, claim, done }).await.is_err() {
+        return refused("kedge is stopping");
+    }
+    match heard.await {
+        Ok(Ok(())) => Answer::default(),
+        Ok(Err(why)) => refused(&why),
+        Err(_) => refused("kedge is stopping"),
+    }
 }
 
 /// Whether the sandbox is guarded as it was when it began.

@@ -3,13 +3,13 @@
 //!
 //! Spec: `linux/netfilter/nfnetlink_conntrack.h`. Messages are written by hand, as we need two of them.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
 
-use crate::service::flows::StaleFlow;
+use crate::netlink::{attributes, messages, put_attribute};
+use crate::service::flows::Stale;
 use crate::service::rules::{Family, UdpTarget};
 
 const NLMSG_ERROR: u16 = 2;
@@ -23,14 +23,13 @@ const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
-/// Flags in an attribute's type.
-const NLA_TYPE_MASK: u16 = 0x3fff;
 const HEADER: usize = 16;
 /// Header of netlink, then family, version and resource of netfilter.
 const NETFILTER_HEADER: usize = HEADER + 4;
 
-/// Deletes what `stale` names; says how many flows that were. Blocks: call it outside the async threads.
-pub(crate) fn forget(family: Family, stale: &BTreeSet<StaleFlow>) -> io::Result<usize> {
+/// Deletes what `stale` names; says how many flows that were. `local` are the node's own addresses, where node ports are. Blocks: call it
+/// outside the async threads.
+pub(crate) fn forget(family: Family, stale: &Stale, local: &[IpAddr]) -> io::Result<usize> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;
     socket.connect(&NetlinkAddr::new(0, 0))?;
@@ -42,11 +41,11 @@ pub(crate) fn forget(family: Family, stale: &BTreeSet<StaleFlow>) -> io::Result<
     let mut doomed = Vec::new();
     'dump: loop {
         let (bytes, _) = socket.recv_from_full()?;
-        for (kind, body) in messages(&bytes) {
-            match kind {
+        for message in messages(&bytes) {
+            match message.kind {
                 NLMSG_DONE => break 'dump,
                 NLMSG_ERROR => return Err(io::Error::other("conntrack cannot be listed")),
-                _ => doomed.extend(Flow::parse(body).filter(|flow| stale.iter().any(|stale| flow.is(stale))).map(|flow| flow.name())),
+                _ => doomed.extend(Flow::parse(message.body).filter(|flow| flow.is(stale, local)).map(|flow| flow.name())),
             }
         }
     }
@@ -82,15 +81,18 @@ impl<'a> Flow<'a> {
         (forth.protocol == UDP).then_some(Flow { to: forth.dst, answered_by: back.src, orig, rest })
     }
 
-    fn is(&self, stale: &StaleFlow) -> bool {
-        let to = |target: &UdpTarget| match target {
-            UdpTarget::Address(addr) => *addr == self.to,
-            UdpTarget::NodePort(port) => *port == self.to.port(),
-        };
-        match stale {
-            StaleFlow::Endpoint { target, endpoint } => to(target) && *endpoint == self.answered_by,
-            StaleFlow::Untranslated { target } => to(target) && self.answered_by == self.to,
-        }
+    fn is(&self, stale: &Stale, local: &[IpAddr]) -> bool {
+        let translated = self.answered_by != self.to;
+        let address = UdpTarget::Address(self.to);
+        let node_port = UdpTarget::NodePort(self.to.port());
+        // A flow to some other machine's port of the same number is not ours.
+        let here = local.contains(&self.to.ip());
+        let targets = [Some(address), Some(node_port).filter(|_| here || translated)];
+        targets.iter().flatten().any(|target| {
+            stale.endpoints.contains(&(*target, self.answered_by))
+                || !translated && stale.untranslated.contains(target)
+                || (*target == address || here) && stale.strangers.get(target).is_some_and(|serving| !serving.contains(&self.answered_by))
+        })
     }
 
     fn name(&self) -> Vec<u8> {
@@ -150,41 +152,6 @@ fn message(kind: u16, flags: u16, af: u8, attributes: &[u8]) -> Vec<u8> {
     out
 }
 
-fn put_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    out.extend(len.to_ne_bytes());
-    out.extend(kind.to_ne_bytes());
-    out.extend(value);
-    out.resize(out.len().next_multiple_of(4), 0);
-}
-
-/// Netlink messages of one datagram: kind and what follows the header.
-fn messages(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    chunks(bytes, |bytes| {
-        let len = usize::try_from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)).ok()?;
-        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-        Some((len, kind, HEADER))
-    })
-}
-
-fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    chunks(bytes, |bytes| {
-        let len = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & NLA_TYPE_MASK;
-        Some((len, kind, 4))
-    })
-}
-
-/// Cuts `bytes` into pieces whose header tells length and kind; ends at the first that does not fit.
-fn chunks(mut bytes: &[u8], header: impl Fn(&[u8]) -> Option<(usize, u16, usize)>) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (len, kind, skip) = header(bytes)?;
-        let value = bytes.get(skip..len)?;
-        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,16 +168,43 @@ mod tests {
         out
     }
 
+    /// A flow from 10.42.0.9 to this address and port, answered by the other.
+    fn flow_body(to: ([u8; 4], u16), by: ([u8; 4], u16)) -> Vec<u8> {
+        let mut body = vec![2, 0, 0, 0];
+        put_attribute(&mut body, CTA_TUPLE_ORIG | 0x8000, &tuple([10, 42, 0, 9], to.0, (4000, to.1)));
+        put_attribute(&mut body, CTA_TUPLE_REPLY | 0x8000, &tuple(by.0, [10, 42, 0, 9], (by.1, 4000)));
+        body
+    }
+
     #[test]
     fn a_flow_to_a_gone_endpoint_is_recognised() {
-        let mut body = vec![2, 0, 0, 0];
-        put_attribute(&mut body, CTA_TUPLE_ORIG | 0x8000, &tuple([10, 42, 0, 9], [10, 43, 0, 10], (4000, 53)));
-        put_attribute(&mut body, CTA_TUPLE_REPLY | 0x8000, &tuple([10, 42, 0, 5], [10, 42, 0, 9], (5353, 4000)));
+        let body = flow_body(([10, 43, 0, 10], 53), ([10, 42, 0, 5], 5353));
         let flow = Flow::parse(&body).unwrap();
         let target = UdpTarget::Address("10.43.0.10:53".parse().unwrap());
-        assert!(flow.is(&StaleFlow::Endpoint { target, endpoint: "10.42.0.5:5353".parse().unwrap() }));
-        assert!(!flow.is(&StaleFlow::Endpoint { target, endpoint: "10.42.0.6:5353".parse().unwrap() }));
-        assert!(!flow.is(&StaleFlow::Untranslated { target }));
+        let gone = |endpoint: &str| Stale { endpoints: [(target, endpoint.parse().unwrap())].into(), ..Stale::default() };
+        assert!(flow.is(&gone("10.42.0.5:5353"), &[]));
+        assert!(!flow.is(&gone("10.42.0.6:5353"), &[]));
+        assert!(!flow.is(&Stale { untranslated: [target].into(), ..Stale::default() }, &[]));
+    }
+
+    #[test]
+    fn at_the_start_a_flow_to_an_endpoint_that_serves_no_more_is_forgotten() {
+        let body = flow_body(([10, 43, 0, 10], 53), ([10, 42, 0, 5], 5353));
+        let flow = Flow::parse(&body).unwrap();
+        let target = UdpTarget::Address("10.43.0.10:53".parse().unwrap());
+        let serving = |endpoint: &str| Stale { strangers: [(target, [endpoint.parse().unwrap()].into())].into(), ..Stale::default() };
+        assert!(flow.is(&serving("10.42.0.6:5353"), &[]));
+        assert!(!flow.is(&serving("10.42.0.5:5353"), &[]));
+    }
+
+    #[test]
+    fn a_flow_to_another_machine_is_no_node_ports() {
+        let stale = Stale { untranslated: [UdpTarget::NodePort(30_053)].into(), ..Stale::default() };
+        let node: IpAddr = "192.168.1.2".parse().unwrap();
+        let body = flow_body(([8, 8, 8, 8], 30_053), ([8, 8, 8, 8], 30_053));
+        assert!(!Flow::parse(&body).unwrap().is(&stale, &[node]));
+        let body = flow_body(([192, 168, 1, 2], 30_053), ([192, 168, 1, 2], 30_053));
+        assert!(Flow::parse(&body).unwrap().is(&stale, &[node]));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use wire::{Body, ConnInfo, Handler};
 
 use crate::service::snapshot::ServicePort;
 
+/// A port that another program has is tried again this much later.
+const BIND_RETRY: Duration = Duration::from_secs(10);
+
 const HEALTH_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 /// Upper bounds of the sync histogram, in seconds.
@@ -77,11 +80,23 @@ impl Health {
         health
     }
 
+    /// Listens; where another program has the port, as soon as it lets go of it.
     async fn serve(&self, addr: SocketAddr, page: Page, group: &Group) {
-        match wire::serve::Server::bind(addr, None, Arc::new(Answers { health: self.clone(), page })).await {
-            Ok(server) => server.start(group),
-            Err(err) => warn!(addr = %addr, err = %err, "cannot listen for health checks"),
+        let health = self.clone();
+        let bind = move || wire::serve::Server::bind(addr, None, Arc::new(Answers { health: health.clone(), page }));
+        match bind().await {
+            Ok(server) => return server.start(group),
+            Err(err) => warn!(addr = %addr, err = %err, "cannot listen for health checks, trying again"),
         }
+        let own = group.clone();
+        group.spawn_short("health-port", async move {
+            loop {
+                tokio::time::sleep(BIND_RETRY).await;
+                if let Ok(server) = bind().await {
+                    return server.start(&own);
+                }
+            }
+        });
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

@@ -4,7 +4,7 @@
 //! one random number in that chain finds the endpoint.
 //!
 //! ```text
-//! prerouting, output ─ services ─ @service-ips, @service-nodeports ─┬─ svc-…  (all endpoints)
+//! prerouting, output ─ services ─ @service-nodeports, @service-ips ─┬─ svc-…  (all endpoints)
 //!                                                                   ├─ svl-…  (endpoints of this node)
 //!                                                                   └─ ext-…  (from outside: masquerade or Local) ─ lb-… (source ranges)
 //! input, forward, output ─ @no-endpoint-ips, @no-endpoint-nodeports ─ reject or drop
@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::service::listeners::Listeners;
 use crate::service::snapshot::{Endpoint, Policy, Protocol, ServicePort};
 use crate::table::{Ruleset, SetKind, Table};
 
@@ -29,6 +30,9 @@ pub(crate) const TABLE: &str = "kedge-proxy";
 pub(crate) fn table(family: Family) -> Table {
     Table { family: family.name(), name: TABLE }
 }
+
+const LOOPBACK_DEST: &str = "iif != \"lo\" ip daddr 127.0.0.0/8 drop";
+const LOOPBACK_SOURCE: &str = "iif != \"lo\" ip saddr 127.0.0.0/8 drop";
 
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
@@ -98,6 +102,8 @@ pub(crate) struct Site {
     pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Whether pods that leave the cluster get the node's address.
     pub(crate) masquerade_pods: bool,
+    /// What the machine itself listens on.
+    pub(crate) listeners: Listeners,
 }
 
 /// What several Services of one family come to.
@@ -106,7 +112,16 @@ pub(crate) struct ServiceRules {
     /// Content of the table.
     pub(crate) content: Ruleset,
     /// UDP destinations and who answers them, for conntrack's sake.
-    pub(crate) udp: BTreeMap<UdpTarget, BTreeSet<SocketAddr>>,
+    pub(crate) udp: BTreeMap<UdpTarget, Answering>,
+}
+
+/// Who answers a UDP destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answering {
+    /// New clients are sent there.
+    pub(crate) usable: BTreeSet<SocketAddr>,
+    /// Clients that are there may stay.
+    pub(crate) serving: BTreeSet<SocketAddr>,
 }
 
 /// What one Service comes to in one family. Lists, not maps: most Services have one or two of each, and there may be ten thousand.
@@ -115,7 +130,7 @@ pub(crate) struct Part {
     pub(crate) sets: Vec<(String, SetKind)>,
     pub(crate) chains: Vec<(String, Vec<String>)>,
     pub(crate) elements: Vec<Element>,
-    pub(crate) udp: Vec<(UdpTarget, BTreeSet<SocketAddr>)>,
+    pub(crate) udp: Vec<(UdpTarget, Answering)>,
 }
 
 /// An element that a Service wants in a set of the [`frame`]. Another Service may want the same one.
@@ -229,13 +244,23 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     for name in ["service-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
         rules.elements.insert(name.to_owned(), BTreeMap::new());
     }
+    rules.sets.insert("host-ports".to_owned(), SetKind::Set("type inet_proto . inet_service;".to_owned()));
+    rules.sets.insert("host-listeners".to_owned(), SetKind::Set(format!("type {addr} . inet_proto . inet_service;")));
+    rules.elements.extend(site.listeners.elements(site.family));
     let cidrs = braces(&site.cluster_cidrs);
     let mut services = Vec::new();
     if let Some(cidrs) = &cidrs {
         services.push(format!("{f} daddr @cluster-ips {f} saddr != {cidrs} jump mark-for-masquerade"));
     }
-    services.push(format!("{f} daddr . meta l4proto . th dport vmap @service-ips"));
+    // A node port before all else: no Service takes another one's by an address of the node.
     services.push(format!("fib daddr type local {f} daddr != {} meta l4proto . th dport vmap @service-nodeports", site.family.loopback()));
+    // What the machine itself listens on is the machine's, whatever addresses and ports Services name.
+    let own = [
+        "fib daddr type local meta l4proto . th dport @host-ports return".to_owned(),
+        format!("{f} daddr . meta l4proto . th dport @host-listeners return"),
+    ];
+    services.extend(own.clone());
+    services.push(format!("{f} daddr . meta l4proto . th dport vmap @service-ips"));
     let check = format!("ct state new {f} daddr . meta l4proto . th dport vmap @no-endpoint-ips");
     let nodeport_check = "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
     // A port that the Service does not have.
@@ -248,7 +273,12 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     put("nat-prerouting", vec![hook("nat", "prerouting", -100), "jump services".to_owned()]);
     put("nat-output", vec![hook("nat", "output", -100), "jump services".to_owned()]);
     put("nat-postrouting", postrouting(site, cidrs.as_deref()));
-    put("filter-input", vec![hook("filter", "input", 0), nodeport_check.clone(), check.clone()]);
+    let input = [hook("filter", "input", 0), nodeport_check.clone()].into_iter().chain(own).chain([check.clone()]);
+    put("filter-input", input.collect());
+    if site.family == Family::V4 {
+        // Loopback addresses are routed where host ports are reached on localhost: nobody outside of the machine may use one.
+        put("loopback", vec![hook("filter", "prerouting", -300), LOOPBACK_DEST.to_owned(), LOOPBACK_SOURCE.to_owned()]);
+    }
     // A late packet of a connection that conntrack forgot would reach the pod with the wrong addresses and be answered with a reset
     // (https://issue.k8s.io/74839).
     put("filter-forward", vec![hook("filter", "forward", 0), "ct state invalid drop".to_owned(), check.clone(), unknown_port.clone()]);
@@ -385,8 +415,10 @@ impl PortRules<'_> {
 
     fn remember_udp(&mut self, target: UdpTarget, policy: Policy) {
         if self.port.protocol == Protocol::Udp {
-            let answering = self.usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
-            self.part.udp.push((target, answering));
+            let usable: BTreeSet<SocketAddr> = self.usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
+            let all = self.port.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
+            let serving = all.map(|endpoint| endpoint.addr).filter(|addr| Family::of(&addr.ip()) == self.site.family).collect();
+            self.part.udp.push((target, Answering { usable, serving }));
         }
     }
 
@@ -461,8 +493,10 @@ enum Verdict {
     Reject,
 }
 
+/// A set of networks. nft refuses a set in which one lies in another, so what overlaps is joined.
 fn braces(nets: &[IpNet]) -> Option<String> {
-    let texts: Vec<String> = nets.iter().map(|net| net.trunc().to_string()).collect();
+    let nets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
+    let texts: Vec<String> = IpNet::aggregate(&nets).iter().map(ToString::to_string).collect();
     (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
 }
 

@@ -1,11 +1,10 @@
 //! Claims about changes of few Services among many.
 
-use std::collections::BTreeSet;
-
 use base::rng::Rng;
 
 use super::*;
-use crate::service::rules::{Family, Site, UdpTarget, frame, table};
+use crate::service::listeners::Listeners;
+use crate::service::rules::{Answering, Family, Site, UdpTarget, frame, table};
 use crate::table;
 
 fn element(set: &'static str, key: &str, value: &str) -> Element {
@@ -39,7 +38,7 @@ fn follow(table: &mut Ruleset, parts: &mut Parts, fresh: BTreeMap<Key, Option<Pa
 fn deltas_lead_where_the_whole_table_is() {
     for seed in 0..50 {
         let rng = Rng::from_seed(seed);
-        let site = Site { family: Family::V4, cluster_cidrs: vec![], masquerade_pods: true };
+        let site = Site { family: Family::V4, cluster_cidrs: vec![], masquerade_pods: true, listeners: Listeners::default() };
         let (mut parts, mut table) = (Parts::default(), frame(&site));
         for step in 0..60 {
             let mut fresh = BTreeMap::new();
@@ -64,7 +63,7 @@ fn what_does_not_change_is_not_spoken_of() {
     let part = |to: &str| Part {
         chains: vec![("svc-1".to_owned(), vec![format!("to {to}")])],
         elements: vec![element("service-ips", "10.43.0.1 . tcp . 80", "goto svc-1"), element("cluster-ips", "10.43.0.1", "")],
-        udp: vec![(UdpTarget::NodePort(30_000), BTreeSet::new())],
+        udp: vec![(UdpTarget::NodePort(30_000), Answering::default())],
         ..Part::default()
     };
     let mut parts = Parts::default();

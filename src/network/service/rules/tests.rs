@@ -5,7 +5,12 @@ use crate::service::flows;
 use crate::table as diff;
 
 fn site() -> Site {
-    Site { family: Family::V4, cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], masquerade_pods: true }
+    Site {
+        family: Family::V4,
+        cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+        masquerade_pods: true,
+        listeners: Listeners::default(),
+    }
 }
 
 fn endpoint(addr: &str, local: bool) -> Endpoint {
@@ -110,11 +115,43 @@ fn a_new_affinity_timeout_makes_new_sets() {
 }
 
 #[test]
-fn a_gone_udp_endpoint_leaves_a_stale_flow() {
+fn a_udp_endpoint_that_serves_no_more_leaves_a_stale_flow_and_one_that_drains_does_not() {
     let udp = |endpoints| render(&site(), &[ServicePort { protocol: Protocol::Udp, ..port(endpoints) }]);
-    let stale = flows::stale_flows(&udp(vec![endpoint("10.42.0.5:53", true)]), &udp(vec![endpoint("10.42.0.6:53", true)]));
     let target = UdpTarget::Address("10.43.0.80:80".parse().unwrap());
-    assert_eq!(stale.into_iter().collect::<Vec<_>>(), [flows::StaleFlow::Endpoint { target, endpoint: "10.42.0.5:53".parse().unwrap() }]);
+    let (old, new) = (udp(vec![endpoint("10.42.0.5:53", true)]), udp(vec![endpoint("10.42.0.6:53", true)]));
+    assert_eq!(flows::after_change(&old, &new).endpoints, [(target, "10.42.0.5:53".parse().unwrap())].into());
+    let drains = udp(vec![draining("10.42.0.5:53", true), endpoint("10.42.0.6:53", true)]);
+    assert!(flows::after_change(&old, &drains).is_empty());
+    assert_eq!(flows::at_start(&drains).strangers[&target].len(), 2);
+}
+
+#[test]
+fn source_ranges_that_overlap_are_one() {
+    let sources = ["10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "192.168.1.7/24", "192.168.0.0/24"].map(|net| net.parse().unwrap());
+    let balanced = ServicePort {
+        balancer_ips: vec!["192.168.1.2".parse().unwrap()],
+        balancer_sources: sources.to_vec(),
+        ..port(vec![endpoint("10.42.0.5:80", true)])
+    };
+    assert!(chain(&render(&site(), &[balanced]), "lb-")[0].starts_with("ip saddr { 10.0.0.0/8, 192.168.0.0/23 } goto "));
+}
+
+#[test]
+fn what_the_machine_listens_on_is_looked_up_before_any_service_address() {
+    let rules = render(&site(), &[]);
+    for chain in ["services", "filter-input"] {
+        let lines = &rules.content.chains[chain];
+        let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+        let service = if chain == "services" { "@service-ips" } else { "@no-endpoint-ips" };
+        assert!(at("@host-ports return") < at(service) && at("@host-listeners return") < at(service), "{lines:?}");
+    }
+    assert!(rules.content.elements["host-ports"].contains_key("udp . 8472"));
+}
+
+#[test]
+fn nobody_outside_reaches_a_loopback_address() {
+    let lines = &render(&site(), &[]).content.chains["loopback"];
+    assert!(lines[0].contains("hook prerouting priority -300") && lines[1] == LOOPBACK_DEST, "{lines:?}");
 }
 
 #[test]
