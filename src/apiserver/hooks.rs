@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
+use crate::user::UserInfo;
 use crate::verbs::computed::{Make, components};
 
 /// Facts about how a resource is deleted and written.
@@ -32,6 +33,8 @@ pub struct Hooks {
     pub stamps_conditions: bool,
     /// What is wrong with an object, given what it was before, beyond what its table and rules say.
     pub judge: Option<fn(&Value, Option<&Value>) -> Vec<FieldError>>,
+    /// Writes into a new object who asked for it, over whatever the client wrote there.
+    pub requestor: Option<fn(&UserInfo, &mut Value)>,
     /// Nothing is stored: the objects are made when somebody asks.
     pub computed: Option<Make>,
 }
@@ -48,6 +51,7 @@ const NONE: Hooks = Hooks {
     create_on_update: false,
     stamps_conditions: false,
     judge: None,
+    requestor: None,
     computed: None,
 };
 
@@ -68,6 +72,7 @@ const ROWS: &[Hooks] = &[
         resource: ("certificates.k8s.io", "certificatesigningrequests"),
         stamps_conditions: true,
         judge: Some(certificate_request),
+        requestor: Some(requestor),
         ..NONE
     },
     Hooks { resource: ("certificates.k8s.io", "clustertrustbundles"), judge: Some(trust_bundle), ..NONE },
@@ -84,6 +89,26 @@ const ROWS: &[Hooks] = &[
 /// Those of a resource, by the group and plural under which it is stored.
 pub fn of(group: &str, plural: &str) -> &'static Hooks {
     ROWS.iter().find(|h| h.resource == (group, plural)).unwrap_or(&NONE)
+}
+
+/// The requestor of a certificate is the user of the request that creates it: approvers and signers trust that.
+///
+/// Spec: `PrepareForCreate` of upstream's pkg/registry/certificates/certificates/strategy.go (v1.36.2).
+fn requestor(user: &UserInfo, object: &mut Value) {
+    let Some(spec) = object["spec"].as_object_mut() else { return };
+    for field in ["username", "uid", "groups", "extra"] {
+        spec.remove(field);
+    }
+    spec.insert("username".to_owned(), user.name.as_str().into());
+    if !user.uid.is_empty() {
+        spec.insert("uid".to_owned(), user.uid.as_str().into());
+    }
+    if !user.groups.is_empty() {
+        spec.insert("groups".to_owned(), user.groups.clone().into());
+    }
+    if !user.extra.is_empty() {
+        spec.insert("extra".to_owned(), serde_json::json!(user.extra));
+    }
 }
 
 /// A certificate signing request holds one in PEM form, signed by its own key.
@@ -113,6 +138,13 @@ fn trust_bundle(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_request_for_a_certificate_says_who_sent_it_and_nothing_else() {
+        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}, "request": "x"}});
+        requestor(&UserInfo::new("bob", &["dev"]), &mut object);
+        assert_eq!(object["spec"], json!({"username": "bob", "groups": ["dev", "system:authenticated"], "request": "x"}));
+    }
 
     #[test]
     fn a_request_for_a_certificate_is_one() {

@@ -44,12 +44,12 @@ pub async fn stage(x: &mut Exchange<'_>) -> Result<(), Status> {
 }
 
 fn wanted(headers: &http::HeaderMap) -> Result<Option<UserInfo>, Status> {
-    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-    let mut wanted = UserInfo { name: text(USER), uid: text(UID), ..UserInfo::default() };
-    wanted.groups = headers.get_all(GROUP).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect();
+    let text = |name: &str| headers.get(name).map_or(Ok(String::new()), |value| said(name, value));
+    let mut wanted = UserInfo { name: text(USER)?, uid: text(UID)?, ..UserInfo::default() };
+    wanted.groups = headers.get_all(GROUP).iter().map(|value| said(GROUP, value)).collect::<Result<_, _>>()?;
     for (name, value) in headers {
-        if let (Some(key), Ok(value)) = (name.as_str().strip_prefix(EXTRA), value.to_str()) {
-            wanted.extra.entry(query::decode(key, false)).or_default().push(value.to_owned());
+        if let Some(key) = name.as_str().strip_prefix(EXTRA) {
+            wanted.extra.entry(query::decode(key, false)).or_default().push(said(name.as_str(), value)?);
         }
     }
     if !wanted.name.is_empty() {
@@ -59,6 +59,14 @@ fn wanted(headers: &http::HeaderMap) -> Result<Option<UserInfo>, Status> {
         return Ok(None);
     }
     Err(Status::internal("groups, uid or extra cannot be impersonated without impersonating a user"))
+}
+
+/// The text of a header that says who somebody is. Names have letters of every language, as in Go, where a header is any bytes.
+///
+/// Errors: 400 for what is no UTF-8: who left it out would take the request for another's.
+fn said(name: &str, value: &http::HeaderValue) -> Result<String, Status> {
+    let text = String::from_utf8(value.as_bytes().to_vec());
+    text.map_err(|_| Status::bad_request(format!("the header {name} is not valid UTF-8")))
 }
 
 type Check = (&'static str, &'static str, String, String, String);
@@ -97,4 +105,27 @@ fn completed(mut wanted: UserInfo) -> UserInfo {
         wanted.groups.push(must.to_owned());
     }
     wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_name_with_an_umlaut_is_a_name_and_broken_text_is_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert(USER, HeaderValue::from_bytes("jürgen".as_bytes()).unwrap());
+        headers.append(GROUP, HeaderValue::from_bytes("gäste".as_bytes()).unwrap());
+        headers.append("impersonate-extra-ort", HeaderValue::from_bytes("köln".as_bytes()).unwrap());
+        let user = wanted(&headers).unwrap().unwrap();
+        assert_eq!((user.name.as_str(), user.groups, user.extra["ort"].clone()), ("jürgen", vec!["gäste".to_owned()], vec!["köln".to_owned()]));
+        for name in [USER, GROUP, UID, "impersonate-extra-ort"] {
+            let mut headers = HeaderMap::new();
+            headers.insert(USER, HeaderValue::from_static("bob"));
+            headers.insert(name, HeaderValue::from_bytes(b"j\xfcrgen").unwrap());
+            assert_eq!(wanted(&headers).unwrap_err().code, 400, "{name}");
+        }
+    }
 }

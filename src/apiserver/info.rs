@@ -7,18 +7,59 @@ use serde_json::{Value, json};
 
 use crate::attributes::Attributes;
 use crate::query::{self, Query};
+use crate::status::Status;
 
-/// What follows the subresource in the path, e.g. of `pods/x/proxy/a/b`: `a/b`.
-pub fn tail(path: &str, attributes: &Attributes) -> String {
-    let marker = format!("/{}/{}", attributes.name, attributes.subresource);
-    path.find(&marker).map(|at| path[at + marker.len()..].trim_start_matches('/').to_owned()).unwrap_or_default()
+/// What follows the subresource in the path, e.g. of `pods/x/proxy/a/b`: `a/b`, as it was sent.
+pub fn tail(path: &str) -> &str {
+    let Some(at) = tail_at(path) else { return "" };
+    let mut rest = path.trim_start_matches('/');
+    for _ in 0..at {
+        rest = rest.split_once('/').map_or("", |(_, rest)| rest);
+    }
+    rest
+}
+
+/// How many segments of a resource's path stand before what follows its subresource. `None`: the path is no resource's.
+fn tail_at(path: &str) -> Option<usize> {
+    let parts: Vec<String> = path.trim_matches('/').split('/').map(|part| query::decode(part, false)).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let mut at = match parts.as_slice() {
+        ["api", _, _, ..] => 2,
+        ["apis", _, _, _, ..] => 3,
+        _ => return None,
+    };
+    if matches!(parts[at], "watch" | "proxy") && parts.len() > at + 1 {
+        at += 1;
+    }
+    if parts[at] == "namespaces" && parts.len() > at + 2 && !matches!(parts[at + 2], "status" | "finalize") {
+        at += 2;
+    }
+    Some(at + 3)
+}
+
+/// Refuses the path of a resource that can be read in two ways: what is authorized must be what is executed, here and by whomever the
+/// path is passed on to. Behind a `proxy` subresource everything is the other side's.
+///
+/// Errors: 400 for a segment that is empty, `.` or `..`, that hides a slash or is no text when it is decoded.
+pub fn unambiguous(path: &str) -> Result<(), Status> {
+    let Some(tail) = tail_at(path) else { return Ok(()) };
+    let whole = path.strip_prefix('/').unwrap_or(path);
+    let segments: Vec<&str> = whole.strip_suffix('/').unwrap_or(whole).split('/').collect();
+    let end = if segments.get(tail - 1) == Some(&"proxy") { tail } else { segments.len() };
+    for segment in segments.iter().take(end) {
+        let decoded = query::decode_strictly(segment).filter(|text| !text.contains(['/', '\0']));
+        if decoded.is_none_or(|text| matches!(text.as_str(), "" | "." | "..")) {
+            return Err(Status::bad_request(format!("the path of the request is ambiguous: segment {segment:?}")));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the request. The user is filled in later.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
     let mut a = Attributes { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Attributes::default() };
     let decoded: Vec<String> = path.trim_matches('/').split('/').map(|p| query::decode(p, false)).collect();
-    let mut parts: Vec<&str> = decoded.iter().map(String::as_str).filter(|p| !p.is_empty()).collect();
+    let mut parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
     match parts.as_slice() {
         ["api", _, _, ..] => {
             a.version = parts[1].to_owned();
@@ -90,9 +131,6 @@ fn options(kind: &str, query: &Query) -> Value {
 
 /// Without a name a get is a list or a watch, and a delete empties the collection.
 fn collection_verb(a: &mut Attributes, query: &Query) {
-    if a.verb == "watch" && !a.name.is_empty() {
-        a.field_selector = format!("metadata.name={}", a.name);
-    }
     if a.verb == "get" && a.name.is_empty() {
         a.verb = if query.flag("watch") { "watch" } else { "list" }.to_owned();
         // Authorizers see the one name that the selector lets through.
@@ -115,6 +153,45 @@ mod tests {
         let a = parse(&method, path, &Query::parse(query));
         let got = format!("{} {}/{} {} ns={} name={}", a.verb, a.group, a.version, a.resource_path(), a.namespace, a.name);
         assert_eq!(got, expect, "{url}");
+    }
+
+    #[test]
+    fn a_path_that_reads_in_two_ways_is_refused() {
+        for path in [
+            "/apis/g/v1/things/a%2Fstatus",
+            "/apis/g/v1/things/a%2fstatus/",
+            "/apis/g/v1/things/../secrets",
+            "/apis/g/v1/things/%2e%2E/secrets",
+            "/apis/g/v1/./things",
+            "/apis/g/v1/namespaces//things/x",
+            "//apis/g/v1/things",
+            "/api/v1/namespaces/a/pods/x%00",
+            "/api/v1/namespaces/a/pods/%FF",
+            "/api/v1/namespaces/a/pods/%zz",
+            "/api/v1/namespaces/a/pods/x/log/%2F",
+            "/api/v1/namespaces/a%2Fb/services/x/proxy/",
+        ] {
+            assert!(unambiguous(path).is_err(), "{path}");
+        }
+        for path in [
+            "/api/v1/namespaces/a/pods/x%3Ay/",
+            "/api/v1/namespaces/a/services/https:x:1/proxy/b//c/../%2F%FF",
+            "/api/v1/nodes/n/proxy/..",
+            "/healthz//x",
+            "/apis//x",
+            "/",
+        ] {
+            assert!(unambiguous(path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_tail_is_what_stands_behind_the_subresource_and_not_what_looks_like_it() {
+        assert_eq!(tail("/api/v1/namespaces/n/services/https%3Ax%3A1/proxy/a%2Fb/c"), "a%2Fb/c");
+        assert_eq!(tail("/api/v1/namespaces/x/services/x/proxy/x/proxy/a"), "x/proxy/a");
+        assert_eq!(tail("/api/v1/nodes/proxy/proxy/proxy/proxy"), "proxy/proxy");
+        assert_eq!(tail("/api/v1/nodes/n/proxy"), "");
+        assert_eq!(tail("/api/v1/nodes/n/proxy/"), "");
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub mod serve;
 pub mod services;
 pub mod status;
 pub mod stream;
+pub mod trusted;
 pub mod turn;
 pub mod usage;
 pub mod user;

@@ -19,6 +19,12 @@ pub trait Lookup: Send + Sync + 'static {
     /// One object; `namespace` is empty for cluster scope.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
 
+    /// The same, but what the cache does not have is looked for in the store: another server may have written it a moment ago.
+    /// Whoever refuses, or lets pass, because an object is not there asks this way.
+    async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.get(group, resource, namespace, name)
+    }
+
     /// All objects of a resource, of one namespace or of all, by namespace and name.
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 

@@ -320,6 +320,7 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
 }
 
 async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
+    info::unambiguous(&x.attributes.path)?;
     let unasked = x.server.guards.anonymous == Anonymous::Health && x.attributes.user.name == crate::user::ANONYMOUS;
     if unasked && paths::open_to_anonymous(&x.attributes.path) {
         return Ok(());

@@ -47,6 +47,19 @@ pub fn decode(text: &str, plus: bool) -> String {
     if !text.contains(['%', '+']) {
         return text.to_owned();
     }
+    String::from_utf8_lossy(&decoded(text, plus)).into_owned()
+}
+
+/// Decodes `%41` in a segment of a path. `None`: an escape is broken, or what comes out is no text.
+pub fn decode_strictly(text: &str) -> Option<String> {
+    let mut escapes = text.split('%').skip(1);
+    if !escapes.all(|after| after.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))) {
+        return None;
+    }
+    String::from_utf8(decoded(text, false)).ok()
+}
+
+fn decoded(text: &str, plus: bool) -> Vec<u8> {
     let bytes = text.as_bytes();
     let hex = |at: usize| bytes.get(at).and_then(|b| char::from(*b).to_digit(16));
     let mut out = Vec::with_capacity(bytes.len());
@@ -62,7 +75,7 @@ pub fn decode(text: &str, plus: bool) -> String {
         }
         at += 1;
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]

@@ -51,7 +51,13 @@ pub fn der_from_pem(text: &[u8]) -> Result<Vec<u8>, PkiError> {
     Ok(der.to_vec())
 }
 
+/// Beginnings of names that this program gives to its own parts: whoever has such a name is taken for one of them.
+const OWN_NAMES: [&str; 2] = ["system:kedge-", "kedge-"];
+
 /// Reads a request and checks that it is signed by its own key.
+///
+/// Errors: also for a subject with text that nobody here can read (BMPString, T61String and the like): it is signed byte for byte, and
+/// others that trust the authority would read a group in it that nobody here has judged.
 pub fn parse(der: &[u8]) -> Result<Request, PkiError> {
     let refused = |why: &str| PkiError::malformed("certificate signing request", why);
     let (_, csr) = X509CertificationRequest::from_der(der).map_err(|err| refused(&err.to_string()))?;
@@ -59,6 +65,9 @@ pub fn parse(der: &[u8]) -> Result<Request, PkiError> {
     csr.verify_signature().map_err(|_| refused("it is not signed by its own key"))?;
     if subject.iter().any(|rdn| rdn.iter().next().is_none()) {
         return Err(refused("a part of its subject is empty"));
+    }
+    if subject.iter_attributes().any(|attribute| attribute.as_str().is_err()) {
+        return Err(refused("its subject has text that is neither UTF8String nor PrintableString nor IA5String"));
     }
     let mut request = Request {
         common_name: identity::attributes(subject, "2.5.4.3").into_iter().next_back().unwrap_or_default(),
@@ -89,6 +98,9 @@ pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
     match profile {
         Profile::Client if request.organizations.iter().any(|o| o == "system:masters") => {
             refused("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
+        }
+        Profile::Client if OWN_NAMES.iter().any(|own| request.common_name.starts_with(own)) => {
+            refused("use of kubernetes.io/kube-apiserver-client signer with a common name of the system's own parts is not allowed")
         }
         Profile::Client => Ok(()),
         _ if !node_group => refused("subject organization is not system:nodes"),
@@ -201,6 +213,9 @@ mod tests {
             ca.sign_csr(&create(spec).unwrap().1, profile, None, Start::Epoch(now)).map(drop).map_err(|e| e.to_string())
         };
         assert!(sign(&spec("eve", "system:masters"), Profile::Client).unwrap_err().contains("system:masters"));
+        for name in ["system:kedge-supervisor", "system:kedge-helm", "kedge-peer"] {
+            assert!(sign(&spec(name, "dev"), Profile::Client).unwrap_err().contains("common name of the system's own parts"));
+        }
         assert!(sign(&spec("eve", "system:nodes"), Profile::KubeletClient).unwrap_err().contains("common name"));
         assert!(sign(&spec("system:node:n", "other"), Profile::KubeletServing).unwrap_err().contains("organization"));
         assert!(sign(&spec("system:node:n", "system:nodes"), Profile::KubeletServing).unwrap_err().contains("required"));
@@ -226,6 +241,19 @@ mod tests {
         let long = ca.sign_csr(&der, Profile::Client, None, Start::Backdated(now)).unwrap();
         let long = identity::parse(&Pair::from_pem(&long, &key).unwrap().chain()[0]).unwrap();
         assert_eq!(long.not_after.to_string(), "2027-11-21T11:55:00Z");
+    }
+
+    #[test]
+    fn a_subject_that_others_could_read_otherwise_is_refused() {
+        let (key, der) = create(&spec("bob", "dev")).unwrap();
+        let pair = rcgen::KeyPair::from_pem(&key).unwrap();
+        let utf16: Vec<u8> = "system:masters".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        // BMPString, T61String, UniversalString.
+        for (tag, text) in [(0x1e, utf16.as_slice()), (0x14, b"system:masters"), (0x1c, b"system:masters  ")] {
+            let subject = resign::tests::subject_tagged("bob", tag, text);
+            let der = resign::tests::request_with_subject(&der, &subject, &pair);
+            assert!(parse(&der).unwrap_err().to_string().contains("its subject has text"), "{tag:#x}");
+        }
     }
 
     #[test]

@@ -45,6 +45,11 @@ pub struct Identity {
 /// Reads a certificate.
 pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
     let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| PkiError::malformed("certificate", err))?;
+    // A group that cannot be read is no reason to take its holder for somebody without it.
+    let said = |oid: &str| cert.subject().iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == oid).count();
+    if ["2.5.4.3", "2.5.4.10", UID_OID].into_iter().any(|oid| said(oid) != attributes(cert.subject(), oid).len()) {
+        return Err(PkiError::malformed("certificate", "a name in its subject is text of a type that is not known"));
+    }
     let uids: Vec<String> = attributes(cert.subject(), UID_OID);
     if uids.len() > 1 {
         return Err(PkiError::malformed("certificate", "more than one uid in its subject"));

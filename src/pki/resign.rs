@@ -86,6 +86,14 @@ pub(crate) mod tests {
         tagged(0x30, &[tagged(0x31, &all), tagged(0x31, &attribute(3, common_name))].concat())
     }
 
+    /// A name whose one organization is text of the type `tag`.
+    pub(crate) fn subject_tagged(common_name: &str, tag: u8, organization: &[u8]) -> Vec<u8> {
+        let attribute =
+            |kind: u8, tag: u8, value: &[u8]| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(tag, value)].concat());
+        let parts = [attribute(10, tag, organization), attribute(3, 0x0c, common_name.as_bytes())];
+        tagged(0x30, &parts.map(|part| tagged(0x31, &part)).concat())
+    }
+
     /// A request with another subject, signed by its own key.
     pub(crate) fn request_with_subject(request: &[u8], subject: &[u8], key: &KeyPair) -> Vec<u8> {
         let whole = elements(content(request).unwrap()).unwrap();

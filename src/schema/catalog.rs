@@ -54,7 +54,7 @@ impl Catalog {
         custom.sort_by(|a, b| {
             (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| crate::custom::version_order(&a.version, &b.version))
         });
-        for row in custom {
+        for row in custom.into_iter().filter(|row| base.is_free(&row.group, &row.plural, &row.kind)) {
             catalog.add(row);
         }
         for group in &mut catalog.groups {
@@ -63,6 +63,12 @@ impl Catalog {
             }
         }
         catalog
+    }
+
+    /// Whether no row of this catalog has the plural name or the kind in the group, in any version: only then a definition may have
+    /// them, for objects of all versions are stored in one place.
+    pub fn is_free(&self, group: &str, plural: &str, kind: &str) -> bool {
+        !self.resources.iter().any(|row| row.group == group && (row.plural == plural || row.kind == kind))
     }
 
     /// Adds a resource; its group and version are appended to the order if new.

@@ -53,6 +53,11 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
+    /// The selector that demands one value of one field.
+    pub fn one(field: &str, value: &str) -> FieldSelector {
+        FieldSelector { terms: vec![Term { field: field.to_owned(), value: value.to_owned(), negated: false }] }
+    }
+
     /// The same conditions on fields of other names.
     pub fn renamed(mut self, name: impl Fn(&str) -> String) -> FieldSelector {
         self.terms.iter_mut().for_each(|term| term.field = name(&term.field));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
-use http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, TRANSFER_ENCODING, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tracing::debug;
 
@@ -42,15 +42,35 @@ impl Target {
     }
 }
 
-/// Headers that concern one connection only (RFC 9110, 7.6.1), or that must not reach what lies behind.
+/// Browsers put a bearer token among the protocols of a WebSocket, as they can set no other header.
+const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Takes bearer tokens out of the protocols that a client offers; the others stay.
+fn strip_tokens(headers: &mut HeaderMap) {
+    let http::header::Entry::Occupied(offered) = headers.entry(SEC_WEBSOCKET_PROTOCOL) else { return };
+    let (_, values) = offered.remove_entry_mult();
+    // What is no text holds no protocol that anybody could mean.
+    let texts: Vec<String> = values.filter_map(|value| value.to_str().ok().map(str::to_owned)).collect();
+    let names = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+    let kept: Vec<&str> = names.filter(|name| !name.is_empty() && !name.starts_with(TOKEN_PROTOCOL)).collect();
+    if let (false, Ok(value)) = (kept.is_empty(), HeaderValue::from_str(&kept.join(", "))) {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    }
+}
+
+/// Proofs of who the caller is, and claims that only this server may make: the one list of what never leaves it. Tokens among the
+/// protocols of a WebSocket belong to it, too ([`strip_tokens`]).
+const CREDENTIALS: [HeaderName; 3] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE];
+/// The same by the beginnings of their names.
+const CREDENTIALS_BEGIN: [&str; 2] = ["impersonate-", "x-remote-"];
+
+/// Takes off credentials, and headers that concern one connection only (RFC 9110, 7.6.1).
 fn strip(headers: &mut HeaderMap) {
-    let secret = |name: &HeaderName| {
-        let name = name.as_str();
-        name.starts_with("impersonate-") || name.starts_with("x-remote-")
-    };
-    let unwanted: Vec<HeaderName> = headers.keys().filter(|name| secret(name)).cloned().collect();
-    let hop = ["keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer"].map(HeaderName::from_static);
-    for name in unwanted.into_iter().chain(hop).chain([AUTHORIZATION, COOKIE, CONNECTION, TRANSFER_ENCODING, UPGRADE]) {
+    strip_tokens(headers);
+    let secret = |name: &&HeaderName| CREDENTIALS_BEGIN.iter().any(|begin| name.as_str().starts_with(begin));
+    let unwanted: Vec<HeaderName> = headers.keys().filter(secret).cloned().collect();
+    let hop = ["keep-alive", "proxy-authenticate", "te", "trailer"].map(HeaderName::from_static);
+    for name in unwanted.into_iter().chain(CREDENTIALS).chain(hop).chain([CONNECTION, TRANSFER_ENCODING, UPGRADE]) {
         headers.remove(name);
     }
 }
@@ -166,5 +186,22 @@ mod tests {
         }
         strip(&mut headers);
         assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+
+    #[test]
+    fn a_token_among_the_protocols_of_a_websocket_is_taken_off() {
+        let mut headers = HeaderMap::new();
+        let offer = |headers: &mut HeaderMap, text: &'static str| {
+            headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(text));
+        };
+        offer(&mut headers, "chat,base64url.bearer.authorization.k8s.io.c2VjcmV0, binary.k8s.io");
+        offer(&mut headers, "base64url.bearer.authorization.k8s.io.YWdhaW4");
+        strip(&mut headers);
+        assert_eq!(headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().collect::<Vec<_>>(), ["chat, binary.k8s.io"]);
+        offer(&mut headers, "base64url.bearer.authorization.k8s.io.YWdhaW4");
+        headers.remove(SEC_WEBSOCKET_PROTOCOL);
+        offer(&mut headers, "base64url.bearer.authorization.k8s.io.YWdhaW4");
+        strip(&mut headers);
+        assert!(headers.is_empty());
     }
 }

@@ -1,1 +1,302 @@
 //! Users, nodes and service accounts that ask for more than they may.
+//!
+//! One server for all of them, without a node. Whoever asks is impersonated by the admin: what follows authentication is the same.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::harness::{SETTLE_LIMIT, Said, Server};
+
+const NODE: [&str; 2] = ["--as=system:node:n1", "--as-group=system:nodes"];
+const BOB: [&str; 1] = ["--as=bob"];
+
+fn with<'a>(who: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+    [who, args].concat()
+}
+
+/// What kubectl said when `who` sent `object` with `args`.
+fn sends(server: &Server, who: &[&str], args: &[&str], object: &Value) -> Said {
+    server.said_with(&with(who, &[args, &["-f", "-"]].concat()), &object.to_string())
+}
+
+fn refused(said: &Said, why: &str) {
+    assert!(said.code != 0 && said.err.contains(why), "expected a refusal that says {why:?}: {said:?}");
+}
+
+/// Lets bob do `verbs` with `resources` in the namespace.
+fn grant(server: &Server, namespace: &str, verbs: &str, resources: &str) {
+    let name = format!("{verbs}-{resources}").replace([',', '/', '.', '*'], "-");
+    let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+    server.ok(&["-n", namespace, "create", "role", &name, &verbs, &resources]);
+    server.ok(&["-n", namespace, "create", "rolebinding", &name, "--user=bob", &format!("--role={name}")]);
+}
+
+fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "a"},
+        "spec": {"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "x"}]}})
+}
+
+/// A request for a certificate, in PEM and base64.
+fn request(common_name: &str, organization: &str) -> String {
+    let spec = pki::leaf::LeafSpec {
+        common_name: common_name.to_owned(),
+        organizations: vec![organization.to_owned()],
+        sans: Default::default(),
+        usage: pki::leaf::Usage::Client,
+    };
+    let der = STANDARD.encode(pki::csr::create(&spec).unwrap().1);
+    let lines: Vec<&str> = der.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    STANDARD.encode(format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n")))
+}
+
+fn signing_request(name: &str, signer: &str, request: &str) -> Value {
+    json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"signerName": signer, "request": request, "usages": ["client auth", "digital signature"],
+            "username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}}})
+}
+
+#[test]
+fn nobody_gets_more_than_they_may() {
+    let server = Server::start();
+    server.ok(&["create", "namespace", "a"]);
+    server.until(&["-n", "a", "get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
+    for (name, check) in CHECKS {
+        let began = Instant::now();
+        check(&server);
+        println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
+    }
+    server.stop();
+}
+
+type Check = (&'static str, fn(&Server));
+
+const CHECKS: &[Check] = &[
+    ("a request for a certificate says who sent it", requestors),
+    ("a bootstrap token makes nobody a node that is there", bootstrap),
+    ("what creates needs the right to create", creations),
+    ("impersonation is heard or refused", impersonation),
+    ("a mirror pod is its kubelet's", mirrors),
+    ("a node writes itself, and of itself what is its own", nodes),
+    ("a watch of one object shows that object", watches),
+    ("a role of millions of rights is judged at once", roles),
+    ("a definition takes no built-in name", definitions),
+    ("a policy's author may read its parameters", parameters),
+];
+
+// issue 12: the client's word for who asks was kept.
+fn requestors(server: &Server) {
+    server.ok(&["create", "clusterrole", "asks", "--verb=create,get,update,patch", "--resource=certificatesigningrequests"]);
+    server.ok(&["create", "clusterrolebinding", "asks", "--clusterrole=asks", "--user=bob"]);
+    let theirs = signing_request("theirs", "kubernetes.io/kube-apiserver-client-kubelet", &request("system:node:n1", "system:nodes"));
+    for args in [&["create"][..], &["apply", "--server-side", "--force-conflicts"]] {
+        let said = sends(server, &BOB, args, &theirs);
+        assert_eq!(said.code, 0, "{said:?}");
+        let spec = server.ok(&["get", "csr", "theirs", "-o", "jsonpath={.spec.username} {.spec.groups} {.spec.uid} {.spec.extra}"]);
+        assert_eq!(spec.trim(), r#"bob ["system:authenticated"]"#);
+    }
+    server.ok(&with(&BOB, &["patch", "csr", "theirs", "--type=merge", "-p", r#"{"spec":{"username":"system:node:n1"}}"#]));
+    assert!(server.ok(&["get", "csr", "theirs"]).contains(" bob "), "the requestor is printed");
+    assert_eq!(server.ok(&["get", "csr", "theirs", "-o", "jsonpath={.spec.username}{.status.conditions}"]), "bob");
+    server.ok(&["delete", "csr", "theirs"]);
+    for (name, why) in [("system:kedge-supervisor", "common name of the system's own parts"), ("system:kedge-helm", "own parts")] {
+        let own = signing_request("own", "kubernetes.io/kube-apiserver-client", &request(name, "dev"));
+        refused(&sends(server, &BOB, &["create"], &own), why);
+    }
+}
+
+// security.md H5.
+fn bootstrap(server: &Server) {
+    let token = ["--as=system:bootstrap:abcdef", "--as-group=system:bootstrappers:kedge:default-node-token", "--as-group=system:bootstrappers"];
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "s1"}});
+    assert_eq!(sends(server, &[], &["create"], &node).code, 0);
+    let ask = |name: &str, node: &str| {
+        let request = request(&format!("system:node:{node}"), "system:nodes");
+        let said = sends(server, &token, &["create"], &signing_request(name, "kubernetes.io/kube-apiserver-client-kubelet", &request));
+        assert_eq!(said.code, 0, "{said:?}");
+    };
+    ask("taken", "s1");
+    ask("free", "s2");
+    // The second is approved, so the first, which came before, has been looked at.
+    let approved = |name: &'static str| ["get", "csr", name, "-o", "jsonpath={.status.conditions[*].type}"];
+    server.until(&approved("free"), SETTLE_LIMIT, |out| out == "Approved");
+    assert_eq!(server.ok(&approved("taken")), "");
+    server.ok(&["delete", "node/s1", "csr/taken", "csr/free"]);
+}
+
+// security.md H1.
+fn creations(server: &Server) {
+    grant(server, "a", "get,patch,update", "pods,leases.coordination.k8s.io,roles.rbac.authorization.k8s.io,configmaps");
+    let apply = &["apply", "--server-side"][..];
+    refused(&sends(server, &BOB, apply, &pod("new")), "cannot create resource \"pods\"");
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "new", "namespace": "a"}, "spec": {}});
+    let put = ["replace", "--raw", "/apis/coordination.k8s.io/v1/namespaces/a/leases/new"];
+    refused(&sends(server, &BOB, &put, &lease), "cannot create resource \"leases\"");
+    refused(&sends(server, &BOB, apply, &lease), "cannot create resource \"leases\"");
+    grant(server, "a", "create", "leases.coordination.k8s.io");
+    server.until(&with(&BOB, &["auth", "can-i", "create", "leases", "-n", "a"]), SETTLE_LIMIT, |out| out == "yes\n");
+    assert_eq!(sends(server, &BOB, &put, &lease).code, 0);
+    // An object that is there is changed as before.
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there", "namespace": "a"}, "data": {"k": "1"}});
+    refused(&sends(server, &BOB, apply, &map), "cannot create resource \"configmaps\"");
+    assert_eq!(sends(server, &[], &["create"], &map).code, 0);
+    let said = sends(server, &BOB, &["apply", "--server-side", "--force-conflicts"], &map);
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+// security.md H2.
+fn impersonation(server: &Server) {
+    let who = server.ok(&["--as=jürgen", "--as-group=gäste", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.groups}"]);
+    assert_eq!(who, r#"jürgen ["gäste","system:authenticated"]"#);
+    refused(&server.said(&["--as=jürgen", "get", "secrets"]), "User \"jürgen\" cannot list resource \"secrets\"");
+}
+
+// security.md C2, L15, security-2.md F2, F3.
+fn mirrors(server: &Server) {
+    grant(server, "a", "create,get,patch,update", "pods,pods/status,pods/binding,pods/ephemeralcontainers");
+    server.until(&with(&BOB, &["auth", "can-i", "create", "pods", "-n", "a"]), SETTLE_LIMIT, |out| out == "yes\n");
+    let mut mirror = pod("m");
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    mirror["spec"]["priority"] = json!(2_147_483_647);
+    refused(&sends(server, &BOB, &["create"], &mirror), "must not be provided in pod spec");
+    mirror["spec"].as_object_mut().unwrap().remove("priority");
+    refused(&sends(server, &BOB, &["create"], &mirror), "may only be set by the kubelet of the pod's node");
+    refused(&sends(server, &[], &["create"], &mirror), "may only be set by the kubelet of the pod's node");
+    assert_eq!(sends(server, &BOB, &["create"], &pod("p")).code, 0);
+    let add = r#"{"metadata":{"annotations":{"kubernetes.io/config.mirror":"x"}}}"#;
+    refused(&server.said(&with(&BOB, &["-n", "a", "patch", "pod", "p", "--type=merge", "-p", add])), "may not add mirror pod annotation");
+    let hash = add.replace("mirror", "hash");
+    refused(&server.said(&with(&BOB, &["-n", "a", "patch", "pod", "p", "--type=merge", "-p", &hash])), "may not add");
+    for who in [&BOB[..], &[]] {
+        let patch = ["-n", "a", "patch", "pod", "p", "--subresource=status", "--type=merge", "-p", add];
+        refused(&server.said(&with(who, &patch)), "may not add mirror pod annotation");
+    }
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"},
+        "metadata": {"name": "p", "namespace": "a", "annotations": {"kubernetes.io/config.mirror": "x"}}});
+    let bind = ["create", "--raw", "/api/v1/namespaces/a/pods/p/binding"];
+    refused(&sends(server, &BOB, &bind, &binding), "may not add mirror pod annotation");
+    server.ok(&["-n", "a", "delete", "pod", "p", "--force", "--grace-period=0"]);
+}
+
+// security.md C2, M1, M3; security-2.md F7.
+fn nodes(server: &Server) {
+    let node = |spec: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": spec});
+    refused(&sends(server, &NODE, &["create"], &node(json!({"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}))), "not allowed to set its pod CIDRs");
+    assert_eq!(sends(server, &NODE, &["create"], &node(json!({}))).code, 0);
+    let owner = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"u"}]}}"#;
+    refused(&server.said(&with(&NODE, &["patch", "node", "n1", "--type=merge", "-p", owner])), "not allowed to modify ownerReferences");
+    let uid = server.ok(&["get", "node", "n1", "-o", "jsonpath={.metadata.uid}"]);
+    server.ok(&["-n", "a", "create", "secret", "generic", "target", "--from-literal=k=v"]);
+    let mut mirror = pod("static");
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x"});
+    mirror["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true}]);
+    mirror["spec"]["nodeName"] = json!("n1");
+    for volume in [
+        json!({"name": "v", "csi": {"driver": "d.x", "nodePublishSecretRef": {"name": "target"}}}),
+        json!({"name": "v", "azureFile": {"secretName": "target", "shareName": "s"}}),
+        json!({"name": "v", "secret": {"secretName": "target"}}),
+    ] {
+        let mut names = mirror.clone();
+        names["spec"]["volumes"] = json!([volume]);
+        refused(&sends(server, &NODE, &["create"], &names), "can not create pods that reference");
+    }
+    let said = sends(server, &NODE, &["create"], &mirror);
+    assert_eq!(said.code, 0, "{said:?}");
+    let mut dropped: Value = serde_json::from_str(&server.ok(&with(&NODE, &["-n", "a", "get", "pod", "static", "-o", "json"]))).unwrap();
+    dropped["metadata"]["annotations"].as_object_mut().unwrap().remove("kubernetes.io/config.mirror");
+    let put = ["replace", "--raw", "/api/v1/namespaces/a/pods/static/status"];
+    refused(&sends(server, &NODE, &put, &dropped), "may not remove or update mirror pod annotation");
+    refused(&server.said(&with(&NODE, &["-n", "a", "get", "secret", "target"])), "no relationship found between node 'n1' and this object");
+    server.ok(&with(&NODE, &["-n", "a", "delete", "pod", "static", "--force", "--grace-period=0", "--wait=false"]));
+    // A pod of the node, and tokens of its account.
+    let mut own = pod("own");
+    own["spec"]["nodeName"] = json!("n1");
+    own["spec"]["volumes"] = json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}]);
+    assert_eq!(sends(server, &[], &["create"], &own).code, 0);
+    let uid = server.ok(&["-n", "a", "get", "pod", "own", "-o", "jsonpath={.metadata.uid}"]);
+    let token = |audience: &str| {
+        let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "own", "uid": uid});
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [audience], "boundObjectRef": bound}});
+        sends(server, &NODE, &["create", "--raw", "/api/v1/namespaces/a/serviceaccounts/default/token"], &request)
+    };
+    assert_eq!(token("vault").code, 0);
+    refused(&token("sts.amazonaws.com"), "not found in pod spec volume");
+    server.ok(&["-n", "a", "delete", "pod", "own", "--force", "--grace-period=0"]);
+    server.ok(&["delete", "node", "n1"]);
+}
+
+// security-2.md F4.
+fn watches(server: &Server) {
+    for name in ["mine", "theirs"] {
+        server.ok(&["-n", "a", "create", "configmap", name]);
+    }
+    server.ok(&["-n", "a", "create", "role", "watches", "--verb=watch", "--resource=configmaps", "--resource-name=mine"]);
+    server.ok(&["-n", "a", "create", "rolebinding", "watches", "--role=watches", "--user=eve"]);
+    let watch = |query: &str| server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/watch/namespaces/a/configmaps/mine?timeoutSeconds=2&resourceVersion=0{query}")]);
+    for query in ["", "&fieldSelector=metadata.name%3Dmine"] {
+        let said = watch(query);
+        assert!(said.out.contains("\"mine\"") && !said.out.contains("\"theirs\""), "{said:?}");
+    }
+    for query in ["&fieldSelector=metadata.name!%3Dzzz", "&fieldSelector=metadata.name%3Dtheirs", "&fieldSelector=metadata.namespace%3Da"] {
+        refused(&watch(query), "fieldSelector metadata.name doesn't match requested name");
+    }
+}
+
+// security.md M13.
+fn roles(server: &Server) {
+    server.ok(&["-n", "a", "create", "rolebinding", "chief", "--clusterrole=admin", "--user=chief"]);
+    server.until(&["--as=chief", "auth", "can-i", "create", "roles", "-n", "a"], SETTLE_LIMIT, |out| out == "yes\n");
+    let many = |what: &str| (0..600).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "huge", "namespace": "a"},
+        "rules": [{"verbs": many("v"), "apiGroups": many("g"), "resources": many("r"), "resourceNames": many("n")}]});
+    let began = Instant::now();
+    refused(&sends(server, &["--as=chief"], &["create"], &role), "is attempting to grant RBAC permissions not currently held");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    // A right for the object named `*` is none for every object.
+    let widget = |role: &str, name: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": role, "namespace": "a"},
+            "rules": [{"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"], "resourceNames": [name]}]})
+    };
+    assert_eq!(sends(server, &[], &["create"], &widget("star", "*")).code, 0);
+    server.ok(&["-n", "a", "create", "rolebinding", "star", "--role=star", "--user=chief"]);
+    refused(&sends(server, &["--as=chief"], &["create"], &widget("one", "x")), "not currently held");
+    assert_eq!(sends(server, &["--as=chief"], &["create"], &widget("one", "*")).code, 0);
+}
+
+// security-2.md F9.
+fn definitions(server: &Server) {
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "stays", "namespace": "a"}, "spec": {"podSelector": {}}});
+    assert_eq!(sends(server, &[], &["create"], &policy).code, 0);
+    let name = "networkpolicies.networking.k8s.io";
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let shadow = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved"}},
+        "spec": {"group": "networking.k8s.io", "scope": "Namespaced",
+            "names": {"plural": "networkpolicies", "singular": "networkpolicy", "kind": "NetworkPolicy", "listKind": "NetworkPolicyList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
+    assert_eq!(sends(server, &[], &["create"], &shadow).code, 0);
+    let condition = r#"jsonpath={.status.conditions[?(@.type=="NamesAccepted")].status}"#;
+    server.until(&["get", "crd", name, "-o", condition], SETTLE_LIMIT, |out| out == "False");
+    server.ok(&["delete", "crd", name]);
+    assert_eq!(server.ok(&["-n", "a", "get", "networkpolicy", "-o", "name"]), "networkpolicy.networking.k8s.io/stays\n");
+}
+
+// security-2.md F11.
+fn parameters(server: &Server) {
+    server.ok(&["create", "clusterrole", "policies", "--verb=create", "--resource=validatingadmissionpolicies.admissionregistration.k8s.io,validatingadmissionpolicybindings.admissionregistration.k8s.io"]);
+    server.ok(&["create", "clusterrolebinding", "policies", "--clusterrole=policies", "--user=bob"]);
+    server.until(&with(&BOB, &["auth", "can-i", "create", "validatingadmissionpolicies"]), SETTLE_LIMIT, |out| out == "yes\n");
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "reads"},
+        "spec": {"paramKind": {"apiVersion": "v1", "kind": "Secret"}, "matchConstraints": {"resourceRules": rules},
+            "validations": [{"expression": "false", "messageExpression": "string(params.data.token)"}]}});
+    refused(&sends(server, &BOB, &["create"], &policy), "must have \"get\" permission on all objects of the referenced paramKind");
+    assert_eq!(sends(server, &[], &["create"], &policy).code, 0);
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "reads"},
+        "spec": {"policyName": "reads", "validationActions": ["Deny"],
+            "paramRef": {"name": "x", "namespace": "kube-system", "parameterNotFoundAction": "Deny"}}});
+    refused(&sends(server, &BOB, &["create"], &binding), "does not have \"get\" permission on the object referenced by paramRef");
+    server.ok(&["delete", "validatingadmissionpolicy", "reads"]);
+}

@@ -110,10 +110,10 @@ impl Plugin for SubjectRestriction {
         let pem = review.object["spec"]["request"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         let refused = |err: pki::error::PkiError| review.forbidden(&format!("unable to parse csr: {err}"));
         let request = pki::csr::parse(&pki::csr::der_from_pem(&pem).map_err(refused)?).map_err(refused)?;
-        if request.organizations.iter().any(|group| group == "system:masters") {
-            return Err(review.forbidden("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"));
+        match pki::csr::check(&request, pki::csr::Profile::Client) {
+            Ok(()) => Ok(()),
+            Err(err) => Err(review.forbidden(&err.to_string())),
         }
-        Ok(())
     }
 }
 

@@ -30,6 +30,7 @@ pub mod pod_toleration_restriction;
 pub mod pod_topology_labels;
 pub mod policies;
 pub mod priority;
+pub mod references;
 pub mod resource_quota;
 pub mod runtime_class;
 pub mod service_account;

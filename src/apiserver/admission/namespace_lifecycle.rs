@@ -28,11 +28,11 @@ impl Plugin for NamespaceLifecycle {
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
-        judge(review)
+        judge(review).await
     }
 }
 
-fn judge(review: &Review<'_>) -> Result<(), Status> {
+async fn judge(review: &Review<'_>) -> Result<(), Status> {
     let a = review.attributes;
     if review.operation == Operation::Delete {
         return if IMMORTAL.contains(&a.name.as_str()) { Err(review.forbidden("this namespace may not be deleted")) } else { Ok(()) };
@@ -41,7 +41,7 @@ fn judge(review: &Review<'_>) -> Result<(), Status> {
     if a.group == "authorization.k8s.io" {
         return Ok(());
     }
-    let Some(namespace) = review.lookup.get("", "namespaces", "", &a.namespace) else {
+    let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else {
         return Err(Status::not_found("", "namespaces", &a.namespace));
     };
     if review.operation == Operation::Create && terminating(&namespace) {

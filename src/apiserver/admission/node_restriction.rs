@@ -1,18 +1,20 @@
 //! A kubelet changes its own node and the pods on it, whatever the authorizers would let nodes do.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use schema::meta;
 use serde_json::Value;
 
-use super::{Operation, Plugin, Review};
+use super::{Operation, Plugin, Review, references};
 use crate::attributes::Attributes;
-use crate::authz::node::node_of;
+use crate::authz::node::{node_of, own_claim};
+use crate::authz::{Authorizer, Decision};
 use crate::status::Status;
+use crate::trusted::MIRROR;
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
-/// Upstream's `NodeRestriction`.
-pub struct NodeRestriction;
+/// Upstream's `NodeRestriction`. The authorizer says which audiences nodes may ask for beyond those of their pods.
+pub struct NodeRestriction(pub Arc<dyn Authorizer>);
 
 #[async_trait]
 impl Plugin for NodeRestriction {
@@ -31,14 +33,17 @@ impl Plugin for NodeRestriction {
             return Err(review.forbidden(&format!("could not determine node from user {:?}", a.user.name)));
         }
         let verdict = match (a.group.as_str(), a.resource.as_str(), a.subresource.as_str()) {
-            ("", "pods", "") => pod(review, node),
+            ("", "pods", "") => pod(review, node).await,
             ("", "pods", "status") => pod_status(review, node),
-            ("", "pods", "eviction") => on_node(review, node, "evict pods"),
+            ("", "pods", "eviction") => on_node(review, node, "evict pods").await,
             ("", "pods", other) => Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed")),
             ("", "nodes", _) => own_node(review, node),
-            ("", "persistentvolumeclaims", "status") => Ok(()),
+            ("", "persistentvolumeclaims", "status") => claim_status(review, node),
             ("", "persistentvolumeclaims", other) => Err(format!("may only update PVC status; unexpected subresource {other:?}")),
-            ("", "serviceaccounts", "token") => token(review, node),
+            ("", "serviceaccounts", "token") => match token(review, node).await {
+                Ok(()) => self.audience(review, node).await,
+                refused => refused,
+            },
             ("coordination.k8s.io", "leases", _) => lease(review, node),
             ("storage.k8s.io", "csinodes", _) => named(review, node, "can only access CSINode with the same name as the requesting node"),
             ("resource.k8s.io", "resourceslices", _) => slice(review, node),
@@ -51,15 +56,15 @@ impl Plugin for NodeRestriction {
 
 type Verdict = Result<(), String>;
 
-fn pod(review: &Review<'_>, node: &str) -> Verdict {
+async fn pod(review: &Review<'_>, node: &str) -> Verdict {
     match review.operation {
-        Operation::Create => mirror(review, node),
-        Operation::Delete => on_node(review, node, "delete pods"),
+        Operation::Create => mirror(review, node).await,
+        Operation::Delete => on_node(review, node, "delete pods").await,
         _ => Err(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods")),
     }
 }
 
-fn mirror(review: &Review<'_>, node: &str) -> Verdict {
+async fn mirror(review: &Review<'_>, node: &str) -> Verdict {
     let (object, spec) = (&*review.object, &review.object["spec"]);
     if meta::annotation(object, MIRROR).is_none() {
         return Err(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"));
@@ -67,69 +72,67 @@ fn mirror(review: &Review<'_>, node: &str) -> Verdict {
     if spec["nodeName"] != node {
         return Err(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
     }
-    owners(review, node)?;
-    if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
-        return Err(format!("node {node:?} can not create pods that reference a service account"));
+    owners(review, node).await?;
+    match references::of_pod(spec) {
+        Some(what) => Err(format!("node {node:?} can not create pods that reference {what}")),
+        None => Ok(()),
     }
-    for (field, what) in [
-        ("secret", "secrets"),
-        ("secretKeyRef", "secrets"),
-        ("secretRef", "secrets"),
-        ("imagePullSecrets", "secrets"),
-        ("configMap", "configmaps"),
-        ("configMapKeyRef", "configmaps"),
-        ("configMapRef", "configmaps"),
-        ("persistentVolumeClaim", "persistentvolumeclaims"),
-        ("resourceClaims", "resourceclaims"),
-    ] {
-        if holds(spec, field) {
-            return Err(format!("node {node:?} can not create pods that reference {what}"));
-        }
-    }
-    Ok(())
 }
 
-fn owners(review: &Review<'_>, node: &str) -> Verdict {
+async fn owners(review: &Review<'_>, node: &str) -> Verdict {
     let owners = meta::owner_references(review.object);
     let [owner] = owners.as_slice() else {
-        return if owners.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("node {node:?} can only create pods with a single owner reference set to itself"))
-        };
+        let which = if owners.is_empty() { "an owner" } else { "a single owner" };
+        return Err(format!("node {node:?} can only create pods with {which} reference set to itself"));
     };
     if owner.api_version != "v1" || owner.kind != "Node" || owner.name != node {
         return Err(format!("node {node:?} can only create pods with an owner reference set to itself"));
     }
     if !owner.controller {
-        return Err(format!("node {node:?} can only create pods with a controller reference set to itself"));
+        return Err(format!("node {node:?} can only create pods with a controller owner reference set to itself"));
     }
-    match review.lookup.get("", "nodes", "", node) {
+    if review.object["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] == true {
+        return Err(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+    }
+    match review.lookup.sure("", "nodes", "", node).await {
         Some(stored) if meta::uid(&stored) == owner.uid => Ok(()),
         _ => Err(format!("node {node:?} UID mismatch: expected {:?}", owner.uid)),
     }
 }
 
-/// Whether a field of this name holds something anywhere under `value`.
-fn holds(value: &Value, field: &str) -> bool {
-    match value {
-        Value::Array(items) => items.iter().any(|item| holds(item, field)),
-        Value::Object(fields) => fields.iter().any(|(key, inside)| {
-            let filled = inside.is_object() || inside.as_array().is_some_and(|items| !items.is_empty());
-            (key == field && filled) || holds(inside, field)
-        }),
-        _ => false,
+async fn on_node(review: &Review<'_>, node: &str, what: &str) -> Verdict {
+    let a = review.attributes;
+    // What goes is the stored object that the verb has read; only an eviction has none, and that asks for the pod.
+    let pod = match review.old {
+        Some(old) => Some(old.clone()),
+        None => review.lookup.sure("", "pods", &a.namespace, &a.name).await.map(|pod| (*pod).clone()),
+    };
+    match pod {
+        Some(pod) if pod["spec"]["nodeName"] == node => Ok(()),
+        Some(_) => Err(format!("node {node:?} can only {what} with spec.nodeName set to itself")),
+        None => Err(format!("pods {:?} not found", a.name)),
     }
 }
 
-fn on_node(review: &Review<'_>, node: &str, what: &str) -> Verdict {
-    let a = review.attributes;
-    let pod = review.lookup.get("", "pods", &a.namespace, &a.name);
-    // A pod that is gone is not ours to judge: the verb will say so.
-    match pod {
-        Some(pod) if pod["spec"]["nodeName"] != node => Err(format!("node {node:?} can only {what} with spec.nodeName set to itself")),
-        _ => Ok(()),
+/// Of a claim a node writes what it measured, and nothing else: metadata least of all.
+fn claim_status(review: &Review<'_>, node: &str) -> Verdict {
+    let Some(old) = review.old else { return Err(format!("unexpected operation {:?}", review.operation)) };
+    let bare = |claim: &Value| {
+        let mut bare = claim.clone();
+        for (parent, fields) in [
+            ("metadata", &["resourceVersion", "managedFields"][..]),
+            ("status", &["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"]),
+        ] {
+            if let Some(map) = bare.get_mut(parent).and_then(Value::as_object_mut) {
+                fields.iter().for_each(|field| drop(map.remove(*field)));
+            }
+        }
+        bare
+    };
+    if bare(old) == bare(review.object) {
+        return Ok(());
     }
+    Err(format!("node {node:?} is not allowed to update fields other than status.quantity and status.conditions"))
 }
 
 fn pod_status(review: &Review<'_>, node: &str) -> Verdict {
@@ -140,9 +143,12 @@ fn pod_status(review: &Review<'_>, node: &str) -> Verdict {
     if meta::labels(old) != meta::labels(review.object) {
         return Err(format!("node {node:?} cannot update labels through pod status"));
     }
-    let claims = |pod: &Value| pod["status"]["resourceClaimStatuses"].clone();
-    if claims(old) != claims(review.object) {
-        return Err(format!("node {node:?} cannot update resource claim statuses"));
+    for (field, what) in
+        [("resourceClaimStatuses", "resource claim statues"), ("extendedResourceClaimStatus", "extended resource claim status")]
+    {
+        if old["status"][field] != review.object["status"][field] {
+            return Err(format!("node {node:?} cannot update {what}"));
+        }
     }
     Ok(())
 }
@@ -170,6 +176,10 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     // The kubelet takes the initialization taint off no more than it puts one on: a controller does.
     if old["spec"]["taints"] != review.object["spec"]["taints"] {
         return Err(format!("node {node:?} is not allowed to modify taints"));
+    }
+    // With an owner that is gone the garbage collector would delete the node, and the kubelet register it without taints (CVE-2025-5187).
+    if old["metadata"]["ownerReferences"] != review.object["metadata"]["ownerReferences"] {
+        return Err(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
     let changed = |key: &&str| meta::label(old, key) != meta::label(review.object, key);
     let mut restricted: Vec<&str> =
@@ -211,7 +221,7 @@ fn is_restricted(key: &str) -> bool {
     !KUBELET_LABELS.contains(&key) && !under("kubelet.kubernetes.io") && !under("node.kubernetes.io")
 }
 
-fn token(review: &Review<'_>, node: &str) -> Verdict {
+async fn token(review: &Review<'_>, node: &str) -> Verdict {
     let reference = &review.object["spec"]["boundObjectRef"];
     if reference["kind"] != "Pod" || reference["apiVersion"] != "v1" {
         return Err("node requested token not bound to a pod".to_owned());
@@ -220,7 +230,7 @@ fn token(review: &Review<'_>, node: &str) -> Verdict {
         return Err("node requested token with a pod binding without a uid".to_owned());
     }
     let name = reference["name"].as_str().unwrap_or_default();
-    match review.lookup.get("", "pods", &review.attributes.namespace, name) {
+    match review.lookup.sure("", "pods", &review.attributes.namespace, name).await {
         None => Err(format!("pods {name:?} not found")),
         Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
@@ -229,6 +239,66 @@ fn token(review: &Review<'_>, node: &str) -> Verdict {
         Some(pod) if pod["spec"]["nodeName"] != node => Err("node requested token bound to a pod scheduled on a different node".to_owned()),
         Some(_) => Ok(()),
     }
+}
+
+impl NodeRestriction {
+    /// A token is for an audience that a volume of the pod names, or that nodes are let ask for.
+    ///
+    /// Spec: `validateNodeServiceAccountAudience` of upstream's plugin/pkg/admission/noderestriction (v1.36.2).
+    async fn audience(&self, review: &Review<'_>, node: &str) -> Verdict {
+        let spec = &review.object["spec"];
+        let audience = match spec["audiences"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            [] => "",
+            [one] => one.as_str().unwrap_or_default(),
+            _ => return Err("node may only request 0 or 1 audiences".to_owned()),
+        };
+        let a = review.attributes;
+        for (group, resource) in [("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "csidrivers")] {
+            review.lookup.load(group, resource).await;
+        }
+        let name = spec["boundObjectRef"]["name"].as_str().unwrap_or_default();
+        let pod = review.lookup.get("", "pods", &a.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
+        if names_audience(review, &pod, audience) {
+            return Ok(());
+        }
+        let asked = Attributes {
+            user: Arc::clone(&a.user),
+            verb: "request-serviceaccounts-token-audience".to_owned(),
+            version: "v1".to_owned(),
+            resource: audience.to_owned(),
+            namespace: a.namespace.clone(),
+            name: a.name.clone(),
+            is_resource: true,
+            ..Attributes::default()
+        };
+        match self.0.authorize(&asked).await {
+            Decision::Allow { .. } => Ok(()),
+            _ => Err(format!(
+                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+            )),
+        }
+    }
+}
+
+/// Whether a volume of the pod is told a token for this audience: a projected one, or one whose driver asks for such tokens.
+fn names_audience(review: &Review<'_>, pod: &Value, audience: &str) -> bool {
+    let said = |token: &Value| token["audience"].as_str().unwrap_or_default() == audience;
+    let driver_wants = |driver: &str| {
+        let driver = review.lookup.get("storage.k8s.io", "csidrivers", "", driver);
+        driver.is_some_and(|driver| driver["spec"]["tokenRequests"].as_array().into_iter().flatten().any(said))
+    };
+    let claimed = |claim: &str| {
+        let claim = review.lookup.get("", "persistentvolumeclaims", meta::namespace(pod), claim)?;
+        let volume = review.lookup.get("", "persistentvolumes", "", claim["spec"]["volumeName"].as_str()?)?;
+        volume["spec"]["csi"]["driver"].as_str().map(str::to_owned)
+    };
+    pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {
+        let sources = volume["projected"]["sources"].as_array().into_iter().flatten();
+        let projected = sources.map(|source| &source["serviceAccountToken"]).any(|token| token.is_object() && said(token));
+        let driver = volume["csi"]["driver"].as_str().map(str::to_owned);
+        let driver = driver.or_else(|| own_claim(pod, volume).and_then(|claim| claimed(&claim)));
+        projected || driver.is_some_and(|driver| driver_wants(&driver))
+    })
 }
 
 fn lease(review: &Review<'_>, node: &str) -> Verdict {

@@ -36,7 +36,7 @@ impl Plugin for PodSecurity {
         if a.resource == "namespaces" {
             return Ok(());
         }
-        let Some(namespace) = review.lookup.get("", "namespaces", "", &a.namespace) else { return Ok(()) };
+        let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else { return Ok(()) };
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
         if self.0.exemption(&a.user.name, &a.namespace, spec).is_some() {
             return Ok(());
@@ -63,7 +63,8 @@ impl Plugin for PodSecurity {
         if a.resource != "pods" {
             return Ok(());
         }
-        let Some(namespace) = review.lookup.get("", "namespaces", "", &a.namespace) else { return Ok(()) };
+        let found = review.lookup.sure("", "namespaces", "", &a.namespace).await;
+        let namespace = found.ok_or_else(|| Status::not_found("", "namespaces", &a.namespace))?;
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
         if let Some(why) = self.0.exemption(&a.user.name, &a.namespace, spec) {
             a.trail.note(&format!("{LABELS}/exempt"), why);

@@ -31,7 +31,7 @@ impl Plugin for Priority {
             return Ok(());
         }
         match review.operation {
-            Operation::Create => resolve(review),
+            Operation::Create => resolve(review).await,
             _ => keep(review),
         }
     }
@@ -66,18 +66,14 @@ fn keep(review: &mut Review<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-fn resolve(review: &mut Review<'_>) -> Result<(), Status> {
+async fn resolve(review: &mut Review<'_>) -> Result<(), Status> {
     let spec = &review.object["spec"];
-    // The kubelet computed a static pod's priority already; its mirror says what is.
-    if meta::annotation(review.object, "kubernetes.io/config.mirror").is_some() && !spec["priority"].is_null() {
-        return Ok(());
-    }
     let asked = spec["priorityClassName"].as_str().unwrap_or_default();
     let class = if asked.is_empty() {
         default_class(review.lookup)
     } else {
         let why = format!("no PriorityClass with name {asked} was found");
-        Some(review.lookup.get(GROUP, "priorityclasses", "", asked).ok_or_else(|| review.forbidden(&why))?)
+        Some(review.lookup.sure(GROUP, "priorityclasses", "", asked).await.ok_or_else(|| review.forbidden(&why))?)
     };
     let priority = class.as_ref().and_then(|class| class["value"].as_i64()).unwrap_or(0);
     let policy = class.as_ref().and_then(|class| class["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority").to_owned();

@@ -22,7 +22,7 @@ impl Plugin for RuntimeClass {
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let Some(name) = review.object["spec"]["runtimeClassName"].as_str() else { return Ok(()) };
-        let Some(class) = review.lookup.get("node.k8s.io", "runtimeclasses", "", name) else {
+        let Some(class) = review.lookup.sure("node.k8s.io", "runtimeclasses", "", name).await else {
             return Err(review.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found")));
         };
         let overhead = &class["overhead"]["podFixed"];

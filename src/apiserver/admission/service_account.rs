@@ -8,15 +8,15 @@ use base::rng::Rng;
 use schema::meta;
 use serde_json::{Value, json};
 
-use super::{Operation, Plugin, Review};
+use super::{Operation, Plugin, Review, references};
 use crate::attributes::Attributes;
 use crate::authn::issue::WARN_ONLY_LIFE_SECS;
 use crate::status::Status;
+use crate::trusted::MIRROR;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// As long as upstream tries again, ten times in all.
 const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1500);
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Upstream's `ServiceAccount`.
 pub struct ServiceAccount {
@@ -59,19 +59,13 @@ impl Plugin for ServiceAccount {
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let spec = &review.object["spec"];
         if meta::annotation(review.object, MIRROR).is_some() {
-            if !spec["serviceAccountName"].as_str().unwrap_or_default().is_empty() {
-                return Err(review.forbidden("a mirror pod may not reference service accounts"));
-            }
-            let token = |volume: &Value| {
-                volume["projected"]["sources"].as_array().into_iter().flatten().any(|s| s["serviceAccountToken"].is_object())
+            return match references::of_pod(spec) {
+                Some(what) => Err(review.forbidden(&format!("a mirror pod may not reference {what}"))),
+                None => Ok(()),
             };
-            if spec["volumes"].as_array().into_iter().flatten().any(token) {
-                return Err(review.forbidden("a mirror pod may not use ServiceAccountToken volume projections"));
-            }
-            return Ok(());
         }
         let name = spec["serviceAccountName"].as_str().unwrap_or_default();
-        let account = find(review, name)?;
+        let account = find(review, name).await?;
         if meta::annotation(&account, "kubernetes.io/enforce-mountable-secrets") == Some("true") {
             limit_secrets(review, &account)?;
         }
@@ -79,26 +73,24 @@ impl Plugin for ServiceAccount {
     }
 }
 
-fn find(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
+async fn find(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let namespace = &review.attributes.namespace;
-    review
-        .lookup
-        .get("", "serviceaccounts", namespace, name)
-        .ok_or_else(|| review.forbidden(&format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found")))
+    let why = || format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+    review.lookup.sure("", "serviceaccounts", namespace, name).await.ok_or_else(|| review.forbidden(&why()))
 }
 
 /// The same, but a new namespace gets a moment for its default account: whoever makes both a namespace and a pod is quicker than
 /// the controller that makes the account.
 async fn find_soon(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     if name != "default" {
-        return find(review, name);
+        return find(review, name).await;
     }
     let mut changed = review.lookup.changed("", "serviceaccounts");
     let arrives = async {
         // Marked as seen before the look: an account that comes after it wakes us.
         while changed.has_changed().is_ok() {
             changed.mark_unchanged();
-            if let Ok(account) = find(review, name) {
+            if let Ok(account) = find(review, name).await {
                 return Some(account);
             }
             if changed.changed().await.is_err() {
@@ -109,7 +101,7 @@ async fn find_soon(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status
     };
     match tokio::time::timeout(DEFAULT_ACCOUNT_WAIT, arrives).await {
         Ok(Some(account)) => Ok(account),
-        _ => find(review, name),
+        _ => find(review, name).await,
     }
 }
 

@@ -27,6 +27,7 @@ use super::pod_security::PodSecurity;
 use super::pod_toleration_restriction::PodTolerationRestriction;
 use super::pod_topology_labels::PodTopologyLabels;
 use super::policies::mutating::MutatingAdmissionPolicies;
+use super::policies::parameters::PolicyParameters;
 use super::policies::validating::ValidatingAdmissionPolicies;
 use super::priority::Priority;
 use super::resource_quota::ResourceQuota;
@@ -132,7 +133,7 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
         Arc::new(LimitPodHardAntiAffinityTopology),
         Arc::new(LimitRanger),
         Arc::new(ServiceAccount { rng: outside.rng.clone() }),
-        Arc::new(NodeRestriction),
+        Arc::new(NodeRestriction(authorizer.clone())),
         Arc::new(TaintNodesByCondition),
         Arc::new(AlwaysPullImages),
     ];
@@ -160,6 +161,7 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
         Arc::new(NodeDeclaredFeatureValidator),
         Arc::new(PodResizeValidator),
         Arc::new(RbacEscalation(escalation)),
+        Arc::new(PolicyParameters(authorizer.clone())),
         Arc::new(MutatingAdmissionPolicies::new(authorizer.clone())),
         Arc::new(Mutating::new(outside.clone())),
         Arc::new(ValidatingAdmissionPolicies::new(authorizer)),

@@ -133,7 +133,7 @@ async fn priority_is_the_classs_and_nobody_elses() {
 
 #[tokio::test]
 async fn a_node_touches_only_itself_and_its_pods() {
-    let plugin = node_restriction::NodeRestriction;
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
     let node = |taints: Value, labels: Value| json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"taints": taints}});
     let plain = || node(json!([]), json!({"kubernetes.io/hostname": "n1", "own.example/x": "y"}));
     let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(plain());
@@ -163,6 +163,89 @@ async fn a_node_touches_only_itself_and_its_pods() {
     let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n2").with("", "pods", pod.clone());
     token.attributes.subresource = "token".into();
     assert!(token.run(&plugin).await.unwrap_err().contains("scheduled on a different node"));
+}
+
+#[tokio::test]
+async fn a_node_owns_neither_its_owners_nor_its_ranges() {
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.42.0.0/24", "podCIDRs": ["10.42.0.0/24"]}});
+    let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(node.clone());
+    change(node.clone()).run(&plugin).await.unwrap();
+    let mut owned = node.clone();
+    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}]);
+    assert!(change(owned).run(&plugin).await.unwrap_err().ends_with("is not allowed to modify ownerReferences"));
+    let mut routed = node.clone();
+    routed["spec"]["podCIDRs"] = json!(["10.42.0.0/24", "2000::/3"]);
+    assert!(change(routed).run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod CIDRs"));
+    let mut other = case(Operation::Create, "nodes", "n1", node).by("n1");
+    other.attributes.namespace.clear();
+    assert!(other.run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod CIDRs"));
+}
+
+#[tokio::test]
+async fn a_nodes_mirror_pod_names_no_object_and_belongs_to_the_node() {
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
+    let pod = |volume: Value, owners: Value| {
+        let metadata = json!({"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": owners});
+        let pod = json!({"metadata": metadata, "spec": {"nodeName": "n1", "volumes": [volume]}});
+        case(Operation::Create, "pods", "p", pod).by("n1").with("", "nodes", json!({"metadata": {"name": "n1", "uid": "u"}}))
+    };
+    let plain = || json!({"name": "v", "emptyDir": {}});
+    let owner = || json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u", "controller": true}]);
+    pod(plain(), owner()).run(&plugin).await.unwrap();
+    assert!(pod(plain(), json!([])).run(&plugin).await.unwrap_err().contains("with an owner reference set to itself"));
+    let mut blocking = owner();
+    blocking[0]["blockOwnerDeletion"] = json!(true);
+    assert!(pod(plain(), blocking).run(&plugin).await.unwrap_err().contains("must not set blockOwnerDeletion"));
+    for source in [
+        json!({"name": "v", "csi": {"driver": "d.x", "nodePublishSecretRef": {"name": "target"}}}),
+        json!({"name": "v", "azureFile": {"secretName": "target"}}),
+        json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}),
+    ] {
+        let refused = pod(source.clone(), owner()).run(&plugin).await.unwrap_err();
+        assert!(refused.contains("can not create pods that reference"), "{source}: {refused}");
+        let accounts = service_account::ServiceAccount { rng: Rng::from_seed(1) };
+        assert!(pod(source, owner()).run(&accounts).await.unwrap_err().contains("a mirror pod may not reference"));
+    }
+}
+
+#[tokio::test]
+async fn a_node_asks_for_tokens_of_the_audiences_that_its_pods_name() {
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
+    let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": [
+        {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}, {"name": "c", "csi": {"driver": "d.x"}}]}});
+    let driver = json!({"metadata": {"name": "d.x"}, "spec": {"tokenRequests": [{"audience": "drive"}]}});
+    let token = |audiences: Value| {
+        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
+        let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n1").with("", "pods", pod.clone());
+        token.attributes.subresource = "token".into();
+        token.with("storage.k8s.io", "csidrivers", driver.clone())
+    };
+    token(json!(["vault"])).run(&plugin).await.unwrap();
+    token(json!(["drive"])).run(&plugin).await.unwrap();
+    assert!(token(json!(["sts.amazonaws.com"])).run(&plugin).await.unwrap_err().contains("not found in pod spec volume"));
+    assert!(token(json!([])).run(&plugin).await.unwrap_err().contains("not found in pod spec volume"));
+    assert!(token(json!(["vault", "drive"])).run(&plugin).await.unwrap_err().ends_with("node may only request 0 or 1 audiences"));
+}
+
+#[tokio::test]
+async fn of_a_claim_a_node_writes_what_it_measured() {
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
+    let claim = json!({"metadata": {"name": "c"}, "spec": {}, "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    let change = |new: Value| {
+        let mut change = case(Operation::Update, "persistentvolumeclaims", "c", new).by("n1").over(claim.clone());
+        change.attributes.subresource = "status".into();
+        change
+    };
+    let mut grown = claim.clone();
+    grown["status"]["capacity"]["storage"] = json!("2Gi");
+    change(grown).run(&plugin).await.unwrap();
+    for (pointer, value) in [("/metadata/finalizers", json!(["x"])), ("/status/phase", json!("Lost"))] {
+        let mut other = claim.clone();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        other.pointer_mut(parent).unwrap()[field] = value;
+        assert!(change(other).run(&plugin).await.unwrap_err().contains("is not allowed to update fields other than"));
+    }
 }
 
 #[tokio::test]

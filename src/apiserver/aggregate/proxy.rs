@@ -29,7 +29,8 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let parts = std::mem::replace(&mut x.parts, http::Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = http::Request::from_parts(parts, body);
-    let said = says_who(&x.attributes.user);
+    let said = says_who(&x.attributes.user)
+        .ok_or_else(|| Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header"))?;
     let answer = wire::proxy::forward_over(request, stream, &endpoint.authority(), &path, said, x.server.guards.webhooks.group()).await;
     x.parts.headers = headers;
     Ok(answer.unwrap_or_else(|err| unavailable(&format!("error trying to reach service: {}\n", base::chain::Chain(&err)))))
@@ -39,28 +40,20 @@ fn unavailable(text: &str) -> Response<Body> {
     respond::text(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
 }
 
-/// `X-Remote-*` headers of a user; what is no header text is left out.
-pub fn says_who(user: &UserInfo) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    let mut add = |name: &str, value: &str| {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_str(value)) {
-            headers.append(name, value);
-        }
-    };
-    add("x-remote-user", &user.name);
-    if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
-    }
-    for group in &user.groups {
-        add("x-remote-group", group);
-    }
+/// `X-Remote-*` headers of a user. `None` if something of them is no header text (a line break): with less than all of it the server
+/// behind would judge another user.
+pub fn says_who(user: &UserInfo) -> Option<HeaderMap> {
+    let mut said = vec![("x-remote-user".to_owned(), &user.name)];
+    said.extend((!user.uid.is_empty()).then(|| ("x-remote-uid".to_owned(), &user.uid)));
+    said.extend(user.groups.iter().map(|group| ("x-remote-group".to_owned(), group)));
     for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escaped(key));
-        for value in values {
-            add(&name, value);
-        }
+        said.extend(values.iter().map(|value| (format!("x-remote-extra-{}", escaped(key)), value)));
     }
-    headers
+    let mut headers = HeaderMap::new();
+    for (name, value) in said {
+        headers.try_append(HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(value.as_bytes()).ok()?).ok()?;
+    }
+    Some(headers)
 }
 
 /// A key of `extra` as a header's name: what is no token character, and the percent sign, is percent-encoded.
@@ -86,9 +79,13 @@ mod tests {
     fn the_user_is_told_in_headers() {
         let mut user = UserInfo::new("bob", &["dev"]);
         user.extra.insert("example.org/Team".into(), vec!["a".into(), "b".into()]);
-        let headers = says_who(&user);
+        let headers = says_who(&user).unwrap();
         assert_eq!(headers["x-remote-user"], "bob");
         assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
         assert_eq!(headers.get_all("x-remote-extra-example.org%2fteam").iter().count(), 2);
+        user.groups.push("gäste".into());
+        assert_eq!(says_who(&user).unwrap().get_all("x-remote-group").iter().last().unwrap().as_bytes(), "gäste".as_bytes());
+        user.groups.push("two\nlines".into());
+        assert!(says_who(&user).is_none());
     }
 }

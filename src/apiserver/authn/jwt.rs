@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -157,8 +157,12 @@ impl Settings {
                     .as_str()
                     .filter(|n| !n.is_empty())
                     .ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
-                if claim == "email" && claims["email_verified"] == false {
-                    return Err("oidc: email not verified".to_owned());
+                match &claims["email_verified"] {
+                    _ if claim != "email" => {}
+                    Value::Null | Value::Bool(true) => {}
+                    Value::Bool(false) => return Err(format!("oidc: email not verified: {name:?}")),
+                    // Some providers send texts: "false" must not pass for a claim that is not there.
+                    other => return Err(format!("oidc: parse 'email_verified' claim: {other} is not a boolean")),
                 }
                 Ok(format!("{prefix}{name}"))
             }
@@ -222,13 +226,15 @@ pub struct Jwt {
     settings: Settings,
     webhooks: Arc<Webhooks>,
     clock: Clock,
-    keys: tokio::sync::Mutex<Keys>,
+    keys: Mutex<Keys>,
+    /// Held while the keys are fetched.
+    fetching: tokio::sync::Mutex<()>,
 }
 
 impl Jwt {
     /// Keys are fetched when the first token comes.
     pub fn new(settings: Settings, webhooks: Arc<Webhooks>, clock: Clock) -> Jwt {
-        Jwt { settings, webhooks, clock, keys: tokio::sync::Mutex::default() }
+        Jwt { settings, webhooks, clock, keys: Mutex::default(), fetching: tokio::sync::Mutex::default() }
     }
 
     async fn get(&self, url: &str) -> Result<Value, String> {
@@ -255,20 +261,32 @@ impl Jwt {
         self.get(discovery["jwks_uri"].as_str().unwrap_or_default()).await
     }
 
-    /// Claims of a token whose signature is good.
+    fn known(&self) -> Option<Arc<Value>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).jwks.clone()
+    }
+
+    /// Claims of a token whose signature is good. Tokens that the known keys signed wait for nobody.
     async fn verified(&self, token: &str) -> Result<Value, String> {
-        let mut keys = self.keys.lock().await;
-        if let Some(jwks) = &keys.jwks
-            && let Ok(claims) = pki::jwk::verify(token, jwks, &self.settings.signing_algs)
-        {
+        let checked = |jwks: &Value| pki::jwk::verify(token, jwks, &self.settings.signing_algs);
+        if let Some(claims) = self.known().and_then(|jwks| checked(&jwks).ok()) {
             return Ok(claims);
         }
-        if keys.fetched.is_none_or(|at| at.elapsed() >= REFETCH) {
-            keys.fetched = Some(Instant::now());
-            keys.jwks = Some(Arc::new(self.fetch().await?));
+        // Others wait for the fetch that is on its way, and look at what it brought.
+        let _one_at_a_time = self.fetching.lock().await;
+        let is_due = {
+            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_due = keys.fetched.is_none_or(|at| at.elapsed() >= REFETCH);
+            if is_due {
+                keys.fetched = Some(Instant::now());
+            }
+            is_due
+        };
+        if is_due {
+            let jwks = Arc::new(self.fetch().await?);
+            self.keys.lock().unwrap_or_else(PoisonError::into_inner).jwks = Some(jwks);
         }
-        let jwks = keys.jwks.clone().ok_or("oidc: authenticator not initialized")?;
-        pki::jwk::verify(token, &jwks, &self.settings.signing_algs).map_err(|err| format!("oidc: verify token: {err}"))
+        let jwks = self.known().ok_or("oidc: authenticator not initialized")?;
+        checked(&jwks).map_err(|err| format!("oidc: verify token: {err}"))
     }
 }
 
@@ -310,5 +328,21 @@ mod tests {
         assert!(Settings::of_flags(&flags()).user(&claims, 60).unwrap_err().contains("expired"));
         let other = json!({ "iss": "https://i", "aud": "d", "exp": 60, "sub": "bob" });
         assert!(Settings::of_flags(&flags()).user(&other, 0).unwrap_err().contains("expected audience"));
+    }
+
+    #[test]
+    fn an_address_counts_when_its_verification_is_true_or_not_spoken_of() {
+        let settings = Settings::of_flags(&Flags { username_claim: "email".into(), ..flags() });
+        let user = |verified: Value| {
+            let mut claims = json!({ "iss": "https://i", "aud": ["c"], "exp": 60, "email": "bob@x" });
+            if !verified.is_null() {
+                claims["email_verified"] = verified;
+            }
+            settings.user(&claims, 0)
+        };
+        assert!(user(Value::Null).is_ok() && user(json!(true)).is_ok());
+        for refused in [json!(false), json!("false"), json!("true"), json!(0)] {
+            assert!(user(refused.clone()).is_err(), "{refused}");
+        }
     }
 }

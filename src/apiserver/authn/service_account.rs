@@ -20,6 +20,8 @@ use crate::user::UserInfo;
 
 /// Issuer of the tokens in Secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+/// The label of an old token's Secret that says from when on it counts no more.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const INVALIDATED: &str = "service account token has been invalidated";
 
 /// Authenticates service-account tokens.
@@ -115,6 +117,9 @@ impl ServiceAccounts {
         let stored = object["data"]["token"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         if meta::deletion_timestamp(&object).is_some() || !same_secret(&String::from_utf8_lossy(&stored), token) {
             return Err("Token does not match server's copy".to_owned());
+        }
+        if let Some(since) = meta::label(&object, INVALID_SINCE) {
+            return Err(format!("the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid on {since}"));
         }
         self.account(&namespace, &name, &uid)?;
         Ok(user_of(&namespace, &name, &uid))

@@ -1,5 +1,7 @@
 //! Aggregated cluster roles: rules gathered from every role that a selector matches.
 
+use std::collections::BTreeSet;
+
 use schema::labels::Selector;
 use schema::meta;
 use serde_json::Value;
@@ -15,12 +17,13 @@ pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
     for role in &roles {
         let Some(selectors) = role["aggregationRule"]["clusterRoleSelectors"].as_array() else { continue };
         let mut rules: Vec<Value> = Vec::new();
+        let mut known = BTreeSet::new();
         for selector in selectors {
             // A selector that cannot be read gathers nothing: upstream's controller stops at it as well.
             let Ok(selector) = Selector::from_label_selector(Some(selector)) else { continue };
             for source in roles.iter().filter(|source| meta::name(source) != meta::name(role) && selector.matches_object(source)) {
                 for rule in source["rules"].as_array().into_iter().flatten() {
-                    if !rules.contains(rule) {
+                    if known.insert(rule.to_string()) {
                         rules.push(rule.clone());
                     }
                 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::rbac::{GROUP, Rbac};
-use super::rule::{self, Rule, rules_of};
-use super::{Authorizer, Decision};
+use super::rule::{Rule, rules_of};
+use super::{Authorizer, Decision, covers};
 use crate::attributes::Attributes;
 use crate::status::Status;
 use crate::user::{GROUP_MASTERS, UserInfo};
@@ -85,18 +85,21 @@ impl Escalation {
     /// Whether the user holds `rules` in `namespace`; the text of the refusal is upstream's.
     fn held(&self, user: &UserInfo, namespace: &str, rules: &[Rule]) -> Result<(), String> {
         let (held, errors) = self.rbac.rules_for(user, namespace);
-        let missing = rule::missing(&held, rules);
-        if missing.is_empty() {
+        let missing = covers::missing(&held, rules).map_err(|too_many| too_many.to_string())?;
+        if missing.rules.is_empty() {
             return Ok(());
         }
         let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
-        let lines: Vec<String> = missing.iter().map(Rule::compact).collect();
+        let lines: Vec<String> = missing.rules.iter().map(Rule::compact).collect();
         let mut why = format!(
             "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
             user.name,
             groups.join(" "),
             lines.join("\n")
         );
+        if missing.more {
+            why.push_str("\nand more");
+        }
         if !errors.is_empty() {
             why.push_str(&format!("; resolution errors: [{}]", errors.join(", ")));
         }

@@ -5,6 +5,7 @@ pub mod aggregate;
 pub mod bootstrap;
 pub mod conditions;
 pub mod configured;
+pub mod covers;
 pub mod escalation;
 #[cfg(test)]
 pub(crate) mod fixture;

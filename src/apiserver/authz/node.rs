@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::bootstrap;
-use super::rule::{Rule, field_asked, name_asked, rules_of};
+use super::rule::{Rule, field_asked, rules_of};
 use super::{Authorizer, Decision};
 use crate::attributes::Attributes;
 use crate::lookup::Lookup;
+use crate::trusted::MIRROR;
 use crate::user::{GROUP_NODES, UserInfo};
 
 /// Decides about requests of nodes; has no opinion on others.
@@ -50,6 +51,7 @@ impl Node {
             | ("storage.k8s.io", "volumeattachments") => self.get_related(node, a),
             ("", "serviceaccounts") if a.subresource == "token" || a.verb == "create" => self.create_token(node, a),
             ("", "serviceaccounts") => self.get_related(node, a),
+            ("resource.k8s.io", "resourceslices") => self.slices(node, a),
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             ("", "nodes") => own_node(node, a),
@@ -93,16 +95,31 @@ impl Node {
     fn pods(&self, node: &str, a: &Attributes) -> Verdict {
         match (a.subresource.as_str(), a.verb.as_str()) {
             ("", "get") => self.related(node, a),
-            ("", "list" | "watch") if field_asked(a, "spec.nodeName") == Some(node) => Ok(()),
-            ("", "list" | "watch") if !name_asked(a).is_empty() => self.related(node, a),
+            ("", "list" | "watch") if field_asked(a, "spec.nodeName").as_deref() == Some(node) => Ok(()),
+            ("", "list" | "watch") if !a.name.is_empty() => self.related(node, a),
             ("", "list" | "watch") => refuse("can only list/watch pods with spec.nodeName field selector"),
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
             _ => refuse(""),
         }
     }
 
+    fn slices(&self, node: &str, a: &Attributes) -> Verdict {
+        match (a.subresource.as_str(), a.verb.as_str()) {
+            ("", "create") => Ok(()),
+            ("", "get" | "update" | "patch" | "delete") => self.related(node, a),
+            ("", "list" | "watch" | "deletecollection") if field_asked(a, "spec.nodeName").as_deref() == Some(node) => Ok(()),
+            ("", "list" | "watch" | "deletecollection") => {
+                refuse("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            ("", _) => refuse(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection",
+            ),
+            _ => refuse("cannot authorize ResourceSlice subresources"),
+        }
+    }
+
     fn related(&self, node: &str, a: &Attributes) -> Verdict {
-        let name = name_asked(a);
+        let name = a.name.as_str();
         if name.is_empty() {
             return refuse("No Object name found");
         }
@@ -113,7 +130,8 @@ impl Node {
     fn path_exists(&self, node: &str, a: &Attributes, name: &str) -> bool {
         let pods = || self.lookup.list("", "pods", Some(&a.namespace)).into_iter().filter(|pod| on_node(pod, node));
         match a.resource.as_str() {
-            "pods" => pods().any(|pod| pod["metadata"]["name"] == name),
+            // Its mirror pods, too: they lead nowhere else.
+            "pods" => self.lookup.get("", "pods", &a.namespace, name).is_some_and(|pod| pod["spec"]["nodeName"] == node),
             "secrets" => pods().any(|pod| mentions(&pod["spec"], &SECRET_NAMES, name)) || self.volume_secret(node, &a.namespace, name),
             "configmaps" => pods().any(|pod| mentions(&pod["spec"], &CONFIG_MAP_NAMES, name)),
             "serviceaccounts" => pods().any(|pod| pod["spec"]["serviceAccountName"] == name),
@@ -126,6 +144,9 @@ impl Node {
                 .lookup
                 .get("storage.k8s.io", "volumeattachments", "", name)
                 .is_some_and(|attachment| attachment["spec"]["nodeName"] == node),
+            "resourceslices" => {
+                self.lookup.get("resource.k8s.io", "resourceslices", "", name).is_some_and(|slice| slice["spec"]["nodeName"] == node)
+            }
             _ => false,
         }
     }
@@ -140,7 +161,7 @@ impl Node {
     /// Secrets that a volume's driver needs on the node.
     fn volume_secret(&self, node: &str, namespace: &str, name: &str) -> bool {
         self.lookup.list("", "persistentvolumes", None).iter().any(|volume| {
-            secret_refs(&volume["spec"]).any(|(ns, secret)| secret == name && ns == namespace) && self.volume_in_use(node, volume)
+            secret_refs(&volume["spec"]).contains(&(namespace, name)) && self.volume_in_use(node, volume)
         })
     }
 }
@@ -157,7 +178,7 @@ impl Authorizer for Node {
                 self.lookup.load("", resource).await;
             }
         }
-        if a.resource == "volumeattachments" {
+        if matches!(a.resource.as_str(), "volumeattachments" | "resourceslices") {
             self.lookup.load(&a.group, &a.resource).await;
         }
         match self.decide(node, a) {
@@ -197,7 +218,7 @@ fn own_node(node: &str, a: &Attributes) -> Verdict {
     match (a.subresource.as_str(), a.verb.as_str()) {
         // NodeRestriction sees to it that the node is its own.
         ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
-        ("", "get" | "list" | "watch") => match name_asked(a) {
+        ("", "get" | "list" | "watch") => match a.name.as_str() {
             name if name == node => Ok(()),
             "" => Err(format!("node '{node}' cannot read all nodes, only its own Node object")),
             other => Err(format!("node '{node}' cannot read '{other}', only its own Node object")),
@@ -208,11 +229,11 @@ fn own_node(node: &str, a: &Attributes) -> Verdict {
 
 /// Mirror pods lead nowhere: a node could write one that names any secret.
 fn on_node(pod: &Value, node: &str) -> bool {
-    pod["spec"]["nodeName"] == node && pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_null()
+    pod["spec"]["nodeName"] == node && schema::meta::annotation(pod, MIRROR).is_none()
 }
 
 /// Fields of a pod's spec that name a secret: the object that holds the field, and the field.
-const SECRET_NAMES: [(&str, &str); 9] = [
+const SECRET_NAMES: [(&str, &str); 7] = [
     ("secret", "secretName"),
     ("secret", "name"),
     ("secretRef", "name"),
@@ -220,8 +241,6 @@ const SECRET_NAMES: [(&str, &str); 9] = [
     ("nodePublishSecretRef", "name"),
     ("imagePullSecrets", "name"),
     ("azureFile", "secretName"),
-    ("controllerPublishSecretRef", "name"),
-    ("nodeStageSecretRef", "name"),
 ];
 const CONFIG_MAP_NAMES: [(&str, &str); 3] = [("configMap", "name"), ("configMapRef", "name"), ("configMapKeyRef", "name")];
 
@@ -237,29 +256,56 @@ fn mentions(value: &Value, places: &[(&str, &str)], name: &str) -> bool {
     }
 }
 
-/// Names of the claims of a pod; a volume of its own makes one named after pod and volume.
+/// Names of the claims of a pod.
 fn claims(pod: &Value) -> impl Iterator<Item = String> + '_ {
-    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    volumes.filter_map(|volume| match volume["persistentVolumeClaim"]["claimName"].as_str() {
+    pod["spec"]["volumes"].as_array().into_iter().flatten().filter_map(|volume| own_claim(pod, volume))
+}
+
+/// The claim of one of a pod's volumes; a volume of its own makes one named after pod and volume.
+pub fn own_claim(pod: &Value, volume: &Value) -> Option<String> {
+    match volume["persistentVolumeClaim"]["claimName"].as_str() {
         Some(name) => Some(name.to_owned()),
         None if volume["ephemeral"].is_object() => Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?)),
         None => None,
-    })
+    }
 }
 
 fn resource_claims(pod: &Value) -> impl Iterator<Item = &str> {
     let named = pod["spec"]["resourceClaims"].as_array().into_iter().flatten();
     let made = pod["status"]["resourceClaimStatuses"].as_array().into_iter().flatten();
-    named.chain(made).filter_map(|claim| claim["resourceClaimName"].as_str())
+    let extended = std::iter::once(&pod["status"]["extendedResourceClaimStatus"]);
+    named.chain(made).chain(extended).filter_map(|claim| claim["resourceClaimName"].as_str())
 }
 
-/// `(namespace, name)` of every secret reference under a volume's spec.
-fn secret_refs(spec: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let sources = spec.as_object().into_iter().flatten().filter_map(|(_, source)| source.as_object());
-    sources
-        .flatten()
-        .filter(|(key, _)| key.ends_with("ecretRef"))
-        .filter_map(|(_, secret)| Some((secret["namespace"].as_str()?, secret["name"].as_str()?)))
+/// Secret references of a PersistentVolume's source that a kubelet reads. Those that only a driver's controller reads
+/// (`controllerPublishSecretRef`, `controllerExpandSecretRef`) are the storage's keys, and no node's.
+const VOLUME_SECRETS: [(&str, &str); 10] = [
+    ("cephfs", "secretRef"),
+    ("cinder", "secretRef"),
+    ("flexVolume", "secretRef"),
+    ("rbd", "secretRef"),
+    ("scaleIO", "secretRef"),
+    ("iscsi", "secretRef"),
+    ("storageos", "secretRef"),
+    ("csi", "nodePublishSecretRef"),
+    ("csi", "nodeStageSecretRef"),
+    ("csi", "nodeExpandSecretRef"),
+];
+
+/// `(namespace, name)` of every secret that a node needs for a volume; one without a namespace is in the claim's.
+///
+/// Spec: `VisitPVSecretNames` of upstream's pkg/api/v1/persistentvolume/util.go (v1.36.2), those that are kubelet visible.
+fn secret_refs(spec: &Value) -> Vec<(&str, &str)> {
+    let claimed = &spec["claimRef"]["namespace"];
+    let given = |namespace: &Value| namespace.as_str().is_some_and(|ns| !ns.is_empty());
+    let azure = &spec["azureFile"];
+    let mut places: Vec<(&Value, &Value)> = VOLUME_SECRETS
+        .iter()
+        .map(|(source, field)| &spec[*source][*field])
+        .map(|secret| (if given(&secret["namespace"]) { &secret["namespace"] } else { claimed }, &secret["name"]))
+        .collect();
+    places.push((if given(&azure["secretNamespace"]) { &azure["secretNamespace"] } else { claimed }, &azure["secretName"]));
+    places.into_iter().filter_map(|(namespace, name)| Some((namespace.as_str()?, name.as_str()?))).collect()
 }
 
 #[cfg(test)]
@@ -322,9 +368,10 @@ mod tests {
         a.namespace.clear();
         assert!(matches!(node.authorize(&a).await, Decision::Allow { .. }));
         a.resource = "nodes".into();
-        a.field_selector = "metadata.name=n1".into();
+        // info.rs has read the name off the selector.
+        a.name = "n1".into();
         assert!(matches!(node.authorize(&a).await, Decision::Allow { .. }));
-        a.field_selector = "metadata.name=n2".into();
+        a.name = "n2".into();
         assert!(matches!(node.authorize(&a).await, Decision::NoOpinion { .. }));
         a.user = UserInfo::new("bob", &[]).into();
         assert!(matches!(node.authorize(&a).await, Decision::NoOpinion { .. }));

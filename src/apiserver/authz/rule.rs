@@ -1,5 +1,6 @@
 //! One rule of a role: what it allows, what it covers, how it prints.
 
+use schema::fields::FieldSelector;
 use serde_json::{Map, Value, json};
 
 use crate::attributes::Attributes;
@@ -32,20 +33,10 @@ fn has_or_star(list: &[String], word: &str) -> bool {
     list.iter().any(|entry| entry == "*" || entry == word)
 }
 
-/// The name that a request is about. A list or watch of one object carries it in its field selector.
-pub fn name_asked(a: &Attributes) -> &str {
-    if !a.name.is_empty() || !matches!(a.verb.as_str(), "list" | "watch" | "deletecollection") {
-        return &a.name;
-    }
-    field_asked(a, "metadata.name").unwrap_or("")
-}
-
-/// The value that the field selector demands of `field` with `=` or `==`.
-pub fn field_asked<'a>(a: &'a Attributes, field: &str) -> Option<&'a str> {
-    a.field_selector.split(',').find_map(|term| {
-        let (key, value) = term.split_once('=')?;
-        (key == field).then(|| value.strip_prefix('=').unwrap_or(value)).filter(|value| !value.is_empty())
-    })
+/// The value that the field selector demands of `field` with `=` or `==`, read as the verbs read it.
+pub fn field_asked(a: &Attributes, field: &str) -> Option<String> {
+    let selector = FieldSelector::parse(&a.field_selector).ok()?;
+    selector.exact(field).filter(|value| !value.is_empty()).map(str::to_owned)
 }
 
 impl Rule {
@@ -73,46 +64,12 @@ impl Rule {
         }
         has_or_star(&self.api_groups, &a.group)
             && self.resources.iter().any(|pattern| resource_matches(pattern, &a.resource_path(), &a.subresource))
-            && (self.resource_names.is_empty() || has(&self.resource_names, name_asked(a)))
+            && (self.resource_names.is_empty() || has(&self.resource_names, &a.name))
     }
 
-    /// Whether whoever has this rule has all of `other` too. `other` names at most one thing of each sort (see [`Rule::split`]).
-    fn covers(&self, other: &Rule) -> bool {
-        let all = |mine: &[String], theirs: &[String]| has(mine, "*") || theirs.iter().all(|word| has(mine, word));
-        let resource = |wanted: &String| {
-            let sub = wanted.split_once('/').map_or("", |(_, sub)| sub);
-            self.resources.iter().any(|pattern| resource_matches(pattern, wanted, sub))
-        };
-        let names =
-            self.resource_names.is_empty() || (!other.resource_names.is_empty() && all(&self.resource_names, &other.resource_names));
-        let url = |wanted: &String| {
-            self.non_resource_urls.iter().any(|mine| mine == wanted || mine.strip_suffix('*').is_some_and(|head| wanted.starts_with(head)))
-        };
-        all(&self.verbs, &other.verbs)
-            && all(&self.api_groups, &other.api_groups)
-            && other.resources.iter().all(resource)
-            && names
-            && other.non_resource_urls.iter().all(url)
-    }
-
-    /// The rule as rules with one verb and one resource of one group (or one path) each.
-    fn split(&self) -> Vec<Rule> {
-        let one = |word: &String| vec![word.clone()];
-        let mut out = Vec::new();
-        for verb in &self.verbs {
-            for group in &self.api_groups {
-                for resource in &self.resources {
-                    let base = Rule { verbs: one(verb), api_groups: one(group), resources: one(resource), ..Rule::default() };
-                    if self.resource_names.is_empty() {
-                        out.push(base);
-                    } else {
-                        out.extend(self.resource_names.iter().map(|name| Rule { resource_names: one(name), ..base.clone() }));
-                    }
-                }
-            }
-            out.extend(self.non_resource_urls.iter().map(|url| Rule { verbs: one(verb), non_resource_urls: one(url), ..Rule::default() }));
-        }
-        out
+    /// Every list of words in it.
+    pub fn lists(&self) -> [&[String]; 5] {
+        [&self.verbs, &self.api_groups, &self.resources, &self.resource_names, &self.non_resource_urls]
     }
 
     /// `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`, as upstream prints it in refusals.
@@ -159,24 +116,6 @@ fn url_matches(pattern: &str, path: &str) -> bool {
     pattern == "*" || pattern == path || pattern.strip_suffix('*').is_some_and(|head| path.starts_with(head))
 }
 
-/// What of `wanted` the owner of `held` does not have, put together again by resource, sorted by how it prints.
-pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let mut missing: Vec<Rule> = Vec::new();
-    for part in wanted.iter().flat_map(Rule::split) {
-        if held.iter().any(|rule| rule.covers(&part)) {
-            continue;
-        }
-        let same = |other: &&mut Rule| Rule { verbs: Vec::new(), ..(**other).clone() } == Rule { verbs: Vec::new(), ..part.clone() };
-        match missing.iter_mut().find(same) {
-            Some(rule) if has(&rule.verbs, &part.verbs[0]) => {}
-            Some(rule) => rule.verbs.extend(part.verbs),
-            None => missing.push(part),
-        }
-    }
-    missing.sort_by_key(Rule::compact);
-    missing
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,11 +150,19 @@ mod tests {
     #[test]
     fn a_rule_with_names_allows_a_list_of_that_name_only() {
         let one = rule(json!({"verbs": ["list", "create"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]}));
-        let mut list = asks("list", "", "secrets", "", "");
-        assert!(!one.allows(&list));
-        list.field_selector = "metadata.name=a".into();
-        assert!(one.allows(&list));
+        assert!(!one.allows(&asks("list", "", "secrets", "", "")) && !one.allows(&asks("list", "", "secrets", "", "b")));
+        // The name is the one that the request's field selector demands: info.rs reads it.
+        assert!(one.allows(&asks("list", "", "secrets", "", "a")));
         assert!(!one.allows(&asks("create", "", "secrets", "", "")));
+    }
+
+    #[test]
+    fn a_selector_is_read_by_the_authorizer_as_by_the_verb() {
+        let asked = |text: &str| field_asked(&Attributes { field_selector: text.into(), ..Attributes::default() }, "spec.nodeName");
+        assert_eq!(asked("a!=b,spec.nodeName==n1").as_deref(), Some("n1"));
+        assert_eq!(asked("x=a\\,spec.nodeName\\=n1"), None);
+        assert_eq!(asked("spec.nodeName!=n1"), None);
+        assert_eq!(asked("spec.nodeName=n1,broken"), None);
     }
 
     #[test]
@@ -224,18 +171,5 @@ mod tests {
         let path = |path: &str| Attributes { verb: "get".into(), path: path.into(), ..Attributes::default() };
         assert!(urls.allows(&path("/healthz/etcd")) && urls.allows(&path("/version")));
         assert!(!urls.allows(&path("/healthz")) && !urls.allows(&path("/version/x")));
-    }
-
-    #[test]
-    fn what_is_missing_is_put_together_by_resource() {
-        let held = [rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}))];
-        let wanted = [rule(json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods", "secrets"]}))];
-        let texts: Vec<String> = missing(&held, &wanted).iter().map(Rule::compact).collect();
-        let pods = r#"{APIGroups:[""], Resources:["pods"], Verbs:["list" "watch"]}"#;
-        let secrets = r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list" "watch"]}"#;
-        assert_eq!(texts, [pods, secrets]);
-        assert!(missing(&[rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}))], &wanted).is_empty());
-        let named = [rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a"]}))];
-        assert_eq!(missing(&named, &held).len(), 1);
     }
 }

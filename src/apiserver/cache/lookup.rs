@@ -27,6 +27,17 @@ impl Lookup for Cache {
         self.kind(group, resource).get(&keys::local(namespace, name)).map(|e| Arc::new(e.value()))
     }
 
+    async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.load(group, resource).await;
+        if let Some(found) = self.get(group, resource, namespace, name) {
+            return Some(found);
+        }
+        if let Err(err) = self.wait_for_now().await {
+            warn!(group, resource, err = %Chain(&err), "cannot bring the cache up to date");
+        }
+        self.get(group, resource, namespace, name)
+    }
+
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
     }

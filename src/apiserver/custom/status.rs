@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schema::catalog::Catalog;
 use schema::{meta, read};
 use serde_json::{Value, json};
 
@@ -40,6 +41,11 @@ fn accept(definition: &Value, all: &[std::sync::Arc<Value>]) -> (Value, Option<(
         let names = &other["status"]["acceptedNames"];
         resources.extend([read::text(names, "plural"), read::text(names, "singular")].into_iter().chain(read::texts(names, "shortNames")));
         kinds.extend([read::text(names, "kind"), read::text(names, "listKind")]);
+    }
+    // What is built in was there first, and its objects are no definition's to serve or to delete.
+    for row in Catalog::builtin().resources().iter().filter(|row| row.group == group) {
+        resources.extend([row.plural.as_ref(), row.singular.as_ref()].into_iter().chain(row.short_names.iter().map(AsRef::as_ref)));
+        kinds.extend([row.kind.as_ref(), row.list_kind.as_ref()]);
     }
     let wanted = &definition["spec"]["names"];
     let mut accepted = definition["status"]["acceptedNames"].clone();
@@ -120,6 +126,18 @@ mod tests {
 
     fn definition(name: &str, kind: &str) -> Value {
         json!({"metadata": {"name": format!("{name}.a.b")}, "spec": {"group": "a.b", "names": {"plural": name, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")}}})
+    }
+
+    #[test]
+    fn a_definition_named_like_a_built_in_kind_is_never_served() {
+        let mut shadow = definition("networkpolicies", "NetworkPolicy");
+        shadow["spec"]["group"] = json!("networking.k8s.io");
+        shadow["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true}, {"name": "v9", "served": true}]);
+        let settled = settled(&shadow, &[], "t").unwrap();
+        assert!(!read::condition_is_true(&settled, "Established") && !read::condition_is_true(&settled, "NamesAccepted"));
+        // One that an older program served all the same is none of the catalog's: what cleans up behind it finds nothing.
+        let rows = schema::custom::resources(&shadow).into_iter().map(Arc::new).collect();
+        assert!(!Catalog::with(rows).resources().iter().any(|row| row.custom));
     }
 
     #[test]

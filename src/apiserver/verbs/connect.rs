@@ -1,5 +1,6 @@
 //! `log`, `exec`, `attach`, `portforward` and `proxy`: finds out whom the request means and lets the connector reach them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{Request, Response};
@@ -119,7 +120,7 @@ fn options(call: &Call<'_, '_>) -> Value {
             object["ports"] = ports.collect::<Vec<_>>().into();
         }
         _ => {
-            let tail = info::tail(&call.x.attributes.path, &call.x.attributes);
+            let tail = info::tail(&call.x.attributes.path);
             object["path"] = format!("/{tail}").into();
         }
     }
@@ -224,9 +225,9 @@ fn scheme_name_port(text: &str) -> (String, String, String) {
 
 fn behind_proxy(call: &Call<'_, '_>) -> (String, String) {
     let a = &call.x.attributes;
-    let tail = info::tail(&a.path, a);
+    let tail = info::tail(&a.path);
     let query = call.x.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
-    let prefix = a.path.strip_suffix(tail.as_str()).unwrap_or(&a.path).trim_end_matches('/').to_owned();
+    let prefix = a.path.strip_suffix(tail).unwrap_or(&a.path).trim_end_matches('/').to_owned();
     (format!("/{tail}{query}"), prefix)
 }
 
@@ -237,6 +238,7 @@ async fn pod_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let port = port.parse::<u16>().ok().or(first.and_then(|p| u16::try_from(p).ok())).filter(|p| *p > 0).unwrap_or(80);
     let host = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty());
     let host = host.ok_or_else(|| Status::bad_request("address not allowed: the pod has no address yet"))?.to_owned();
+    proxyable(&host)?;
     let (path_and_query, prefix) = behind_proxy(call);
     let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
     Ok(Target::Proxy { scheme, host, port, path_and_query, node: assigned_node(call, &pod)?, prefix })
@@ -262,6 +264,7 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let count = u64::try_from(candidates.len()).unwrap_or(0);
     let pick = usize::try_from(call.x.server.config.rng.below(count)).unwrap_or(0);
     let (host, number, node) = candidates.into_iter().nth(pick).ok_or_else(none)?;
+    proxyable(&host)?;
     let (path_and_query, prefix) = behind_proxy(call);
     let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
     let node = node.and_then(|n| node_of(call, &n).ok());
@@ -285,10 +288,24 @@ async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     match port.parse::<u16>() {
         Ok(number) if u64::from(number) != kubelet => {
             let host = node["status"]["addresses"][0]["address"].as_str().unwrap_or(&name).to_owned();
+            proxyable(&host)?;
             Ok(Target::Proxy { scheme: "http".to_owned(), host, port: number, path_and_query, node: Some(node), prefix })
         }
         _ => Ok(Target::Kubelet { node, path_and_query }),
     }
+}
+
+/// Refuses to pass requests on to addresses that mean another machine to each machine, or none: whoever writes the status of a pod or
+/// node, or an EndpointSlice, would reach what listens on the server's loopback, or its cloud's metadata.
+///
+/// Errors: 400, also for a host name, which could be resolved to any address. Spec: Go's `IP.IsGlobalUnicast`, as upstream asks it.
+fn proxyable(host: &str) -> Result<(), Status> {
+    let refused = || Status::bad_request("address not allowed");
+    let global = match host.parse::<IpAddr>().map_err(|_| refused())?.to_canonical() {
+        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_link_local() || ip.is_broadcast()),
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_unicast_link_local()),
+    };
+    if global { Ok(()) } else { Err(refused()) }
 }
 
 /// Percent-encodes a value of a query.
@@ -316,6 +333,18 @@ mod tests {
         meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", "b");
         assert_eq!(container(&pod, "", false).unwrap(), "b");
         assert_eq!(container(&pod, "c", false).unwrap_err().message, "container c is not valid for pod x");
+    }
+
+    #[test]
+    fn no_request_is_passed_on_to_what_only_this_machine_reaches() {
+        for host in
+            ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "localhost", ""]
+        {
+            assert_eq!(proxyable(host).unwrap_err().code, 400, "{host}");
+        }
+        for host in ["10.42.0.7", "192.168.1.1", "fd00::1", "2001:db8::1"] {
+            assert!(proxyable(host).is_ok(), "{host}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use wire::Body;
 use super::{Call, get, present, write};
 use crate::admission::{Operation, Review};
 use crate::status::{Cause, Status};
-use crate::{hooks, kinds, negotiate, services};
+use crate::{hooks, kinds, negotiate, services, trusted};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
 const NAME_TRIES: usize = 8;
@@ -151,6 +151,9 @@ async fn attempt(
     };
     write::admission(server, &mut review, true).await?;
     schema::strategy::prepare_for_create(&call.stored, review.object);
+    if let Some(sign) = hooks::of(&call.stored.group, &call.stored.plural).requestor {
+        sign(&attributes.user, review.object);
+    }
     // Held until the addresses are stored: nobody else may be given the same.
     let turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
         let turn = server.turn().await?;
@@ -160,6 +163,7 @@ async fn attempt(
         None
     };
     let mut errors = schema::validate::create(&call.stored, review.object);
+    errors.extend(trusted::faults(&call.stored, &attributes.user, review.object, None));
     errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object, None)));
     schema::validate::asked(&call.resource, review.object, None, &mut errors);
     kinds::verdict(&call.resource, name, errors)?;

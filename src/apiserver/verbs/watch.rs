@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
+use schema::fields::FieldSelector;
 use schema::validate::error::FieldError;
 use store::{EventKind, Revision, WatchRequest};
 use tokio::time::Instant;
@@ -29,9 +30,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = framing(call)?;
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
-    if !call.x.attributes.name.is_empty() && filter.fields.is_empty() {
-        filter.fields =
-            schema::fields::FieldSelector::parse(&call.x.attributes.field_selector).map_err(|e| Status::bad_request(e.to_string()))?;
+    let name = &call.x.attributes.name;
+    if !name.is_empty() {
+        filter.fields = only(name, filter.fields)?;
     }
     let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
     let filter = Arc::new(filter);
@@ -90,6 +91,17 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         return Ok(over_websocket(call, framing, stream));
     }
     Ok(stream_of(framing, stream))
+}
+
+/// The selector of a watch of one object: what was authorized is that name, so a selector that does not demand it is refused.
+fn only(name: &str, asked: FieldSelector) -> Result<FieldSelector, Status> {
+    if asked.is_empty() {
+        return Ok(FieldSelector::one("metadata.name", name));
+    }
+    match asked.exact("metadata.name") == Some(name) {
+        true => Ok(asked),
+        false => Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name")),
+    }
 }
 
 fn framing(call: &Call<'_, '_>) -> Result<Framing, Status> {

@@ -12,10 +12,11 @@ use crate::admission::timing::Round;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::custom::conversion;
+use crate::pipeline::require;
 use crate::serve::ApiServer;
 use crate::status::{Cause, Status};
 use crate::turn::Turn;
-use crate::{hooks, keys, kinds, services};
+use crate::{hooks, keys, kinds, services, trusted};
 
 /// How often a lost race is run again (once, in effect, if the client named a version).
 const TRIES: usize = 8;
@@ -167,6 +168,7 @@ pub async fn update(
             if !create {
                 return Err(call.not_found(name));
             }
+            may_create(call, name).await?;
             let new = maker.make(call, None).await?;
             return super::create::store(call, new, tracked, dry_run).await.map(Written::Created);
         };
@@ -198,6 +200,15 @@ pub async fn update(
         // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid on what is there now.
     }
     Err(Status::modified(&call.resource.group, &call.resource.plural, name))
+}
+
+/// Whoever creates an object by an update or an apply needs the right to create it as well.
+///
+/// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked earlier than there,
+/// before any plugin of admission.
+async fn may_create(call: &Call<'_, '_>, name: &str) -> Result<(), Status> {
+    let attributes = Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
+    require(call.x.server, &attributes).await
 }
 
 /// Kinds that nobody may overwrite without having read them, as upstream has it: `AllowUnconditionalUpdate` of its strategies.
@@ -234,13 +245,13 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<
 /// Defaults, admission, strategy, validation.
 async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
     keep_system_fields(new, old);
+    let attributes = call.x.attributes.clone();
     if part == Part::Bound {
-        return Ok(());
+        return kinds::verdict(&call.resource, meta::name(old), trusted::faults(&call.stored, &attributes.user, new, Some(old)));
     }
     let catalog = std::sync::Arc::clone(&call.x.catalog);
     schema::defaults::apply(&catalog, &call.stored, new);
     prepare(call, part, new, old);
-    let attributes = call.x.attributes.clone();
     let lookup = call.x.server.lookup();
     let mut warnings = Vec::new();
     let name = meta::name(old).to_owned();
@@ -271,6 +282,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         Part::Status => schema::validate::update_status(&call.stored, review.object, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
     };
+    errors.extend(trusted::faults(&call.stored, &attributes.user, review.object, Some(old)));
     if part == Part::Main {
         let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
         errors.extend(judge.into_iter().flat_map(|judge| judge(review.object, Some(old))));

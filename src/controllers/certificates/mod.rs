@@ -11,6 +11,7 @@ use client::queue::Queue;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
 
@@ -22,6 +23,7 @@ const NAME: &str = "certificate-controller";
 struct Controller {
     client: kube::Client,
     requests: Informer<CertificateSigningRequest>,
+    nodes: Informer<Node>,
     signer: Arc<dyn Signer>,
     /// `cluster-signing-duration`
     life_max: Option<Duration>,
@@ -31,10 +33,16 @@ struct Controller {
 /// Starts approver, signers and cleaner, which are one reconciler here.
 pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option<Duration>) {
     let requests = context.informers.get::<CertificateSigningRequest>();
+    let nodes = context.informers.get::<Node>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&requests, &queue);
-    let controller = Controller { client: context.client(NAME), requests: requests.clone(), signer, life_max, clock: Clock::system() };
-    context.start(NAME, &queue, controller, async move { requests.synced().await });
+    let client = context.client(NAME);
+    let controller =
+        Controller { client, requests: requests.clone(), nodes: nodes.clone(), signer, life_max, clock: Clock::system() };
+    context.start(NAME, &queue, controller, async move {
+        requests.synced().await;
+        nodes.synced().await;
+    });
 }
 
 #[async_trait::async_trait]
@@ -61,16 +69,18 @@ impl Controller {
         Api::all(self.client.clone())
     }
 
-    /// A node that asks for its own client certificate gets it, if it may.
+    /// A node that asks for its own client certificate gets it, if it may; whoever else asks gets one for a new node only. A bootstrap
+    /// token that leaked makes nobody a node that is there: such a request waits for a person. Upstream's approver does not look.
     async fn approve(&self, csr: &CertificateSigningRequest) -> Result<(), Error> {
         if csr.spec.signer_name != plan::KUBELET_CLIENT || plan::bad_usages(csr).is_some() {
             return Ok(());
         }
         let Some(node) = self.signer.node_of(&csr.spec.request.0) else { return Ok(()) };
         let own = csr.spec.username.as_deref() == Some(&node);
+        let is_new = node.strip_prefix("system:node:").is_some_and(|name| self.nodes.get("", name).is_none());
         let ways = [
             ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.", own),
-            ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", true),
+            ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.", own || is_new),
         ];
         for (subresource, message, _) in ways.into_iter().filter(|(_, _, fits)| *fits) {
             if self.may(csr, subresource).await? {

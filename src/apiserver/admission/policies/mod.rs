@@ -3,6 +3,7 @@
 //! What both sorts share is here; [`validating`] judges, [`mutating`] changes.
 
 pub mod mutating;
+pub mod parameters;
 pub mod patches;
 pub mod typing;
 pub mod validating;
