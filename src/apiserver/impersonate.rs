@@ -120,7 +120,10 @@ mod tests {
         headers.append(GROUP, HeaderValue::from_bytes("gäste".as_bytes()).unwrap());
         headers.append("impersonate-extra-ort", HeaderValue::from_bytes("köln".as_bytes()).unwrap());
         let user = wanted(&headers).unwrap().unwrap();
-        assert_eq!((user.name.as_str(), user.groups, user.extra["ort"].clone()), ("jürgen", vec!["gäste".to_owned()], vec!["köln".to_owned()]));
+        assert_eq!(
+            (user.name.as_str(), user.groups, user.extra["ort"].clone()),
+            ("jürgen", vec!["gäste".to_owned()], vec!["köln".to_owned()])
+        );
         for name in [USER, GROUP, UID, "impersonate-extra-ort"] {
             let mut headers = HeaderMap::new();
             headers.insert(USER, HeaderValue::from_static("bob"));

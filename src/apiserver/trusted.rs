@@ -103,7 +103,9 @@ mod tests {
         let mirror = pod(json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x", "other": "x"}));
         let node = |name: &str| UserInfo::new(format!("system:node:{name}"), &["system:nodes"]);
         assert!(said(&node("n1"), &mirror, None).is_empty());
-        for user in [node("n2"), UserInfo::new("bob", &[]), UserInfo::new("root", &["system:masters"]), UserInfo::new("system:node:n1", &[])] {
+        for user in
+            [node("n2"), UserInfo::new("bob", &[]), UserInfo::new("root", &["system:masters"]), UserInfo::new("system:node:n1", &[])]
+        {
             let said = said(&user, &mirror, None);
             assert_eq!(said.len(), 2, "{}: {said:?}", user.name);
             assert!(said[0].contains("may only be set by the kubelet of the pod's node"), "{said:?}");

@@ -88,8 +88,7 @@ pub(crate) mod tests {
 
     /// A name whose one organization is text of the type `tag`.
     pub(crate) fn subject_tagged(common_name: &str, tag: u8, organization: &[u8]) -> Vec<u8> {
-        let attribute =
-            |kind: u8, tag: u8, value: &[u8]| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(tag, value)].concat());
+        let attribute = |kind: u8, tag: u8, value: &[u8]| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(tag, value)].concat());
         let parts = [attribute(10, tag, organization), attribute(3, 0x0c, common_name.as_bytes())];
         tagged(0x30, &parts.map(|part| tagged(0x31, &part)).concat())
     }

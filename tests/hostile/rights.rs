@@ -2,6 +2,7 @@
 //!
 //! One server for all of them, without a node. Whoever asks is impersonated by the admin: what follows authentication is the same.
 
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -63,11 +64,17 @@ fn nobody_gets_more_than_they_may() {
     let server = Server::start();
     server.ok(&["create", "namespace", "a"]);
     server.until(&["-n", "a", "get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
-    for (name, check) in CHECKS {
+    // A check that fails does not hide the next ones. KEDGE_CHAPTER names the only ones to make, by a part of their names.
+    let only = std::env::var("KEDGE_CHAPTER").unwrap_or_default();
+    let mut failed = Vec::new();
+    for &(name, check) in CHECKS.iter().filter(|(name, _)| name.contains(&only)) {
         let began = Instant::now();
-        check(&server);
+        if std::panic::catch_unwind(AssertUnwindSafe(|| check(&server))).is_err() {
+            failed.push(name);
+        }
         println!("-- {name}: {:.1} s", began.elapsed().as_secs_f32());
     }
+    assert!(failed.is_empty(), "failed checks: {failed:?}");
     server.stop();
 }
 
@@ -109,7 +116,8 @@ fn requestors(server: &Server) {
 
 // security.md H5.
 fn bootstrap(server: &Server) {
-    let token = ["--as=system:bootstrap:abcdef", "--as-group=system:bootstrappers:kedge:default-node-token", "--as-group=system:bootstrappers"];
+    let token =
+        ["--as=system:bootstrap:abcdef", "--as-group=system:bootstrappers:kedge:default-node-token", "--as-group=system:bootstrappers"];
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "s1"}});
     assert_eq!(sends(server, &[], &["create"], &node).code, 0);
     let ask = |name: &str, node: &str| {
@@ -138,6 +146,12 @@ fn creations(server: &Server) {
     grant(server, "a", "create", "leases.coordination.k8s.io");
     server.until(&with(&BOB, &["auth", "can-i", "create", "leases", "-n", "a"]), SETTLE_LIMIT, |out| out == "yes\n");
     assert_eq!(sends(server, &BOB, &put, &lease).code, 0);
+    // A WebSocket opens with GET: to read `pods/exec` is not to run something there.
+    grant(server, "a", "get", "pods/exec,pods/attach,pods/portforward");
+    for sub in ["exec", "attach", "portforward"] {
+        let said = server.said(&with(&BOB, &["get", "--raw", &format!("/api/v1/namespaces/a/pods/p/{sub}?command=id")]));
+        refused(&said, &format!("cannot create resource \"pods/{sub}\""));
+    }
     // An object that is there is changed as before.
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there", "namespace": "a"}, "data": {"k": "1"}});
     refused(&sends(server, &BOB, apply, &map), "cannot create resource \"configmaps\"");
@@ -148,7 +162,14 @@ fn creations(server: &Server) {
 
 // security.md H2.
 fn impersonation(server: &Server) {
-    let who = server.ok(&["--as=jürgen", "--as-group=gäste", "auth", "whoami", "-o", "jsonpath={.status.userInfo.username} {.status.userInfo.groups}"]);
+    let who = server.ok(&[
+        "--as=jürgen",
+        "--as-group=gäste",
+        "auth",
+        "whoami",
+        "-o",
+        "jsonpath={.status.userInfo.username} {.status.userInfo.groups}",
+    ]);
     assert_eq!(who, r#"jürgen ["gäste","system:authenticated"]"#);
     refused(&server.said(&["--as=jürgen", "get", "secrets"]), "User \"jürgen\" cannot list resource \"secrets\"");
 }
@@ -183,7 +204,10 @@ fn mirrors(server: &Server) {
 // security.md C2, M1, M3; security-2.md F7.
 fn nodes(server: &Server) {
     let node = |spec: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": spec});
-    refused(&sends(server, &NODE, &["create"], &node(json!({"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}))), "not allowed to set its pod CIDRs");
+    refused(
+        &sends(server, &NODE, &["create"], &node(json!({"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}))),
+        "not allowed to set its pod CIDRs",
+    );
     assert_eq!(sends(server, &NODE, &["create"], &node(json!({}))).code, 0);
     let owner = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"u"}]}}"#;
     refused(&server.said(&with(&NODE, &["patch", "node", "n1", "--type=merge", "-p", owner])), "not allowed to modify ownerReferences");
@@ -213,7 +237,8 @@ fn nodes(server: &Server) {
     // A pod of the node, and tokens of its account.
     let mut own = pod("own");
     own["spec"]["nodeName"] = json!("n1");
-    own["spec"]["volumes"] = json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}]);
+    own["spec"]["volumes"] =
+        json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}}]);
     assert_eq!(sends(server, &[], &["create"], &own).code, 0);
     let uid = server.ok(&["-n", "a", "get", "pod", "own", "-o", "jsonpath={.metadata.uid}"]);
     let token = |audience: &str| {
@@ -234,7 +259,14 @@ fn watches(server: &Server) {
     }
     server.ok(&["-n", "a", "create", "role", "watches", "--verb=watch", "--resource=configmaps", "--resource-name=mine"]);
     server.ok(&["-n", "a", "create", "rolebinding", "watches", "--role=watches", "--user=eve"]);
-    let watch = |query: &str| server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/watch/namespaces/a/configmaps/mine?timeoutSeconds=2&resourceVersion=0{query}")]);
+    let watch = |query: &str| {
+        server.said(&[
+            "--as=eve",
+            "get",
+            "--raw",
+            &format!("/api/v1/watch/namespaces/a/configmaps/mine?timeoutSeconds=2&resourceVersion=0{query}"),
+        ])
+    };
     for query in ["", "&fieldSelector=metadata.name%3Dmine"] {
         let said = watch(query);
         assert!(said.out.contains("\"mine\"") && !said.out.contains("\"theirs\""), "{said:?}");

@@ -80,7 +80,8 @@ fn of_source(source: &Value) -> Option<String> {
         ("podCertificate", "podcertificates"),
     ];
     let mut held = source.as_object().into_iter().flatten().filter(|(key, value)| *key != "downwardAPI" && !value.is_null());
-    held.next().map(|(key, _)| known.iter().find(|(name, _)| name == key).map_or("an unknown projected source", |(_, what)| what).to_owned())
+    held.next()
+        .map(|(key, _)| known.iter().find(|(name, _)| name == key).map_or("an unknown projected source", |(_, what)| what).to_owned())
 }
 
 /// Whether a field of this name holds something anywhere under `value`.
@@ -117,8 +118,14 @@ mod tests {
             (volume(json!({"name": "v", "ephemeral": {}})), "persistentvolumeclaims (via ephemeral volumes)"),
             (volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "a"}})), "persistentvolumeclaims"),
             (volume(json!({"name": "v", "cephfs": {"secretRef": {"name": "a"}}})), "secrets"),
-            (volume(json!({"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "a"}}]}})), "secrets (via projected volumes)"),
-            (volume(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {}}]}})), "serviceaccounts (via projected volumes)"),
+            (
+                volume(json!({"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "a"}}]}})),
+                "secrets (via projected volumes)",
+            ),
+            (
+                volume(json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {}}]}})),
+                "serviceaccounts (via projected volumes)",
+            ),
             (volume(json!({"name": "v", "projected": {"sources": [{"podCertificate": {}}]}})), "podcertificates"),
             (volume(json!({"name": "v", "tomorrow": {}})), "what a volume of the kind tomorrow names"),
         ] {

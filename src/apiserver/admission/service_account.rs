@@ -31,12 +31,13 @@ impl Plugin for ServiceAccount {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && operation == Operation::Create
+        let late = a.group.is_empty() && a.resource == "pods" && a.subresource == "ephemeralcontainers" && operation == Operation::Update;
+        late || (a.is("", "pods") && operation == Operation::Create)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         // A mirror shows what runs already: it is judged below, never changed.
-        if meta::annotation(review.object, MIRROR).is_some() {
+        if review.operation != Operation::Create || meta::annotation(review.object, MIRROR).is_some() {
             return Ok(());
         }
         let asked = review.object["spec"]["serviceAccountName"].as_str().unwrap_or_default();
@@ -66,7 +67,9 @@ impl Plugin for ServiceAccount {
         }
         let name = spec["serviceAccountName"].as_str().unwrap_or_default();
         let account = find(review, name).await?;
-        if meta::annotation(&account, "kubernetes.io/enforce-mountable-secrets") == Some("true") {
+        // As Go reads a boolean.
+        let enforced = meta::annotation(&account, "kubernetes.io/enforce-mountable-secrets");
+        if enforced.is_some_and(|said| matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True")) {
             limit_secrets(review, &account)?;
         }
         Ok(())
@@ -155,8 +158,16 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
             return Err(review.forbidden(&why));
         }
     }
-    for list in ["initContainers", "containers"] {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in spec[list].as_array().into_iter().flatten() {
+            let from = container["envFrom"].as_array().into_iter().flatten().filter_map(|from| from["secretRef"]["name"].as_str());
+            if let Some(name) = from.into_iter().find(|name| !listed("secrets", name)) {
+                let container = container["name"].as_str().unwrap_or_default();
+                let why = format!(
+                    "container {container} with envFrom referencing secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
+                );
+                return Err(review.forbidden(&why));
+            }
             for env in container["env"].as_array().into_iter().flatten() {
                 let name = env["valueFrom"]["secretKeyRef"]["name"].as_str();
                 if let Some(name) = name.filter(|name| !listed("secrets", name)) {

@@ -210,13 +210,38 @@ async fn a_nodes_mirror_pod_names_no_object_and_belongs_to_the_node() {
 }
 
 #[tokio::test]
+async fn an_account_that_limits_secrets_limits_every_way_to_name_one() {
+    let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
+    let account = json!({"metadata": {"name": "sa", "namespace": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "True"}},
+        "secrets": [{"name": "mine"}], "automountServiceAccountToken": false});
+    let pod = |list: &str, container: Value| {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "sa"}});
+        pod["spec"][list] = json!([container]);
+        pod
+    };
+    let by_key = |name: &str| json!({"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name}}}]});
+    let whole = |name: &str| json!({"name": "c", "envFrom": [{"secretRef": {"name": name}}]});
+    for list in ["containers", "initContainers", "ephemeralContainers"] {
+        for (container, allowed) in [(by_key("mine"), true), (by_key("other"), false), (whole("mine"), true), (whole("other"), false)] {
+            let mut made = case(Operation::Create, "pods", "p", pod(list, container)).with("", "serviceaccounts", account.clone());
+            if list == "ephemeralContainers" {
+                made.operation = Operation::Update;
+                made.attributes.subresource = list.to_lowercase();
+            }
+            assert_eq!(made.run(&plugin).await.is_ok(), allowed, "{list}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_node_asks_for_tokens_of_the_audiences_that_its_pods_name() {
     let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
     let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": [
         {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}, {"name": "c", "csi": {"driver": "d.x"}}]}});
     let driver = json!({"metadata": {"name": "d.x"}, "spec": {"tokenRequests": [{"audience": "drive"}]}});
     let token = |audiences: Value| {
-        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
+        let request =
+            json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
         let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n1").with("", "pods", pod.clone());
         token.attributes.subresource = "token".into();
         token.with("storage.k8s.io", "csidrivers", driver.clone())

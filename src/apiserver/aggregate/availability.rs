@@ -155,7 +155,11 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
     to.path = format!("/apis/{}/{}", service.group, service.version);
     let mut identity = server.guards.front_proxy.clone();
     identity.insecure = service.insecure;
-    let asked = server.guards.webhooks.send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&checker()).unwrap_or_default(), ANSWER).await;
+    let asked = server
+        .guards
+        .webhooks
+        .send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&checker()).unwrap_or_default(), ANSWER)
+        .await;
     let failed = |why: String| Finding::no("FailedDiscoveryCheck", format!("failing or missing response from {}: {why}", to.url()));
     match asked {
         Ok(answer) if answer.status().is_success() => Finding { ok: true, reason: "Passed", message: "all checks passed".to_owned() },

@@ -44,7 +44,12 @@ impl Documents {
         let mut identity = server.guards.front_proxy.clone();
         identity.insecure = service.insecure;
         let user = UserInfo::new("system:kube-aggregator", &["system:masters"]);
-        let answer = server.guards.webhooks.send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&user).unwrap_or_default(), ANSWER).await.ok();
+        let answer = server
+            .guards
+            .webhooks
+            .send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&user).unwrap_or_default(), ANSWER)
+            .await
+            .ok();
         let read = answer.filter(|a| a.status().is_success()).and_then(|a| serde_json::from_slice(a.body()).ok()).map(Arc::new);
         let document = read.or(last);
         let mut kept = lock();

@@ -29,8 +29,9 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let parts = std::mem::replace(&mut x.parts, http::Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = http::Request::from_parts(parts, body);
-    let said = says_who(&x.attributes.user)
-        .ok_or_else(|| Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header"))?;
+    let said = says_who(&x.attributes.user).ok_or_else(|| {
+        Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header")
+    })?;
     let answer = wire::proxy::forward_over(request, stream, &endpoint.authority(), &path, said, x.server.guards.webhooks.group()).await;
     x.parts.headers = headers;
     Ok(answer.unwrap_or_else(|err| unavailable(&format!("error trying to reach service: {}\n", base::chain::Chain(&err)))))

@@ -119,7 +119,9 @@ impl ServiceAccounts {
             return Err("Token does not match server's copy".to_owned());
         }
         if let Some(since) = meta::label(&object, INVALID_SINCE) {
-            return Err(format!("the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid on {since}"));
+            return Err(format!(
+                "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid on {since}"
+            ));
         }
         self.account(&namespace, &name, &uid)?;
         Ok(user_of(&namespace, &name, &uid))

@@ -298,13 +298,20 @@ mod tests {
 
     #[test]
     fn two_rules_together_cover_what_neither_does_alone() {
-        let held = [pods(&["get"], &["a"]), pods(&["list"], &[]), rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]}))];
+        let held =
+            [pods(&["get"], &["a"]), pods(&["list"], &[]), rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]}))];
         assert!(lacks(&held, &[pods(&["get", "list"], &["a"])]).is_empty());
-        assert_eq!(lacks(&held, &[pods(&["get", "list"], &["a", "b"])]), [r#"{APIGroups:[""], Resources:["pods"], ResourceNames:["b"], Verbs:["get"]}"#]);
+        assert_eq!(
+            lacks(&held, &[pods(&["get", "list"], &["a", "b"])]),
+            [r#"{APIGroups:[""], Resources:["pods"], ResourceNames:["b"], Verbs:["get"]}"#]
+        );
         assert!(lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments/scale"]}))]).is_empty());
         assert_eq!(lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments"]}))]).len(), 1);
         // Parts of two rules make no whole: this group from one, that verb from the other.
-        let halves = [rule(json!({"verbs": ["get"], "apiGroups": ["a"], "resources": ["x"]})), rule(json!({"verbs": ["list"], "apiGroups": ["b"], "resources": ["x"]}))];
+        let halves = [
+            rule(json!({"verbs": ["get"], "apiGroups": ["a"], "resources": ["x"]})),
+            rule(json!({"verbs": ["list"], "apiGroups": ["b"], "resources": ["x"]})),
+        ];
         let crossed = [rule(json!({"verbs": ["get"], "apiGroups": ["b"], "resources": ["x"]}))];
         assert_eq!(lacks(&halves, &crossed).len(), 1);
     }
@@ -327,7 +334,12 @@ mod tests {
         assert_eq!(missing(&[all], std::slice::from_ref(&huge)).unwrap(), Missing::default());
         // Each word in a rule of its own: as many classes as words, and no way to look at all of them.
         let held: Vec<Rule> = (0..600)
-            .map(|n| Rule { verbs: vec![format!("v{n}")], api_groups: vec![format!("g{n}")], resources: vec![format!("r{n}")], ..Rule::default() })
+            .map(|n| Rule {
+                verbs: vec![format!("v{n}")],
+                api_groups: vec![format!("g{n}")],
+                resources: vec![format!("r{n}")],
+                ..Rule::default()
+            })
             .collect();
         assert_eq!(missing(&held, &[huge]), Err(TooMany));
     }

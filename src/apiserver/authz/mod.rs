@@ -9,6 +9,8 @@ pub mod covers;
 pub mod escalation;
 #[cfg(test)]
 pub(crate) mod fixture;
+#[cfg(test)]
+mod matrix_tests;
 pub mod node;
 pub mod rbac;
 pub mod review;

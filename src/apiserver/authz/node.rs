@@ -41,7 +41,7 @@ impl Node {
         match (a.group.as_str(), a.resource.as_str()) {
             ("", "secrets" | "configmaps") => self.read_related(node, a),
             ("", "persistentvolumeclaims") if a.subresource == "status" => {
-                if !matches!(a.verb.as_str(), "get" | "update" | "patch") {
+                if !matches!(a.verb.as_str(), "update" | "patch") {
                     return refuse("can only get/update/patch this type");
                 }
                 self.related(node, a)
@@ -160,9 +160,10 @@ impl Node {
 
     /// Secrets that a volume's driver needs on the node.
     fn volume_secret(&self, node: &str, namespace: &str, name: &str) -> bool {
-        self.lookup.list("", "persistentvolumes", None).iter().any(|volume| {
-            secret_refs(&volume["spec"]).contains(&(namespace, name)) && self.volume_in_use(node, volume)
-        })
+        self.lookup
+            .list("", "persistentvolumes", None)
+            .iter()
+            .any(|volume| secret_refs(&volume["spec"]).contains(&(namespace, name)) && self.volume_in_use(node, volume))
     }
 }
 

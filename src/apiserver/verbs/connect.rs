@@ -10,9 +10,11 @@ use wire::Body;
 
 use super::{Call, get, write};
 use crate::admission::{Operation, Review};
+use crate::attributes::Attributes;
 use crate::connect::Target;
 use crate::info;
 use crate::lookup::Lookup as _;
+use crate::pipeline::require;
 use crate::status::Status;
 use crate::stream::rewrite::{self, Way};
 
@@ -22,6 +24,11 @@ const REFUSAL_MAX: usize = 10_000;
 /// Passes the request on.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let a = call.x.attributes.clone();
+    // A browser's WebSocket opens with GET, which is a read; what runs in a pod is none (upstream:
+    // AuthorizePodWebsocketUpgradeCreatePermission).
+    if matches!(a.subresource.as_str(), "exec" | "attach" | "portforward") && a.verb != "create" {
+        require(call.x.server, &Attributes { verb: "create".to_owned(), ..a.clone() }).await?;
+    }
     let target = match (a.resource.as_str(), a.subresource.as_str()) {
         ("pods", "log") => log_target(call).await?,
         ("pods", "exec" | "attach" | "portforward") => stream_target(call, &a.subresource).await?,
@@ -337,9 +344,21 @@ mod tests {
 
     #[test]
     fn no_request_is_passed_on_to_what_only_this_machine_reaches() {
-        for host in
-            ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "localhost", ""]
-        {
+        for host in [
+            "127.0.0.1",
+            "127.8.8.8",
+            "::1",
+            "::ffff:127.0.0.1",
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+            "localhost",
+            "",
+        ] {
             assert_eq!(proxyable(host).unwrap_err().code, 400, "{host}");
         }
         for host in ["10.42.0.7", "192.168.1.1", "fd00::1", "2001:db8::1"] {

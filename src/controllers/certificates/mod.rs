@@ -37,8 +37,7 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option
     let queue = Arc::new(Queue::default());
     context.feed_own(&requests, &queue);
     let client = context.client(NAME);
-    let controller =
-        Controller { client, requests: requests.clone(), nodes: nodes.clone(), signer, life_max, clock: Clock::system() };
+    let controller = Controller { client, requests: requests.clone(), nodes: nodes.clone(), signer, life_max, clock: Clock::system() };
     context.start(NAME, &queue, controller, async move {
         requests.synced().await;
         nodes.synced().await;

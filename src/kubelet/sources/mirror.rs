@@ -1,5 +1,8 @@
 //! Mirror pods: how static pods show themselves in the API. Deleting one does not end its pod.
 
+use std::time::Duration;
+
+use base::backoff::Backoff;
 use base::chain::Chain;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -21,6 +24,9 @@ fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) 
     annotation(mirror, MIRROR).is_some() && annotation(mirror, MIRROR) == annotation(pod, HASH) && owner.is_some_and(ours)
 }
 
+/// Between two looks whether the node is registered.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
 pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     if let Some(have) = have {
@@ -34,21 +40,30 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     mirror.status = None;
     let hash = annotation(pod, HASH).unwrap_or_default().to_owned();
     mirror.metadata.annotations.get_or_insert_default().insert(MIRROR.to_owned(), hash);
-    if let Some(uid) = node.uid() {
-        mirror.metadata.owner_references = Some(vec![OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: node.config.node_name.clone(),
-            uid,
-            controller: Some(true),
-            block_owner_deletion: None,
-        }]);
-    }
+    mirror.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.config.node_name.clone(),
+        uid: uid_of_node(node).await,
+        controller: Some(true),
+        block_owner_deletion: None,
+    }]);
     let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     match api.create(&PostParams::default(), &mirror).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.code == 409 => debug!("mirror pod exists already"),
         Err(err) => warn!(pod = ?pod.metadata.name, err = %Chain(&err), "cannot make a mirror pod"),
+    }
+}
+
+/// The node's uid is known once it is registered; a mirror without its owner is refused.
+async fn uid_of_node(node: &Node) -> String {
+    let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+    loop {
+        match node.uid().filter(|uid| !uid.is_empty()) {
+            Some(uid) => return uid,
+            None => tokio::time::sleep(backoff.next(&node.rng)).await,
+        }
     }
 }
 

@@ -50,7 +50,8 @@ impl Plugin for PolicyParameters {
         let (asked, why) = if policies.is_empty() {
             let (kind, version) = (read::text(&new[field], "kind"), read::text(&new[field], "apiVersion"));
             let everything = ("get", "*", "*");
-            let why = format!("must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, apiVersion={version})");
+            let why =
+                format!("must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, apiVersion={version})");
             (self.asked(review, &new[field], everything), why)
         } else {
             let policy = review.lookup.sure(GROUP, policies, "", read::text(new, "policyName")).await;
