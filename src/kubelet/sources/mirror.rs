@@ -13,6 +13,9 @@ use tracing::{debug, warn};
 use super::{HASH, MIRROR, annotation};
 use crate::node::Node;
 
+/// Between two looks whether the node is registered.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
 /// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
 pub(crate) fn is_of(node: &Node, mirror: &Pod, pod: &Pod) -> bool {
     is_picture(mirror, pod, &node.config.node_name, node.uid().as_deref())
@@ -23,9 +26,6 @@ fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) 
     let owner = mirror.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     annotation(mirror, MIRROR).is_some() && annotation(mirror, MIRROR) == annotation(pod, HASH) && owner.is_some_and(ours)
 }
-
-/// Between two looks whether the node is registered.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
 pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
