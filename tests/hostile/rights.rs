@@ -206,7 +206,7 @@ fn nodes(server: &Server) {
     let node = |spec: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": spec});
     refused(
         &sends(server, &NODE, &["create"], &node(json!({"podCIDR": "10.0.0.0/8", "podCIDRs": ["10.0.0.0/8"]}))),
-        "not allowed to set its pod CIDRs",
+        "not allowed to set its pod ranges",
     );
     assert_eq!(sends(server, &NODE, &["create"], &node(json!({}))).code, 0);
     let owner = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"u"}]}}"#;

@@ -176,10 +176,10 @@ async fn a_node_owns_neither_its_owners_nor_its_ranges() {
     assert!(change(owned).run(&plugin).await.unwrap_err().ends_with("is not allowed to modify ownerReferences"));
     let mut routed = node.clone();
     routed["spec"]["podCIDRs"] = json!(["10.42.0.0/24", "2000::/3"]);
-    assert!(change(routed).run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod CIDRs"));
+    assert!(change(routed).run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod ranges"));
     let mut other = case(Operation::Create, "nodes", "n1", node).by("n1");
     other.attributes.namespace.clear();
-    assert!(other.run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod CIDRs"));
+    assert!(other.run(&plugin).await.unwrap_err().ends_with("is not allowed to set its pod ranges"));
 }
 
 #[tokio::test]
