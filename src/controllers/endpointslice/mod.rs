@@ -2,6 +2,7 @@
 
 mod endpoints;
 mod plan;
+mod topology;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ pub(crate) fn start(context: &Context) {
     context.feed_own(&controller.services, &queue);
     let services = controller.services.clone();
     context.feed(&controller.pods, &queue, move |change| pod_concerns(change, &services));
+    let (services, pods) = (controller.services.clone(), controller.pods.clone());
+    context.feed(&controller.nodes, &queue, move |change| node_concerns(change, &services, &pods));
     context.feed(&slices, &queue, |change| driver::objects_of(change).iter().filter_map(|slice| service_of(slice)).collect());
     context.feed(&controller.endpoints, &queue, |change| match change {
         Change::Deleted(endpoints) => vec![Key::of(&**endpoints)],
@@ -62,6 +65,34 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
+/// The Services that show a node's zone, or that share their endpoints out by it; a zone's label may come after the pods.
+fn node_concerns(change: &Change<Node>, services: &Informer<Service>, pods: &Informer<Pod>) -> Vec<Key> {
+    let shown = |node: &Node| (topology::zone_of(node).map(str::to_owned), topology::counted_cpu(node));
+    let (node, moved) = match change {
+        Change::Modified { old, new } if shown(old) == shown(new) => return Vec::new(),
+        Change::Modified { old, new } => (new, topology::zone_of(old) != topology::zone_of(new)),
+        Change::Added(node) | Change::Deleted(node) => (node, topology::zone_of(node).is_some()),
+    };
+    let mut keys: Vec<Key> =
+        services.list().iter().filter(|service| topology::is_auto(service)).map(|service| Key::of(&**service)).collect();
+    let name = node.name_any();
+    let here = |pod: &Arc<Pod>| moved && pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(&name));
+    for pod in pods.list().iter().filter(|pod| here(pod)) {
+        keys.extend(selecting(pod, services));
+    }
+    keys
+}
+
+/// The Services that select a pod.
+fn selecting(pod: &Pod, services: &Informer<Service>) -> Vec<Key> {
+    let selects = |service: &Arc<Service>| {
+        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
+        selector.is_some_and(|selector| selector.iter().all(|(k, v)| pod.labels().get(k) == Some(v)))
+    };
+    let all = services.list_in(&pod.namespace().unwrap_or_default());
+    all.iter().filter(|service| selects(service)).map(|service| Key::of(&**service)).collect()
+}
+
 /// The Services that select a pod, before or after the change; none if nothing changed that a Service shows.
 fn pod_concerns(change: &Change<Pod>, services: &Informer<Service>) -> Vec<Key> {
     if let Change::Modified { old, new } = change {
@@ -75,17 +106,10 @@ fn pod_concerns(change: &Change<Pod>, services: &Informer<Service>) -> Vec<Key> 
             return Vec::new();
         }
     }
-    let selects = |service: &Service, pod: &Pod| {
-        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
-        selector.is_some_and(|selector| selector.iter().all(|(k, v)| pod.labels().get(k) == Some(v)))
-    };
-    let mut keys = Vec::new();
-    for pod in driver::objects_of(change) {
-        let namespace = pod.namespace().unwrap_or_default();
-        keys.extend(services.list_in(&namespace).iter().filter(|service| selects(service, &pod)).map(|service| Key::of(&**service)));
-    }
-    keys.dedup();
-    keys
+    // Most changes leave the labels as they are, and each look goes through all Services of the namespace.
+    let mut pods = driver::objects_of(change);
+    pods.dedup_by(|a, b| a.metadata.labels == b.metadata.labels);
+    pods.iter().flat_map(|pod| selecting(pod, services)).collect()
 }
 
 #[async_trait::async_trait]

@@ -10,6 +10,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHint
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
+use super::topology;
 use crate::owners;
 use crate::pods;
 
@@ -167,6 +168,9 @@ pub(super) fn plan(service: &Service, pods: &[Arc<Pod>], nodes: &BTreeMap<String
             if let Some(endpoint) = endpoint(service, pod, &family, nodes) {
                 groups.entry(ports_of(service, pod)).or_default().push(endpoint);
             }
+        }
+        if topology::is_auto(service) {
+            topology::hint(&mut groups.values_mut().flatten().collect::<Vec<_>>(), nodes);
         }
         if groups.is_empty() {
             // A placeholder shows watchers that the Service was looked at and has nobody.
