@@ -282,7 +282,9 @@ fn parse_element(map: &'static str, element: &Value) -> Option<Element> {
 
 /// `127.0.0.1:HOSTPORT` works only when the kernel may route loopback addresses out of the bridge.
 fn allow_localhost(prev: &NetResult) {
-    for interface in prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty()) {
+    // A name is one part of a path.
+    let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
+    for interface in prev.interfaces.iter().filter(|interface| interface.sandbox.is_empty() && plain(&interface.name)) {
         // Only localhost access depends on it, and only IPv4's; a read-only /proc/sys must not fail the pod.
         let _optional = fs::write(format!("/proc/sys/net/ipv4/conf/{}/route_localnet", interface.name), "1");
     }
@@ -298,9 +300,18 @@ fn forget_udp(mappings: &[Mapping]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Whatever the request says, its elements hold addresses, numbers and our own words alone.
+    pub(crate) fn script_is_plain(request: &Request) {
+        let Ok((_, mappings)) = Config::read(request) else { return };
+        let wanted: Vec<&Mapping> = mappings.iter().collect();
+        let script = Family::of(true).add(&wanted, "10.42.0.5".parse().unwrap(), &request.container_id, None);
+        assert!(script.chars().all(|c| c.is_ascii_alphanumeric() || " .:-{}\"\n".contains(c)), "{script}");
+        assert_eq!(script.lines().count(), mappings.len(), "{script}");
+    }
 
     fn mapping(value: Value) -> Result<Mapping, CniError> {
         Mapping::new(&serde_json::from_value(value).unwrap())

@@ -214,7 +214,10 @@ impl Proxy {
                 false => drop(self.exposed.remove(key)),
             }
         }
-        self.look_at_listeners().await?;
+        // Without such Services no rule asks who listens.
+        if !self.exposed.is_empty() {
+            self.look_at_listeners().await?;
+        }
         let local = self.config.node_ips.borrow().clone();
         let families: Vec<Family> = self.applied.keys().copied().collect();
         for family in families {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::task::Group;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
@@ -60,17 +61,24 @@ pub(crate) const OVERLAY: &[MulticastGroup] = &[
 /// A conversation with the kernel.
 pub(crate) struct Kernel {
     handle: Handle,
+    uplink: SeenUplink,
 }
 
-/// News of addresses and of our device.
-pub(crate) struct Events(std::pin::Pin<Box<dyn futures_util::Stream<Item = RouteNetlinkMessage> + Send>>);
+/// The uplink as it was seen last: its index and MTU.
+type SeenUplink = Arc<Mutex<Option<(u32, u32)>>>;
+
+/// News of addresses, of our device and of the uplink.
+pub(crate) struct Events {
+    messages: std::pin::Pin<Box<dyn futures_util::Stream<Item = RouteNetlinkMessage> + Send>>,
+    uplink: SeenUplink,
+}
 
 impl Events {
     /// The next event that can matter. Cancel safe.
     pub(crate) async fn next(&mut self) {
         loop {
-            match self.0.next().await {
-                Some(message) if matters(&message) => return,
+            match self.messages.next().await {
+                Some(message) if matters(&message) || self.is_other_mtu(&message) => return,
                 Some(_) => {}
                 // The socket is gone: the slow recheck remains.
                 None => std::future::pending().await,
@@ -78,8 +86,15 @@ impl Events {
         }
     }
 
+    /// Whether the uplink carries more or less than it did.
+    fn is_other_mtu(&self, message: &RouteNetlinkMessage) -> bool {
+        let RouteNetlinkMessage::NewLink(link) = message else { return false };
+        let seen = *self.uplink.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.is_some_and(|(index, before)| index == link.header.index && mtu(link).is_some_and(|now| now != before))
+    }
+
     pub(crate) fn drain(&mut self) {
-        while let Some(Some(_)) = self.0.next().now_or_never() {}
+        while let Some(Some(_)) = self.messages.next().now_or_never() {}
     }
 }
 
@@ -121,7 +136,8 @@ impl Kernel {
                 _ => None,
             }
         });
-        Ok((Kernel { handle }, Events(Box::pin(news))))
+        let uplink = SeenUplink::default();
+        Ok((Kernel { handle, uplink: Arc::clone(&uplink) }, Events { messages: Box::pin(news), uplink }))
     }
 
     /// The interface with this address, or the one named; there its first address of the same family.
@@ -153,6 +169,7 @@ impl Kernel {
         let mut links = std::pin::pin!(self.handle.link().get().match_index(index).execute());
         let link = links.try_next().await.map_err(failed("cannot look at the uplink"))?;
         let mtu = link.and_then(|link| mtu(&link)).unwrap_or(1500);
+        *self.uplink.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, mtu));
         Ok(Some(Uplink { index, mtu, ip, networks: all.into_iter().filter(|(at, _)| *at == index).map(|(_, net)| net).collect() }))
     }
 

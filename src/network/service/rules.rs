@@ -273,8 +273,11 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     put("nat-prerouting", vec![hook("nat", "prerouting", -100), "jump services".to_owned()]);
     put("nat-output", vec![hook("nat", "output", -100), "jump services".to_owned()]);
     put("nat-postrouting", postrouting(site, cidrs.as_deref()));
-    let input = [hook("filter", "input", 0), nodeport_check.clone()].into_iter().chain(own).chain([check.clone()]);
-    put("filter-input", input.collect());
+    let to_machine = |hook: String, rest: &[&String]| -> Vec<String> {
+        let first = [hook, nodeport_check.clone()];
+        first.into_iter().chain(own.clone()).chain(rest.iter().map(|line| (*line).clone())).collect()
+    };
+    put("filter-input", to_machine(hook("filter", "input", 0), &[&check]));
     if site.family == Family::V4 {
         // Loopback addresses are routed where host ports are reached on localhost: nobody outside of the machine may use one.
         put("loopback", vec![hook("filter", "prerouting", -300), LOOPBACK_DEST.to_owned(), LOOPBACK_SOURCE.to_owned()]);
@@ -282,7 +285,7 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     // A late packet of a connection that conntrack forgot would reach the pod with the wrong addresses and be answered with a reset
     // (https://issue.k8s.io/74839).
     put("filter-forward", vec![hook("filter", "forward", 0), "ct state invalid drop".to_owned(), check.clone(), unknown_port.clone()]);
-    put("filter-output", vec![hook("filter", "output", 0), nodeport_check, check, unknown_port]);
+    put("filter-output", to_machine(hook("filter", "output", 0), &[&check, &unknown_port]));
     rules
 }
 

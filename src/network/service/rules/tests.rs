@@ -139,7 +139,7 @@ fn source_ranges_that_overlap_are_one() {
 #[test]
 fn what_the_machine_listens_on_is_looked_up_before_any_service_address() {
     let rules = render(&site(), &[]);
-    for chain in ["services", "filter-input"] {
+    for chain in ["services", "filter-input", "filter-output"] {
         let lines = &rules.content.chains[chain];
         let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
         let service = if chain == "services" { "@service-ips" } else { "@no-endpoint-ips" };
