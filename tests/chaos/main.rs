@@ -94,6 +94,6 @@ fn faults_end_and_the_cluster_goes_on() {
     world.works(&clients, "the last fault");
     let n = clients.judge(&world.kubeconfig(), &world.urls()[0]);
     println!("{n_faults} faults; Services answered {slowest:.1?} after a fault's end at most; {n} operations are one order");
-    world.empty();
+    world.settle();
     world.leaves_nothing(&before);
 }

@@ -1,5 +1,6 @@
 //! Three servers, three agents, a Deployment on them, and what is asked of all of it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -113,7 +114,7 @@ impl Machine {
     }
 }
 
-/// How much of the machine is used: links, mounts and pod cgroups in all; descriptors and memory (KiB) by role.
+/// How much of the machine is used: links and mounts in all, cgroups of pods that are gone; descriptors and memory (KiB) by role.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     links: usize,
@@ -127,6 +128,8 @@ pub(crate) struct World {
     pub(crate) servers: Vec<Machine>,
     pub(crate) agents: Vec<Machine>,
     service: String,
+    /// Every pod that was seen, by its uid: the hierarchy of cgroups is the whole machine's, so they are told apart by name.
+    uids: BTreeSet<String>,
 }
 
 const WEB: &str = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web"},"spec":{"replicas":3,
@@ -144,7 +147,7 @@ impl World {
         let machine = |name, number, role| Machine::new(name, number, role, place, program);
         let servers = vec![machine("s1", 10, "server"), machine("s2", 20, "server"), machine("s3", 30, "server")];
         let agents = vec![machine("a1", 40, "agent"), machine("a2", 50, "agent"), machine("a3", 60, "agent")];
-        let mut world = World { servers, agents, service: String::new() };
+        let mut world = World { servers, agents, service: String::new(), uids: BTreeSet::new() };
         world.start_servers();
         world.start_agents();
         let manifest = world.servers[0].host.dir.join("web.json");
@@ -288,12 +291,21 @@ impl World {
     }
 
     /// Pods come and go while faults do.
-    pub(crate) fn scale(&self, replicas: usize) {
+    pub(crate) fn scale(&mut self, replicas: usize) {
+        let seen = self.uids_now();
+        self.uids.extend(seen);
         self.must(&["scale", "deployment/web", &format!("--replicas={replicas}")]);
     }
 
-    /// The Deployment goes, and all of its pods.
-    pub(crate) fn empty(&self) {
+    fn uids_now(&self) -> BTreeSet<String> {
+        let text = self.must(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]);
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// The Deployment has as many pods as at the beginning again.
+    pub(crate) fn settle(&mut self) {
+        let seen = self.uids_now();
+        self.uids.extend(seen);
         self.must(&["scale", "deployment/web", "--replicas=3"]);
         self.until("the Deployment's pods", &["rollout", "status", "deployment/web", "--timeout=20s"], |_| true);
     }
@@ -312,9 +324,15 @@ impl World {
         Footprint {
             links: sum("ip -o link show type veth | wc -l"),
             mounts: sum("wc -l </proc/self/mountinfo"),
-            cgroups: count(&self.agents[0].host, "find /sys/fs/cgroup -type d -path '*pod*' | wc -l"),
+            cgroups: self.cgroups_of_the_gone(),
             roles: self.servers.iter().chain(&self.agents).map(role).collect(),
         }
+    }
+
+    fn cgroups_of_the_gone(&self) -> usize {
+        let there = self.agents[0].host.said("find", &["/sys/fs/cgroup", "-type", "d", "-name", "*pod*"]).text.replace('_', "-");
+        let now = self.uids_now();
+        self.uids.difference(&now).filter(|uid| there.contains(uid.as_str())).count()
     }
 
     /// Links, mounts and cgroups are those of before; descriptors and memory nearly.
