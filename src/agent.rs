@@ -3,7 +3,7 @@
 pub(crate) mod addresses;
 pub(crate) mod role;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use base::chain::Chain;
 use base::files::{self, FileError};
+use base::owner;
 use base::task::Group;
 use client::informer::Informers;
 use cni::{Conflist, conflist};
@@ -143,6 +144,11 @@ const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// In the data folder: the kubelet's folder, as it was chosen last.
 const KUBELET_RECORD: &str = "agent/kubelet-dir";
 
+/// What lies in the kubelet's folder.
+pub(crate) const KUBELET_PARTS: [&str; 6] = ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
+/// What lies in the data folder.
+pub(crate) const DATA_PARTS: [&str; 5] = ["server", "agent", "data", "node", "storage"];
+
 /// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
 pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") {
@@ -167,14 +173,37 @@ fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, F
         None if data_dir == Path::new("/var/lib/kedge") && !holds_pods() => PathBuf::from(KUBELET_DIR),
         None => own,
     };
+    files::create_private_dir(&chosen)?;
+    // The kernel's table of mounts, by which is told what may be removed, knows no links.
+    let chosen = std::fs::canonicalize(&chosen).map_err(FileError::at("cannot resolve", &chosen))?;
+    let earlier = kubelet_dir(data_dir) == chosen && data_dir.join(KUBELET_RECORD).exists();
+    owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier)).map_err(FileError::at("cannot mark", &chosen))?;
     files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
     Ok(chosen)
+}
+
+/// What kedge's kubelet has in its folder. Pods that were there before its first start are somebody else's.
+pub(crate) fn is_of_kubelet(dir: &Path, name: &OsStr, earlier: bool) -> bool {
+    let is_empty = || std::fs::read_dir(dir.join(name)).is_ok_and(|mut entries| entries.next().is_none());
+    KUBELET_PARTS.iter().any(|part| name == *part) && (earlier || is_empty())
+}
+
+/// Marks the data folder for `kedge uninstall`, which removes nothing else.
+pub(crate) fn mark_data_dir(data_dir: &Path) -> Result<(), FileError> {
+    owner::mark(data_dir, is_of_data_dir).map(drop).map_err(FileError::at("cannot mark", data_dir))
+}
+
+/// What kedge has in its data folder: nothing else is removed from one that others use, too.
+pub(crate) fn is_of_data_dir(name: &OsStr) -> bool {
+    DATA_PARTS.iter().any(|part| name == *part) || name.to_string_lossy().starts_with("server-old-")
 }
 
 /// The folder that the kubelet of a data folder has used last.
 pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
     let noted = std::fs::read_to_string(data_dir.join(KUBELET_RECORD));
-    noted.map_or_else(|_| data_dir.join("agent/kubelet"), PathBuf::from)
+    let dir = noted.map_or_else(|_| data_dir.join("agent/kubelet"), PathBuf::from);
+    // Earlier versions wrote it down with links in it.
+    std::fs::canonicalize(&dir).unwrap_or(dir)
 }
 
 fn log_dir(data_dir: &Path) -> PathBuf {
@@ -191,6 +220,7 @@ pub(crate) struct Beginning {
 /// Begins what needs no API server.
 pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning, AgentError> {
     let kubelet = kubelet_config(&config)?;
+    mark_data_dir(&config.data_dir)?;
     install_plugins(&kubelet.cni_bin_dir)?;
     std::fs::create_dir_all(&kubelet.cni_conf_dir).map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
     let (tell, runtime) = oneshot::channel();

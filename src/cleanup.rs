@@ -3,16 +3,17 @@
 //!
 //! It never removes anything through a mount: mounts are detached, folders are left.
 
-mod tree;
+mod owned;
 mod uninstall;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use base::program;
 use kubelet::runtime::cri::Cri;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -24,6 +25,8 @@ use crate::cli::{KillallArgs, UninstallArgs};
 
 /// A server has this long to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// A program of the machine does a step within this; a service may take its time to stop.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(180);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
 /// nft tables of kedge, by family and name.
@@ -51,6 +54,8 @@ pub(crate) enum CleanupError {
     Look { what: &'static str, source: io::Error },
     #[error("cannot start the async runtime")]
     Runtime(#[source] io::Error),
+    #[error("{} is no folder of kedge's: nothing was done. Name the data folder of this machine's kedge with --data-dir", path.display())]
+    NotOurs { path: PathBuf },
     #[error("{n} steps failed; the lines above say which and why")]
     Steps { n: usize },
 }
@@ -125,6 +130,9 @@ impl Cleaner {
         if !nix::unistd::geteuid().is_root() {
             return Err(CleanupError::NotRoot);
         }
+        if !owned::may_clean(data_dir)? {
+            return Err(CleanupError::NotOurs { path: data_dir.to_owned() });
+        }
         Ok(Cleaner { dry_run, failed: 0, data_dir: data_dir.to_owned(), run_dir: run_dir(data_dir) })
     }
 
@@ -144,7 +152,7 @@ impl Cleaner {
 
     /// Stops services first: a supervisor would start again what is ended below.
     fn stop_services(&mut self) {
-        for service in uninstall::installed(uninstall::RECORD) {
+        for service in uninstall::installed(uninstall::RECORD, &self.data_dir) {
             let (name, file) = (service.name.as_str(), service.path.display().to_string());
             match service.kind.as_str() {
                 "systemd" if succeeds("systemctl", &["is-active", "--quiet", name]) => {
@@ -172,14 +180,11 @@ impl Cleaner {
     }
 
     fn stop_server(&mut self) -> Result<(), CleanupError> {
-        let default_dir = self.data_dir == Path::new("/var/lib/kedge");
-        let data_dir = self.data_dir.display().to_string();
+        let data_dir = self.data_dir.clone();
         let ours = |p: &Process| {
             let kedge = Path::new(&p.args[0]).file_name().is_some_and(|name| name == "kedge");
             let role = p.args.get(1).is_some_and(|role| role == "server" || role == "agent");
-            let named = p.args.iter().any(|arg| arg.contains("data-dir") || arg == "-d");
-            let this_dir = p.args.iter().any(|arg| arg == &data_dir || arg.ends_with(&format!("={data_dir}")));
-            kedge && role && (this_dir || default_dir && !named)
+            kedge && role && owned::works_in(&p.args, p.pid, &data_dir)
         };
         for process in processes()?.into_iter().filter(ours) {
             self.step(&format!("stop kedge {}, process {}", process.args[1], process.pid), || end(process.pid));
@@ -248,11 +253,10 @@ impl Cleaner {
     /// Detaches mounts in our folders, innermost first.
     fn detach_mounts(&mut self) -> Result<(), CleanupError> {
         let text = fs::read_to_string("/proc/self/mountinfo").map_err(|source| CleanupError::Look { what: "mounts", source })?;
-        let ours = [self.run_dir.clone(), kubelet_dir(&self.data_dir), self.data_dir.join("agent/containerd")];
-        let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
-        let points: BTreeSet<PathBuf> = points.filter(|point| ours.iter().any(|dir| point.starts_with(dir) && point != dir)).collect();
-        for point in points.into_iter().rev() {
-            self.step(&format!("unmount {}", point.display()), || umount2(&point, MntFlags::MNT_DETACH).map_err(|err| err.to_string()));
+        for point in owned::mounts(&text, &owned::folders_of_mounts(&self.data_dir, &self.run_dir)) {
+            self.step(&format!("unmount {}", point.display()), || {
+                umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|err| err.to_string())
+            });
         }
         Ok(())
     }
@@ -267,7 +271,7 @@ impl Cleaner {
             self.step(&format!("remove link {link}"), || run("ip", &["link", "delete", link]));
         }
         for family in ["-4", "-6"] {
-            let routes = Command::new("ip").args([family, "route", "show", "proto", ROUTES]).output();
+            let routes = program::output(Command::new("ip").args([family, "route", "show", "proto", ROUTES]), b"", PROGRAM_LIMIT);
             let text = routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
             for route in text.lines() {
                 self.step(&format!("remove route {route}"), || {
@@ -303,18 +307,11 @@ fn descendants(pid: i32) -> Vec<i32> {
     children.iter().flat_map(|child| descendants(*child).into_iter().chain([*child])).collect()
 }
 
-/// `\040` and the like, as proc(5) writes blanks in paths.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (code, is)| text.replace(code, is))
+fn succeeds(name: &str, args: &[&str]) -> bool {
+    program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).is_ok_and(|output| output.status.success())
 }
 
-fn succeeds(program: &str, args: &[&str]) -> bool {
-    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
-}
-
-fn run(program: &str, args: &[&str]) -> Result<(), String> {
-    let output = Command::new(program).args(args).output().map_err(|err| format!("{program}: {err}"))?;
+fn run(name: &str, args: &[&str]) -> Result<(), String> {
+    let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }

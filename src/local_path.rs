@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use base::confined::tree;
+
 /// `local-path setup DIR` or `local-path teardown DIR`. Returns the exit code.
 pub(crate) fn main(args: &[String]) -> i32 {
     let done = match args {
@@ -37,10 +39,8 @@ fn teardown(dir: &Path) -> io::Result<()> {
     if !volume || !plain {
         return Err(io::Error::other("is no volume's folder"));
     }
-    match fs::remove_dir_all(dir) {
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
-        done => done,
-    }
+    // What a pod has made may be of any depth, and what is mounted in it is somebody's data.
+    tree::remove(dir, &[]).as_error()
 }
 
 #[cfg(test)]

@@ -305,6 +305,7 @@ impl Base {
         let db = server_dir.join("db");
         files::create_private_dir(&server_dir)?;
         files::create_private_dir(&db)?;
+        agent::mark_data_dir(&plan.args.common.state.data_dir)?;
         // A server that runs here already keeps its certificates as they are.
         let lock = store::backup::lock(&db).map_err(|source| DatastoreError::Open { path: db.clone(), source })?;
         if plan.args.store.cluster_init {

@@ -36,6 +36,73 @@ const WATCHERS: &[(&str, &str)] = &[
     ("tests/cluster/history.rs", "checks what one watch brings, connection by connection"),
 ];
 
+/// Rooms that work in folders which others can change: there, files are touched through `base::confined` alone.
+const CONFINED: [&str; 7] =
+    ["src/kubelet", "src/cni", "src/cleanup", "src/cleanup.rs", "src/snapshots", "src/cluster/snapshot", "src/local_path.rs"];
+
+/// Calls that go by a path: whoever can rename a part of it chooses what they touch.
+const BY_PATH: [&str; 17] = [
+    "fs::read(",
+    "fs::read_to_string(",
+    "fs::write(",
+    "fs::remove_dir_all(",
+    "fs::read_dir(",
+    "fs::set_permissions(",
+    "fs::rename(",
+    "fs::copy(",
+    "fs::create_dir_all(",
+    "fs::remove_file(",
+    "fs::remove_dir(",
+    "fs::hard_link(",
+    "File::open(",
+    "File::create(",
+    "OpenOptions::",
+    "fs::chown(",
+    "fs::lchown(",
+];
+
+/// Files of those rooms that may go by a path, and why nobody else can change it.
+const TRUSTED_PATHS: &[(&str, &str)] = &[
+    ("src/cleanup.rs", "/proc of the kernel"),
+    ("src/cleanup/owned.rs", "/proc and /etc of root; names only, removed by descriptors"),
+    ("src/cleanup/uninstall.rs", "/etc, the record of install.sh, control groups; names only, removed by descriptors"),
+    ("src/cluster/snapshot.rs", "the data folder and its snapshots, root's alone (0700)"),
+    ("src/cni/host_local.rs", "addresses given, in the data folder"),
+    ("src/cni/netlink.rs", "/proc/sys, and network namespaces that containerd names"),
+    ("src/cni/portmap.rs", "/proc/sys"),
+    ("src/kubelet/cgroups.rs", "/sys/fs/cgroup"),
+    ("src/kubelet/config.rs", "folders made at the start, before any pod"),
+    ("src/kubelet/csi/data.rs", "folders that the kubelet makes for drivers, which are root"),
+    ("src/kubelet/csi/mount.rs", "folders that the kubelet makes for drivers, which are root"),
+    ("src/kubelet/csi/unmount.rs", "folders that the kubelet makes for drivers, which are root"),
+    ("src/kubelet/devices/mod.rs", "sockets of plugins, names only"),
+    ("src/kubelet/evict.rs", "/proc"),
+    ("src/kubelet/kernel.rs", "/proc/sys"),
+    ("src/kubelet/manager.rs", "names in the kubelet's folder of pods"),
+    ("src/kubelet/node.rs", "/proc and /sys"),
+    ("src/kubelet/plugins/mod.rs", "sockets of plugins, names only"),
+    ("src/kubelet/preload.rs", "archives that the administrator puts into the data folder"),
+    ("src/kubelet/providers.rs", "configuration of the administrator"),
+    ("src/kubelet/register.rs", "/proc, /sys and /etc/os-release"),
+    ("src/kubelet/registries.rs", "configuration in the data folder"),
+    ("src/kubelet/registries/hosts.rs", "configuration in the data folder"),
+    ("src/kubelet/resolv.rs", "the node's resolv.conf"),
+    ("src/kubelet/runtime/cni_results.rs", "results that containerd keeps, root's alone"),
+    ("src/kubelet/runtime/containerd.rs", "containerd's folders and /proc"),
+    ("src/kubelet/runtime/settle.rs", "/proc"),
+    ("src/kubelet/sources/manifests.rs", "manifests of the administrator"),
+    ("src/kubelet/stats/metrics.rs", "/proc"),
+    ("src/kubelet/stats/mod.rs", "/proc"),
+    ("src/kubelet/stats/read.rs", "/proc and /sys/fs/cgroup"),
+    ("src/kubelet/volumes/host_path.rs", "a path of the host that the pod's author may name with all its links"),
+    ("src/kubelet/volumes/image.rs", "the volume's folder, in a pod's folder, before it is mounted"),
+    ("src/kubelet/volumes/mod.rs", "/proc/self/mountinfo"),
+    ("src/kubelet/worker/act.rs", "files in a pod's folder beside its volumes, bound one by one; names of links to logs"),
+    ("src/kubelet/worker/isolation.rs", "ranges of users, in a pod's folder beside its volumes"),
+    ("src/local_path.rs", "a new volume's folder, before any pod has it"),
+    ("src/snapshots/away.rs", "certificates of the administrator, and kedge's own temporary file"),
+];
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -105,6 +172,23 @@ fn folders_have_names_that_mean_something() {
     let bad = |path: &&String| Path::new(path.as_str()).parent().unwrap().iter().any(|part| EMPTY_NAMES.iter().any(|name| part == *name));
     let found: Vec<String> = files_below("src").iter().filter(bad).cloned().collect();
     none("folders called util, common, helpers or types", &found);
+}
+
+#[test]
+fn folders_of_others_are_touched_through_one_door() {
+    let goes_by_path = |path: &String| {
+        let text = read(path);
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        BY_PATH.iter().any(|call| code.contains(call))
+    };
+    let in_rooms = |path: &String| CONFINED.iter().any(|room| path.starts_with(room)) && !is_test(path);
+    let found: BTreeSet<String> = rust_files().into_iter().filter(in_rooms).filter(goes_by_path).collect();
+    let allowed: BTreeSet<String> = TRUSTED_PATHS.iter().map(|(path, _)| (*path).to_owned()).collect();
+    none(
+        "files that go by paths: use base::confined, or say why nobody can change them",
+        &(&found - &allowed).into_iter().collect::<Vec<_>>(),
+    );
+    none("files that need no exception any more", &(&allowed - &found).into_iter().collect::<Vec<_>>());
 }
 
 #[test]

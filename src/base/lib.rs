@@ -11,6 +11,8 @@ pub mod files;
 pub mod folder;
 pub mod limits;
 pub mod metrics;
+pub mod owner;
+pub mod program;
 pub mod rng;
 pub mod secret;
 pub mod sys;

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::agent::kubelet_dir;
-use crate::cleanup::{self, Cleaner, CleanupError, succeeds, tree};
+use base::confined::tree;
+use base::owner::Owner;
+
+use crate::cleanup::owned::{self, KubeletPart};
+use crate::cleanup::{self, Cleaner, CleanupError, succeeds};
 use crate::cli::UninstallArgs;
 
 /// What install.sh made, a line each: KIND NAME PATH.
@@ -29,9 +32,12 @@ pub(super) struct Installed {
     pub(super) path: PathBuf,
 }
 
-/// Reads the record; without one nothing was installed.
-pub(super) fn installed(record: &str) -> Vec<Installed> {
-    parse(&fs::read_to_string(record).unwrap_or_default())
+/// Reads the record; without one nothing was installed. Services that run kedge in another data folder are left out.
+pub(super) fn installed(record: &str, data_dir: &Path) -> Vec<Installed> {
+    let mut all = parse(&fs::read_to_string(record).unwrap_or_default());
+    let is_service = |item: &Installed| ["systemd", "openrc", "sysv"].contains(&item.kind.as_str());
+    all.retain(|item| !is_service(item) || owned::serves(&owned::settings_of(&item.name, &item.path), data_dir));
+    all
 }
 
 fn parse(text: &str) -> Vec<Installed> {
@@ -52,13 +58,31 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
     remove_tree(&mut cleaner, &run_dir, &[]);
-    remove_tree(&mut cleaner, &kubelet_dir(&data_dir), &[]);
-    remove_tree(&mut cleaner, &data_dir, keep);
+    match owned::kubelet_part(&data_dir) {
+        KubeletPart::Whole(dir) => remove_tree(&mut cleaner, &dir, &[]),
+        KubeletPart::Pods(pods) => pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod, &[])),
+    }
+    let whose = owned::whose(&data_dir).map_err(|source| CleanupError::Look { what: "data folder", source })?;
+    match whose {
+        Some(Owner::Shared) => {
+            owned::parts(&data_dir, keep).iter().for_each(|part| remove_tree(&mut cleaner, part, &[]));
+            if cleaner.failed == 0 {
+                remove_tree(&mut cleaner, &data_dir.join(base::owner::MARK), &[]);
+            }
+            println!("keep {} (others have files in it)", data_dir.display());
+        }
+        // Where volumes stay, the mark does: a later run may remove them.
+        Some(Owner::Ours) if data_dir.join(VOLUMES).exists() && keep.contains(&VOLUMES) => {
+            remove_tree(&mut cleaner, &data_dir, &[VOLUMES, base::owner::MARK]);
+        }
+        Some(Owner::Ours) => remove_tree(&mut cleaner, &data_dir, &[]),
+        None => {}
+    }
     remove_empty_folders(&mut cleaner);
     if keep.contains(&VOLUMES) && data_dir.join(VOLUMES).exists() {
         println!("keep {} (volumes; --delete-volumes removes them)", data_dir.join(VOLUMES).display());
     }
-    let made = installed(RECORD);
+    let made = installed(RECORD, &data_dir);
     let late = |item: &&Installed| item.kind == "binary" || item.kind == "script";
     for item in made.iter().filter(|item| !late(item)) {
         remove_item(&mut cleaner, item);
@@ -126,8 +150,8 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
 
 /// Pods that kedge's kubelet had on this machine.
 fn pod_uids(data_dir: &Path) -> Vec<String> {
-    let pods = fs::read_dir(kubelet_dir(data_dir).join("pods")).into_iter().flatten().flatten();
-    pods.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|uid| uid.len() >= 32).collect()
+    let names = owned::our_pods(data_dir).into_iter().filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    names.filter(|uid| uid.len() >= 32).collect()
 }
 
 /// Logs of those pods in the folders that all kubelets of a machine share.
@@ -219,7 +243,7 @@ fn remove_empty_folders(cleaner: &mut Cleaner) {
     for dir in SHARED.map(Path::new).into_iter().filter(|dir| dir.is_dir()) {
         cleaner.step(&format!("remove {} if it is empty", dir.display()), || {
             // Somebody else's things are in it, or it is a mount.
-            let _in_use = tree::remove_empty(dir);
+            let _in_use = tree::remove_folders(dir);
             Ok(())
         });
     }

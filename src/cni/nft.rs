@@ -1,13 +1,17 @@
 //! Our own nftables tables, changed through the `nft` program with one transaction a call.
 
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
+use base::program;
 use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::error::CniError;
+
+/// A table of all pods of a node takes well under a second.
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Applies a script in one transaction.
 pub(crate) fn apply(script: &str) -> Result<(), CniError> {
@@ -30,13 +34,10 @@ pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Res
 }
 
 fn run(args: &[&str], stdin: &str) -> Result<String, CniError> {
-    let spawned = Command::new("nft").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = spawned.map_err(|err| CniError::io("cannot run nft: install the package nftables", &err))?;
-    let broken = |err: std::io::Error| CniError::io("nft stopped reading", &err);
-    if let Some(mut pipe) = child.stdin.take() {
-        pipe.write_all(stdin.as_bytes()).map_err(broken)?;
-    }
-    let output = child.wait_with_output().map_err(broken)?;
+    let output = program::output(Command::new("nft").args(args), stdin.as_bytes(), LIMIT).map_err(|err| match err.kind() {
+        std::io::ErrorKind::NotFound => CniError::io("cannot run nft: install the package nftables", &err),
+        _ => CniError::io("nft does not answer", &err),
+    })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -290,12 +290,16 @@ fn allow_localhost(prev: &NetResult) {
     }
 }
 
+/// The table of connections is searched within this.
+const CONNTRACK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// A UDP sender that was there before would go on to the old place for minutes.
 fn forget_udp(mappings: &[Mapping]) {
     for mapping in mappings.iter().filter(|mapping| mapping.protocol == "udp") {
         let port = mapping.host_port.to_string();
         // Exits with 1 when nothing matched; without the program the entry times out by itself.
-        let _optional = std::process::Command::new("conntrack").args(["-D", "-p", "udp", "--dport", &port]).output();
+        let mut conntrack = std::process::Command::new("conntrack");
+        let _optional = base::program::output(conntrack.args(["-D", "-p", "udp", "--dport", &port]), b"", CONNTRACK_LIMIT);
     }
 }
 

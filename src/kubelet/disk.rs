@@ -15,11 +15,9 @@ use tracing::debug;
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// All entries of a volume are looked at within this.
 const WALK_LIMIT: Duration = Duration::from_secs(600);
-/// A measure is good for this long, as upstream's `volumeStatsAggPeriod` …
-const AGE_MAX: Duration = Duration::from_secs(60);
-/// … and one that was quick for this long, so that a limit is kept soon.
+/// A measure is good for this long, so that a limit is kept soon …
 const AGE_MIN: Duration = Duration::from_secs(10);
-/// A walk takes at most one part in this many of the time.
+/// … and longer if it was slow: a walk takes at most one part in this many of the time.
 const WALK_SHARE: u32 = 20;
 
 /// Bytes and inodes of a file system.
@@ -78,7 +76,7 @@ struct Kept {
 
 impl Kept {
     fn is_fresh(&self) -> bool {
-        self.since.elapsed() < (self.took * WALK_SHARE).clamp(AGE_MIN, AGE_MAX.max(self.took * WALK_SHARE))
+        self.since.elapsed() < AGE_MIN.max(self.took * WALK_SHARE)
     }
 }
 

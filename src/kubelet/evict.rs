@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
+use base::time::Stopwatch;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use schema::quantity::{Notation, Quantity};
@@ -15,16 +16,22 @@ use tracing::{info, warn};
 
 use crate::cgroups;
 use crate::container;
-use crate::disk;
+use crate::disk::By;
 use crate::events::Kind;
 use crate::images;
 use crate::manager::{Pods, requests};
 use crate::node::Node;
 use crate::runtime::labels;
 use crate::volumes;
+use crate::worker::Snapshot;
+use crate::worker::observe::{Seen, State};
 
 /// Between two looks, as upstream's housekeeping.
 const PERIOD: Duration = Duration::from_secs(10);
+/// An evicted pod has this long to give back what it used, before the next one goes. Upstream's `podCleanupTimeout`.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
+/// Between two looks whether it has.
+const CLEANUP_LOOK: Duration = Duration::from_millis(250);
 
 /// What a signal reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +94,18 @@ fn met(node: &Node, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static 
 
 /// Starts the watch over the machine's resources.
 pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
+    // Beside the node's own signals: a volume with a million files must not keep memory waiting.
+    let (of_limits, limited) = (Arc::clone(&node), pods.clone());
+    group.spawn("local-limits", async move {
+        loop {
+            over_local_limits(&of_limits, &limited).await;
+            tokio::time::sleep(PERIOD).await;
+        }
+    });
     group.spawn("evictions", async move {
         let mut last_seen: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
         loop {
             learn_image_dir(&node).await;
-            over_local_limits(&node, &pods).await;
             round(&node, &pods, &mut last_seen).await;
             tokio::time::sleep(PERIOD).await;
         }
@@ -129,6 +143,11 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     node.events.node(&node.config.node_name, Kind::Warning, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
+        remove_dead_containers(node, pods).await;
+        if !met(node, &observe(node)).contains(&signal) {
+            info!(signal, "enough was reclaimed by removing dead containers");
+            return;
+        }
         if let Err(err) = images::free(node, u64::MAX, Duration::ZERO).await {
             warn!(err = %Chain(&err), "cannot delete unused images");
         }
@@ -140,6 +159,28 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     evict_one(node, pods, signal, &seen).await;
 }
 
+/// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those that are older
+/// than the last one of their name. Upstream's `DeleteAllUnusedContainers`.
+async fn remove_dead_containers(node: &Node, pods: &Pods) {
+    for (pod, snapshot) in pods.all() {
+        for id in unused(&snapshot) {
+            info!(pod = ?pod.metadata.name, ns = ?pod.metadata.namespace, container = %id, "removing a dead container");
+            if let Err(err) = node.runtime.cri.remove_container(&id).await {
+                warn!(container = %id, err = %Chain(&err), "cannot remove a dead container");
+            }
+        }
+    }
+}
+
+/// The ids of a pod's containers that may go. Pure.
+fn unused(snapshot: &Snapshot) -> Vec<String> {
+    let observed = &snapshot.observed;
+    let has_ended = matches!(snapshot.status.phase.as_deref(), Some("Failed" | "Succeeded")) && observed.running().next().is_none();
+    let is_last = |seen: &Seen| observed.latest(&seen.name).is_some_and(|latest| latest.id == seen.id);
+    let dead = observed.containers.iter().filter(|seen| seen.state == State::Exited && (has_ended || !is_last(seen)));
+    dead.map(|seen| seen.id.clone()).collect()
+}
+
 /// What one pod uses of the resource, in all and by container.
 struct Use {
     pod: Arc<Pod>,
@@ -149,7 +190,7 @@ struct Use {
 
 async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) {
     let resource = resource_of(signal);
-    let uses = usage(node, pods, resource).await;
+    let uses = usage(node, pods, signal).await;
     let critical =
         |pod: &Pod| pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
     let rank = |u: &Use| {
@@ -176,6 +217,16 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     }
     info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
     pods.evict(&chosen.pod, &text);
+    given_back(node, &chosen.pod).await;
+}
+
+/// Waits until a pod's worker has given back volumes, containers and, last of all, logs.
+async fn given_back(node: &Node, pod: &Pod) {
+    let dirs = [volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()), crate::sandbox::log_dir(&node.config, pod)];
+    let waited = Stopwatch::start();
+    while waited.elapsed() < CLEANUP_LIMIT && dirs.iter().any(|dir| dir.exists()) {
+        tokio::time::sleep(CLEANUP_LOOK).await;
+    }
 }
 
 fn binary(bytes: i64) -> String {
@@ -194,7 +245,27 @@ fn kibibytes(signal: &str, amount: u64) -> String {
     if signal.ends_with("inodesFree") || signal == "pid.available" { amount.to_string() } else { format!("{}Ki", amount / 1024) }
 }
 
-async fn usage(node: &Node, pods: &Pods, resource: &str) -> Vec<Use> {
+/// Which parts of a pod's local storage lie in the file system that runs low. Upstream's `rankDiskPressureFunc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts {
+    layers: bool,
+    volumes_and_logs: bool,
+}
+
+fn parts(signal: &str, images_apart: bool) -> Parts {
+    let of_images = signal.starts_with("imagefs.");
+    Parts { layers: of_images || !images_apart, volumes_and_logs: !(of_images && images_apart) }
+}
+
+/// Whether images lie on another disk than volumes.
+fn images_apart(node: &Node) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let dev = |path: &std::path::Path| fs::metadata(path).ok().map(|meta| meta.dev());
+    node.image_dir.get().is_some_and(|dir| dev(dir) != dev(&node.config.root_dir))
+}
+
+async fn usage(node: &Node, pods: &Pods, signal: &str) -> Vec<Use> {
+    let (resource, parts) = (resource_of(signal), parts(signal, images_apart(node)));
     let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
     let mut used: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
     for stat in stats {
@@ -203,33 +274,65 @@ async fn usage(node: &Node, pods: &Pods, resource: &str) -> Vec<Use> {
         let name = attributes.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
         let value = match resource {
             "memory" => stat.memory.and_then(|m| m.working_set_bytes),
-            "inodes" => stat.writable_layer.and_then(|l| l.inodes_used),
-            "ephemeral-storage" => stat.writable_layer.and_then(|l| l.used_bytes),
+            "inodes" if parts.layers => stat.writable_layer.and_then(|l| l.inodes_used),
+            "ephemeral-storage" if parts.layers => stat.writable_layer.and_then(|l| l.used_bytes),
             _ => None,
         };
-        used.entry(uid).or_default().push((name, i64::try_from(value.map_or(0, |v| v.value)).unwrap_or(i64::MAX)));
+        used.entry(uid).or_default().push((name, amount(value.map_or(0, |v| v.value))));
     }
     let live = pods.all().into_iter().filter(|(_, snapshot)| snapshot.observed.running().next().is_some());
     let mut all = Vec::new();
     for (pod, _) in live {
         let by_container = used.remove(pod.metadata.uid.as_deref().unwrap_or_default()).unwrap_or_default();
-        let volumes =
-            if resource == "ephemeral-storage" { local_volumes(node, &pod).await.iter().map(|(_, bytes)| bytes).sum() } else { 0 };
-        let bytes = by_container.iter().map(|(_, bytes)| bytes).sum::<i64>() + volumes;
+        let more = match resource {
+            "pids" => crate::stats::processes(&node.cgroups, &pod),
+            "inodes" | "ephemeral-storage" if parts.volumes_and_logs => {
+                let (bytes, inodes) = volumes_and_logs(node, &pod).await;
+                if resource == "inodes" { inodes } else { bytes }
+            }
+            _ => 0,
+        };
+        let bytes = by_container.iter().map(|(_, bytes)| bytes).sum::<i64>().saturating_add(amount(more));
         all.push(Use { pod, bytes, by_container });
     }
     all
 }
 
+fn amount(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Bytes and inodes of a pod's volumes on the node's disk, and of its logs.
+async fn volumes_and_logs(node: &Node, pod: &Pod) -> (u64, u64) {
+    let mut total = (0, 0);
+    let dirs = disk_backed(pod).map(|name| empty_dir(node, pod, name)).chain([crate::sandbox::log_dir(&node.config, pod)]);
+    for dir in dirs {
+        if let Some(measure) = node.measures.of(&dir, By::Tree).await {
+            total = (total.0 + measure.bytes, total.1 + measure.inodes);
+        }
+    }
+    total
+}
+
+/// Names of the emptyDirs that lie on disk.
+fn disk_backed(pod: &Pod) -> impl Iterator<Item = &str> {
+    let on_disk =
+        |v: &&k8s_openapi::api::core::v1::Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(on_disk).map(|v| v.name.as_str())
+}
+
+fn empty_dir(node: &Node, pod: &Pod, name: &str) -> std::path::PathBuf {
+    volumes::plugin_dir(node, pod, "kubernetes.io~empty-dir", name)
+}
+
 /// Bytes of each emptyDir on disk.
 async fn local_volumes(node: &Node, pod: &Pod) -> Vec<(String, i64)> {
-    let disk_backed =
-        |v: &&k8s_openapi::api::core::v1::Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
-    let names: Vec<String> = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(disk_backed).map(|v| v.name.clone()).collect();
-    let dir = volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes/kubernetes.io~empty-dir");
-    let measure =
-        move || names.into_iter().map(|name| (name.clone(), i64::try_from(disk::tree(&dir.join(&name)).0).unwrap_or(i64::MAX))).collect();
-    Group::blocking(measure).await.unwrap_or_default()
+    let mut all = Vec::new();
+    for name in disk_backed(pod) {
+        let bytes = node.measures.of(&empty_dir(node, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
+        all.push((name.to_owned(), amount(bytes)));
+    }
+    all
 }
 
 /// Throws out pods whose emptyDirs, containers or whole local storage grew over their limits.
@@ -243,17 +346,17 @@ async fn over_local_limits(node: &Node, pods: &Pods) {
     for pod in limited {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let volumes = local_volumes(node, &pod).await;
-        let layers: BTreeMap<String, i64> = stats
-            .iter()
-            .filter_map(|s| s.attributes.as_ref().map(|a| (a, s)))
-            .filter(|(a, _)| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
-            .map(|(a, s)| {
-                let name = a.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
-                let layer = s.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref()).map_or(0, |v| v.value);
-                let logs = disk::tree(&crate::sandbox::log_dir(&node.config, &pod).join(&name)).0;
-                (name, i64::try_from(layer + logs).unwrap_or(i64::MAX))
-            })
-            .collect();
+        let mut layers: BTreeMap<String, i64> = BTreeMap::new();
+        for stat in &stats {
+            let Some(attributes) = stat.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
+            else {
+                continue;
+            };
+            let name = attributes.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
+            let layer = stat.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref()).map_or(0, |v| v.value);
+            let logs = node.measures.of(&crate::sandbox::log_dir(&node.config, &pod).join(&name), By::Tree).await;
+            layers.insert(name, amount(layer.saturating_add(logs.map_or(0, |measure| measure.bytes))));
+        }
         if let Some(text) = local_breach(&pod, &volumes, &layers) {
             pods.evict(&pod, &text);
         }
@@ -278,7 +381,8 @@ fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, 
         }
     }
     let limit_of = |c: &k8s_openapi::api::core::v1::Container| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value());
-    let limits: Option<i64> = spec.containers.iter().map(limit_of).sum();
+    // Those that have one, as upstream's PodLimits.
+    let limits = spec.containers.iter().filter_map(limit_of).reduce(i64::saturating_add);
     let total: i64 = volumes.iter().map(|(_, b)| b).sum::<i64>() + layers.values().sum::<i64>();
     if let Some(limit) = limits.filter(|limit| total > *limit) {
         return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {}. ", binary(limit)));
@@ -313,5 +417,39 @@ mod tests {
             local_breach(&pod, &[], &layers).unwrap(),
             "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
         );
+        // node.md M4: one container without a limit took the pod's away.
+        let mut half = pod.clone();
+        half.spec.as_mut().unwrap().containers.push(k8s_openapi::api::core::v1::Container { name: "d".to_owned(), ..Default::default() });
+        let layers = BTreeMap::from([("d".to_owned(), 3 << 20)]);
+        assert!(local_breach(&half, &[], &layers).unwrap().contains("total limit of containers 2Mi"));
+    }
+
+    // node.md M4: a disk of images of their own was ranked by volumes.
+    #[test]
+    fn pods_are_ranked_by_what_lies_on_the_disk_that_is_full() {
+        let told = |signal, apart| (parts(signal, apart).layers, parts(signal, apart).volumes_and_logs);
+        assert_eq!(told("nodefs.available", false), (true, true));
+        assert_eq!(told("nodefs.inodesFree", true), (false, true));
+        assert_eq!(told("imagefs.available", true), (true, false));
+        assert_eq!(told("imagefs.available", false), (true, true));
+    }
+
+    // node.md N7: an evicted pod's layers stayed, so the next pod was evicted for them, and the next.
+    #[test]
+    fn containers_of_an_ended_pod_and_older_ones_of_a_name_may_go() {
+        let seen = |id: &str, name: &str, state| Seen { id: id.to_owned(), name: name.to_owned(), state, ..Seen::default() };
+        let mut snapshot = Snapshot::default();
+        snapshot.observed.containers = vec![
+            seen("3", "a", State::Running),
+            seen("2", "a", State::Exited),
+            seen("1", "a", State::Exited),
+            seen("9", "b", State::Exited),
+        ];
+        snapshot.status.phase = Some("Running".to_owned());
+        assert_eq!(unused(&snapshot), ["2", "1"]);
+        snapshot.observed.containers[0].state = State::Exited;
+        assert_eq!(unused(&snapshot), ["2", "1"], "the last of a name is what the status tells of");
+        snapshot.status.phase = Some("Failed".to_owned());
+        assert_eq!(unused(&snapshot), ["3", "2", "1", "9"]);
     }
 }

@@ -64,7 +64,7 @@ impl Handle {
     pub async fn logs(&self, ns: &str, pod: &str, container: &str, options: LogOptions) -> Result<LogStream, Error> {
         let (spec, snapshot) = self.find(ns, pod)?;
         let name = self.container_name(&spec, container)?;
-        let seen = if options.previous { snapshot.observed.previous(&name) } else { snapshot.observed.latest(&name) };
+        let seen = if options.previous { previous(&snapshot, &name) } else { snapshot.observed.latest(&name) };
         let Some(seen) = seen.cloned() else {
             let what = match options.previous {
                 true => "not available: previous terminated container not found".to_owned(),
@@ -181,4 +181,39 @@ fn waiting_reason(snapshot: &Snapshot, name: &str) -> String {
     let statuses = lists.into_iter().flat_map(|list| list.iter().flatten());
     let found = statuses.filter(|s| s.name == name).find_map(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
     found.unwrap_or_else(|| "ContainerCreating".to_owned())
+}
+
+/// The container that the status calls the last one: while a container waits for its restart, that is the newest. Upstream's
+/// `validateContainerLogStatus`.
+fn previous<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a Seen> {
+    let status = &snapshot.status;
+    let all = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let status = all.into_iter().flat_map(|list| list.iter().flatten()).find(|status| status.name == name)?;
+    let id = status.last_state.as_ref()?.terminated.as_ref()?.container_id.as_deref()?;
+    let id = id.split_once("://").map_or(id, |(_, id)| id);
+    snapshot.observed.containers.iter().find(|seen| seen.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // node.md M5: in a crash loop, the one before the last was shown, or nothing.
+    #[test]
+    fn the_previous_container_is_the_one_that_the_status_names() {
+        let mut snapshot = Snapshot::default();
+        let seen = |id: &str| Seen { id: id.to_owned(), name: "c".to_owned(), ..Seen::default() };
+        snapshot.observed.containers = vec![seen("new"), seen("old")];
+        let status = |id: &str| {
+            serde_json::from_value(serde_json::json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+                "restartCount": 1, "lastState": {"terminated": {"exitCode": 1, "containerID": format!("containerd://{id}")}}}]}))
+            .unwrap()
+        };
+        snapshot.status = status("new");
+        assert_eq!(previous(&snapshot, "c").unwrap().id, "new");
+        snapshot.status = status("old");
+        assert_eq!(previous(&snapshot, "c").unwrap().id, "old");
+        snapshot.status = k8s_openapi::api::core::v1::PodStatus::default();
+        assert!(previous(&snapshot, "c").is_none());
+    }
 }

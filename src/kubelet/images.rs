@@ -13,6 +13,8 @@ use base::chain::Chain;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -308,16 +310,33 @@ pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<
         .filter(|(age, _)| age.used < now && old(age))
         .collect();
     unused.sort_by_key(|(age, _)| (age.used, age.found));
+    let unused: Vec<(String, u64)> = unused.into_iter().map(|(_, image)| (image.id, image.size)).collect();
+    let cri = node.runtime.cri.clone();
+    let remove = move |id: String| {
+        let cri = cri.clone();
+        async move { cri.remove_image(&id).await }.boxed()
+    };
+    Ok(delete(&unused, wanted, remove).await)
+}
+
+/// Deletes images in order until `wanted` bytes are free. One that cannot be removed does not keep the others.
+async fn delete<E: std::error::Error + 'static>(
+    unused: &[(String, u64)],
+    wanted: u64,
+    remove: impl Fn(String) -> BoxFuture<'static, Result<(), E>>,
+) -> u64 {
     let mut freed = 0;
-    for (_, image) in unused {
+    for (id, bytes) in unused {
         if freed >= wanted {
             break;
         }
-        info!(image = %image.id, bytes = image.size, "deleting an unused image");
-        node.runtime.cri.remove_image(&image.id).await?;
-        freed += image.size;
+        info!(image = %id, bytes, "deleting an unused image");
+        match remove(id.clone()).await {
+            Ok(()) => freed += bytes,
+            Err(err) => warn!(image = %id, err = %Chain(&err), "cannot delete an unused image"),
+        }
     }
-    Ok(freed)
+    freed
 }
 
 /// Names and sizes of images for the node's status, the largest first.
@@ -354,5 +373,18 @@ mod tests {
             assert!(check_name(bad).is_err(), "{bad}");
         }
         assert_eq!(check_name("Foo").unwrap_err(), "invalid reference format: repository name (library/Foo) must be lowercase");
+    }
+
+    // node.md M7: the same image ended each round, and the disk filled.
+    #[tokio::test]
+    async fn an_image_that_cannot_be_removed_does_not_keep_the_others() {
+        let all = [("bad".to_owned(), 5), ("a".to_owned(), 3), ("b".to_owned(), 3), ("c".to_owned(), 3)];
+        let asked = Mutex::new(Vec::new());
+        let remove = |id: String| {
+            asked.lock().unwrap().push(id.clone());
+            async move { if id == "bad" { Err(std::io::Error::other("in use")) } else { Ok(()) } }.boxed()
+        };
+        assert_eq!(delete(&all, 6, remove).await, 6);
+        assert_eq!(*asked.lock().unwrap(), ["bad", "a", "b"]);
     }
 }

@@ -402,7 +402,9 @@ impl Desk {
         let dirs = std::fs::read_dir(self.node.config.root_dir.join("pods")).into_iter().flatten().flatten();
         for dir in dirs {
             let uid = dir.file_name().to_string_lossy().into_owned();
-            if known(&uid) || !self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
+            // Another kubelet's pods may lie in the same place.
+            let is_ours = volumes::is_our_pod(&self.node.config.root_dir, &uid);
+            if !is_ours || known(&uid) || !self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
                 continue;
             }
             let (node, orphans) = (Arc::clone(&self.node), Arc::clone(&self.orphans));

@@ -177,11 +177,28 @@ pub fn remove(path: &Path, keep: &[&str]) -> Left {
     left
 }
 
+/// What a removal takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    All,
+    Folders,
+}
+
+/// Removes a folder and those below it, if there is nothing else in them: a file that comes meanwhile stays with its folder.
+pub fn remove_folders(path: &Path) -> io::Result<()> {
+    let dir = Dir::open(path)?;
+    dir.walk(&mut |found| if found.meta.is_dir() { Ok(()) } else { Err(io::ErrorKind::DirectoryNotEmpty.into()) })?;
+    let mut left = Left::default();
+    empty(dir.fd, path, &[], Takes::Folders, &mut left);
+    left.as_error()?;
+    Ok(rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
+}
+
 fn remove_at(parent: BorrowedFd<'_>, name: &OsStr, path: &Path, keep: &[&str], left: &mut Left) {
     match rustix::fs::openat(parent, name, FOLDER, Mode::empty()) {
         Ok(dir) => {
             let kept = keep.iter().filter(|name| rustix::fs::statat(&dir, **name, AtFlags::SYMLINK_NOFOLLOW).is_ok()).count();
-            empty(dir, path, keep, left);
+            empty(dir, path, keep, Takes::All, left);
             if left.0.is_empty() && kept == 0 {
                 match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
                     // A file system of its own is mounted there: it is empty now, and the mount is the administrator's.
@@ -215,10 +232,11 @@ fn path_of(top: &Path, steps: &[Step], name: &CStr) -> PathBuf {
 }
 
 /// Removes everything in the folder `top`.
-fn empty(top: OwnedFd, path: &Path, keep: &[&str], left: &mut Left) {
+fn empty(top: OwnedFd, path: &Path, keep: &[&str], takes: Takes, left: &mut Left) {
     let spared = keep.iter().filter_map(|name| CString::new(*name).ok()).collect();
     let result = id(&top).and_then(|id| {
-        let mut removal = Removal { path, steps: vec![Step { name: CString::default(), id, spared, is_stuck: false }], left };
+        let steps = vec![Step { name: CString::default(), id, spared, is_stuck: false }];
+        let mut removal = Removal { path, steps, takes, left };
         removal.run(&top)
     });
     if let Err(err) = result {
@@ -229,6 +247,7 @@ fn empty(top: OwnedFd, path: &Path, keep: &[&str], left: &mut Left) {
 struct Removal<'a> {
     path: &'a Path,
     steps: Vec<Step>,
+    takes: Takes,
     left: &'a mut Left,
 }
 
@@ -280,7 +299,12 @@ impl Removal<'_> {
             if is_dots(name) || self.steps.last().is_some_and(|step| step.spared.contains(name)) {
                 continue;
             }
-            let flags = if entry.file_type() == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let is_folder = entry.file_type() == FileType::Directory;
+            if self.takes == Takes::Folders && !is_folder {
+                self.spare(name, "it is no folder");
+                continue;
+            }
+            let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let gone = match rustix::fs::unlinkat(here, name, flags) {
                 // The file system does not say what its entries are.
                 Err(Errno::ISDIR) => rustix::fs::unlinkat(here, name, AtFlags::REMOVEDIR),
@@ -404,6 +428,21 @@ mod tests {
         assert!(remove(&data, &[]).0.is_empty());
         assert!(!data.exists() && other.join("precious").exists());
         assert!(remove(&data, &[]).0.is_empty());
+    }
+
+    #[test]
+    fn folders_go_unless_there_is_a_file_in_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (empty, used) = (dir.path().join("empty"), dir.path().join("used"));
+        for path in ["a/b", "c"] {
+            fs::create_dir_all(empty.join(path)).unwrap();
+            fs::create_dir_all(used.join(path)).unwrap();
+        }
+        fs::write(used.join("a/b/socket"), "").unwrap();
+        remove_folders(&empty).unwrap();
+        assert!(remove_folders(&used).is_err());
+        assert!(!empty.exists());
+        assert!(used.join("c").is_dir() && used.join("a/b/socket").exists());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Environment variables: where values come from, and `$(VAR)` in them.
 
+mod file;
+
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
 
@@ -13,6 +16,15 @@ pub(crate) struct Sources {
     pub(crate) config_maps: BTreeMap<String, Option<ConfigMap>>,
     pub(crate) secrets: BTreeMap<String, Option<Secret>>,
     pub(crate) services: Vec<Service>,
+    /// Files in volumes, by volume and path; or why one cannot be read.
+    pub(crate) files: file::Files,
+}
+
+impl Sources {
+    /// Reads the files in volumes that the container's environment refers to.
+    pub(crate) async fn read_files(&mut self, container: &Container, volumes: &BTreeMap<String, PathBuf>) {
+        self.files = file::read(container, volumes).await;
+    }
 }
 
 /// Names of ConfigMaps and Secrets that the container's environment refers to.
@@ -144,6 +156,9 @@ fn value_from(
     }
     if let Some(r) = &source.resource_field_ref {
         return fields::resource(pod, around, &container.name, r).map(Some);
+    }
+    if let Some(r) = &source.file_key_ref {
+        return file::value(r, &sources.files);
     }
     let (values, kind, name, key, optional) = if let Some(r) = &source.config_map_key_ref {
         (map_values(pod, sources, &r.name, r.optional)?, "ConfigMap", &r.name, &r.key, r.optional)

@@ -4,11 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use base::confined::Dir;
 use base::files::write_atomic;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 const FILE: &str = "vol_data.json";
+/// Bytes of that file. Drivers see the folders in which it lies.
+const BYTES_MAX: usize = 64 * 1024;
 
 /// What is known of a volume; empty parts are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +50,7 @@ impl Data {
 
     /// `None` if there is no such file.
     pub(super) fn read(dir: &Path) -> io::Result<Option<Data>> {
-        match fs::read(dir.join(FILE)) {
+        match Dir::open(dir).and_then(|dir| dir.read(Path::new(FILE), BYTES_MAX)) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|err| io::Error::other(format!("{}/{FILE}: {err}", dir.display()))),
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),

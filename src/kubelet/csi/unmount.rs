@@ -3,7 +3,10 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use base::confined::Dir;
+use base::confined::deadline::within;
 use nix::mount::{MntFlags, umount2};
 use proto::csi as pb;
 
@@ -11,12 +14,19 @@ use super::data::{self, Block, Data, gone_is_fine};
 use crate::node::Node;
 use crate::volumes;
 
+/// What hangs on volumes is taken off within this; a share whose server is away holds on.
+const DETACH_LIMIT: Duration = Duration::from_secs(60);
+/// Files that a driver leaves where a device was staged.
+const STAGED_MAX: usize = 1000;
+
 /// Unpublishes all volumes of a pod, and unstages those that no other pod has. Done again, it goes on where it stopped.
 pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), String> {
     let root = &node.config.root_dir;
     let (mounted, devices) = (data::pod_volumes(root, uid), data::pod_devices(root, uid));
     if mounted.exists() || devices.exists() {
-        detach_sub_paths(&root.join("pods").join(uid)).map_err(|err| err.to_string())?;
+        let pod = root.join("pods").join(uid);
+        let of_work = pod.clone();
+        within(&pod, DETACH_LIMIT, move || detach_sub_paths(&of_work)).await.map_err(|err| err.to_string())?;
         for spec in names(&mounted).map_err(|err| err.to_string())? {
             let text = |why: String| format!("UnmountVolume.TearDown failed for volume {spec:?} : {why}");
             unmount(node, uid, &spec).await.map_err(text)?;
@@ -97,8 +107,9 @@ async fn unmap(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
     if block.is_unused().map_err(io)? {
         unstage(node, &driver, &data.handle, &block.staging).await?;
         // Some drivers put a file into the folder.
-        for name in names(&block.staging).map_err(io)? {
-            gone_is_fine(fs::remove_file(block.staging.join(name))).map_err(io)?;
+        let staging = Dir::open(&block.staging).map_err(io)?;
+        for (name, _) in staging.entries(STAGED_MAX).map_err(io)? {
+            staging.remove_file(Path::new(&name)).map_err(io)?;
         }
         block.remove().map_err(io)?;
         node.csi.undone(&data.driver, &data.handle);

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Map, Value, json};
 
 use self::read::{Interface, Usage};
+use crate::cgroups::Cgroups;
 use crate::csi;
 use crate::disk::{By, Disk};
 use crate::manager::Pods;
@@ -69,6 +70,11 @@ fn meminfo(field: &str) -> i64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
     line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<i64>().ok()).map_or(i64::MAX, |kib| kib.saturating_mul(1024))
+}
+
+/// How many processes a pod has.
+pub(crate) fn processes(cgroups: &Cgroups, pod: &Pod) -> u64 {
+    read::pod(cgroups, pod).pids.unwrap_or(0)
 }
 
 /// Everything known of one pod's use.

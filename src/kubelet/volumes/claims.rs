@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
 use super::{host_path, nfs};
@@ -25,17 +25,23 @@ pub(super) struct Local {
 }
 
 /// Follows the claim to its volume; what must be mounted first is mounted at `target`.
-pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str, target: &Path, pod_read_only: bool) -> Result<Found, String> {
+pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str, target: &Path) -> Result<Found, String> {
+    let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
+    let is_ephemeral = volume.ephemeral.is_some();
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), ns);
     let found = claims.get_opt(claim).await.map_err(|err| err.to_string())?;
     let found = found.ok_or_else(|| format!("persistentvolumeclaim \"{claim}\" not found"))?;
+    if is_ephemeral {
+        is_of_pod(&found, pod)?;
+    }
     let bound = found.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let name = found.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|_| bound);
     let name = name.ok_or_else(|| format!("PVC {ns}/{claim} is not bound"))?;
     let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
     let volume = volumes.get_opt(&name).await.map_err(|err| err.to_string())?;
     let volume = volume.ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
+    is_of_claim(&volume, found.metadata.uid.as_deref())?;
     if let Some(wanted) = Wanted::persistent(&volume, found, pod_read_only) {
         return Ok(Found::Driver(Box::new(wanted)));
     }
@@ -56,4 +62,62 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, claim: &str, target: &Path, 
         return Ok(Found::Local(Local { path: target.to_owned(), read_only, takes_group: false }));
     }
     Err(format!("persistentvolume \"{name}\": no volume plugin matched"))
+}
+
+/// A volume belongs to one claim, not to all that ever have its name. Texts as upstream's `getPVSpec`.
+fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(), String> {
+    let name = volume.metadata.name.as_deref().unwrap_or_default();
+    let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
+        return Err(format!("found PV object \"{name}\" but it has a nil pvc.Spec.ClaimRef indicating it is not yet bound to the claim"));
+    };
+    let (own, claim) = (reference.uid.as_deref().unwrap_or_default(), claim_uid.unwrap_or_default());
+    if own != claim {
+        return Err(format!("found PV object \"{name}\" but its pvc.Spec.ClaimRef.UID \"{own}\" does not point to claim.UID \"{claim}\""));
+    }
+    Ok(())
+}
+
+/// The claim of an ephemeral volume must have been made for this very pod. Text as upstream's `VolumeIsForPod`.
+fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let (mut owners, uid) = (owners.filter(|owner| owner.controller == Some(true)), pod.metadata.uid.as_deref());
+    if owners.any(|owner| Some(owner.uid.as_str()) == uid) {
+        return Ok(());
+    }
+    let text = |name: &Option<String>| name.clone().unwrap_or_default();
+    Err(format!(
+        "PVC {}/{} was not created for pod {}/{} (pod is not owner)",
+        text(&claim.metadata.namespace),
+        text(&claim.metadata.name),
+        text(&pod.metadata.namespace),
+        text(&pod.metadata.name)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // security.md L5: a claim made anew under the same name took the old one's volume.
+    #[test]
+    fn a_volume_of_an_earlier_claim_of_that_name_is_refused() {
+        let volume = |reference: serde_json::Value| {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "pv"}, "spec": {"claimRef": reference}})).unwrap()
+        };
+        assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("a")).is_ok());
+        assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("b")).is_err());
+        assert!(is_of_claim(&volume(serde_json::Value::Null), Some("b")).is_err());
+    }
+
+    // node.md L3.
+    #[test]
+    fn a_claim_that_only_has_the_right_name_is_not_the_pods() {
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}})).unwrap();
+        let claim = |uid: &str| {
+            let owner = serde_json::json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "p-v", "namespace": "d", "ownerReferences": owner}})).unwrap()
+        };
+        assert!(is_of_pod(&claim("u"), &pod).is_ok());
+        assert_eq!(is_of_pod(&claim("x"), &pod).unwrap_err(), "PVC d/p-v was not created for pod d/p (pod is not owner)");
+    }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use base::confined::deadline::within;
 use base::confined::{Dir, tree};
+use base::owner::{self, Owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -108,8 +109,23 @@ pub(crate) fn pod_dir(node: &Node, uid: &str) -> PathBuf {
     node.config.root_dir.join("pods").join(uid)
 }
 
+/// Marks a pod's folder as one of this kubelet's: another kubelet may have pods in the same place.
+fn mark_pod(root: &Path, uid: &str) -> io::Result<()> {
+    let dir = root.join("pods").join(uid);
+    drop(Dir::open_or_make(&dir, 0o750)?);
+    owner::mark(&dir, |_| true).map(drop)
+}
+
+/// Whether a pod's folder is this kubelet's, to remove when its pod is gone.
+pub(crate) fn is_our_pod(root: &Path, uid: &str) -> bool {
+    let marked = |dir: &Path| owner::of(dir).ok().flatten();
+    marked(root) == Some(Owner::Ours) || marked(&root.join("pods").join(uid)).is_some()
+}
+
 /// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
 pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    mark_pod(&node.config.root_dir, uid).map_err(|err| VolumeError::new("MountVolume.SetUp", "", err.to_string()))?;
     let mut mounted = Mounted { shown: shown(pod), ..Mounted::default() };
     let spec = pod.spec.clone().unwrap_or_default();
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok());
@@ -135,8 +151,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             path
         } else if let Some(claim) = claim_name(pod, volume) {
             let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
-            let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
-            let local = match claims::resolve(node, pod, &claim, &target, pod_read_only).await.map_err(failed)? {
+            let local = match claims::resolve(node, pod, volume, &claim, &target).await.map_err(failed)? {
                 claims::Found::Local(local) => local,
                 claims::Found::Driver(wanted) => {
                     driven(node, pod, &volume.name, &wanted, known, &mut mounted).await?;
@@ -480,6 +495,17 @@ mod tests {
         give(&volume, rustix::process::getgid().as_raw(), false).unwrap();
         assert_eq!(outside.meta(Path::new("other")).unwrap().mode, 0o600);
         assert_eq!(outside.meta(Path::new("v/sub")).unwrap().mode & 0o2770, 0o2770);
+    }
+
+    // security.md H4: the pods of another kubelet of the machine were tidied away at the start.
+    #[test]
+    fn a_pod_of_another_kubelet_is_let_be() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("pods/foreign")).unwrap();
+        mark_pod(root.path(), "own").unwrap();
+        assert!(is_our_pod(root.path(), "own") && !is_our_pod(root.path(), "foreign"));
+        owner::mark(root.path(), |name| name == "pods").unwrap();
+        assert!(is_our_pod(root.path(), "foreign"), "a folder that is ours alone has no foreign pods");
     }
 
     // security.md C4: with a link in the kubelet's path no mount was found, and what was mounted was deleted.

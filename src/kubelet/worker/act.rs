@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::confined::Dir;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
@@ -101,9 +102,9 @@ impl Worker {
             return false;
         }
         // Readable for those who collect logs, as upstream.
-        if let Err(err) = fs::create_dir_all(&config.log_directory)
-            .and_then(|()| fs::set_permissions(&config.log_directory, fs::Permissions::from_mode(0o755)))
-        {
+        let made =
+            Dir::of_file(Path::new(&config.log_directory)).and_then(|(dir, name)| dir.make_dir(&name, 0o755)?.chmod(Path::new(""), 0o755));
+        if let Err(err) = made {
             failed(&err);
             return false;
         }
@@ -304,6 +305,7 @@ impl Worker {
     async fn env_sources(&self, spec: &Container) -> Result<env::Sources, ConfigError> {
         let (node, pod) = (&self.node, &*self.pod);
         let mut sources = env::Sources::default();
+        sources.read_files(spec, &self.mounted.paths).await;
         let (maps, secrets) = env::references(spec);
         let failed = |err: kube::Error| ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)));
         for name in maps {

@@ -83,6 +83,10 @@ impl Worker {
         }
         self.hold(false);
         if !desired.is_deleted() {
+            // What an evicted pod's containers have written is what the node lacks: they go at once. Upstream's `IsEvicted`.
+            if desired.evicted.is_some() && !self.forget_containers().await {
+                return Outcome::Retry;
+            }
             // Failed as a whole (deadline, eviction): the object and the dead containers stay for the user to look at.
             return if reported { Outcome::Settled } else { Outcome::Retry };
         }

@@ -20,16 +20,17 @@ pub(crate) struct Sandbox {
 }
 
 /// Where a container stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     Created,
     Running,
     Exited,
+    #[default]
     Unknown,
 }
 
 /// A container that was made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) id: String,
     pub(crate) name: String,

@@ -112,6 +112,9 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::required(format!("spec.{source}.{field}"), ""));
         }
     }
+    if let Some(share) = read::at(spec, "nfs") {
+        volume::nfs_server(share, "spec.nfs", errors);
+    }
     host_path(spec, errors);
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),

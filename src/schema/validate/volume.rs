@@ -76,6 +76,15 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
     seen
 }
 
+/// The server goes to mount(8): it may not look like an option. Upstream takes any text.
+pub(super) fn nfs_server(body: &Value, path: &str, errors: &mut Errors) {
+    let server = read::text(body, "server");
+    let plain = server.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:%[]".contains(&b));
+    if server.starts_with('-') || !plain {
+        errors.push(FieldError::invalid(format!("{path}.server"), server, "must be a host name or an IP address"));
+    }
+}
+
 fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
     let path = format!("{path}.{source}");
     let Some(body) = read::at(volume, source) else { return };
@@ -99,8 +108,11 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::forbidden(format!("{path}.sizeLimit"), message));
             }
         }
-        "nfs" if !read::text(body, "path").starts_with('/') => {
-            errors.push(FieldError::invalid(format!("{path}.path"), read::text(body, "path"), "must be an absolute path"));
+        "nfs" => {
+            if !read::text(body, "path").starts_with('/') {
+                errors.push(FieldError::invalid(format!("{path}.path"), read::text(body, "path"), "must be an absolute path"));
+            }
+            nfs_server(body, &path, errors);
         }
         "csi" => {
             let driver = read::text(body, "driver");
