@@ -41,6 +41,8 @@ const VOLUMES_MAX: usize = 1 << 12;
 const PATH_BYTES_MAX: usize = 4096;
 /// Folders of the machine's own disk answer within this.
 const DISK_LIMIT: Duration = Duration::from_secs(60);
+/// All that a pod has written is removed within this.
+const REMOVE_LIMIT: Duration = Duration::from_secs(3600);
 /// All that a volume holds is given to its group within this; a large one takes long.
 const GROUP_LIMIT: Duration = Duration::from_secs(3600);
 
@@ -396,24 +398,26 @@ pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
 /// Errors: something is left; it is tried again later. A share whose server is away is taken off by force.
 pub(crate) async fn tidy(dir: &Path) -> io::Result<()> {
     let of_work = dir.to_owned();
-    match within(dir, DISK_LIMIT, move || remove_pod(&of_work)).await {
+    match within(dir, DISK_LIMIT, move || unmount_all(&of_work)).await {
         Err(err) if err.kind() == io::ErrorKind::TimedOut => {
             let of_work = dir.to_owned();
             within(dir, DISK_LIMIT, move || force_shares(&of_work)).await?;
-            Err(err)
+            return Err(err);
         }
-        done => done,
+        done => done?,
     }
+    let of_work = dir.to_owned();
+    within(dir, REMOVE_LIMIT, move || tree::remove(&of_work, &[]).as_error()).await
 }
 
-fn remove_pod(dir: &Path) -> io::Result<()> {
+fn unmount_all(dir: &Path) -> io::Result<()> {
     for mount in mounts_under(dir)? {
         umount2(&mount, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
     }
     if let Some(left) = mounts_under(dir)?.first() {
         return Err(io::Error::other(format!("{} is still mounted", left.display())));
     }
-    tree::remove(dir, &[]).as_error()
+    Ok(())
 }
 
 /// Gives up what is under way to servers that do not answer, so that the unmount that waits for it ends.

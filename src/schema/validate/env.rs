@@ -136,6 +136,26 @@ fn file_ref(reference: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
+/// A variable's file must lie in an emptyDir: what a pod writes for itself. Upstream's `validateFileKeyRefVolumes`.
+pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        for (idx, container) in read::list(spec, field).iter().enumerate() {
+            for (at, variable) in read::list(container, "env").iter().enumerate() {
+                let Some(reference) = read::at(variable, "valueFrom.fileKeyRef") else { continue };
+                let here = format!("{path}.{field}[{idx}].env[{at}].valueFrom.fileKeyRef.volumeName");
+                let name = read::text(reference, "volumeName");
+                match read::list(spec, "volumes").iter().find(|volume| read::text(volume, "name") == name) {
+                    None => errors.push(FieldError::not_found(here, name)),
+                    Some(volume) if read::at(volume, "emptyDir").is_none() => {
+                        errors.push(FieldError::invalid(here, name, "referenced volume must be of type emptyDir"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+}
+
 /// An `ObjectFieldSelector`.
 pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &str, errors: &mut Errors) {
     if read::text(reference, "apiVersion").is_empty() && reference.get("apiVersion").is_some() {

@@ -8,7 +8,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each, ip, label_selector};
 use crate::validate::container::{self, Role};
 use crate::validate::error::FieldError;
-use crate::validate::{metadata, names, pod_resources, security, volume};
+use crate::validate::{env, metadata, names, pod_resources, security, volume};
 
 pub(super) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {
@@ -111,6 +111,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
         }
     }
     dns(spec, path, errors);
+    env::file_volumes(spec, path, errors);
 }
 
 /// `resourceClaims`: each has a name of its own and one source.

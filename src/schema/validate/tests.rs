@@ -55,6 +55,33 @@ fn deployment() -> Value {
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod_spec()}}})
 }
 
+// security.md C3 and KEP-3721: what a volume's author writes is handed to mount(8), or read by the kubelet.
+#[test]
+fn servers_of_shares_and_files_of_variables_are_judged() {
+    let share = |server: &str| {
+        let mut spec = pod_spec();
+        spec["volumes"] = json!([{"name": "s", "nfs": {"server": server, "path": "/f"}}]);
+        created("", "Pod", json!({"spec": spec}))
+    };
+    for server in ["nas", "nas.lan.", "10.0.0.1", "fd00::1", "[fd00::1]", "fe80::1%eth0"] {
+        assert_eq!(share(server), [""; 0], "{server}");
+    }
+    for server in ["--fstab=/tmp/a", "-o", "a b", "a/b", "a,b"] {
+        assert!(share(server)[0].contains("must be a host name or an IP address"), "{server}");
+    }
+    let variable = |volume: Value| {
+        let mut spec = pod_spec();
+        spec["containers"][0]["env"] = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "f", "key": "A"}}}]);
+        spec["volumes"] = volume;
+        created("", "Pod", json!({"spec": spec}))
+    };
+    assert_eq!(variable(json!([{"name": "v", "emptyDir": {}}])), [""; 0]);
+    let at = "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName";
+    assert_eq!(variable(json!([])), [format!("{at}: Not found: \"v\"")]);
+    let other = variable(json!([{"name": "v", "hostPath": {"path": "/tmp", "type": ""}}]));
+    assert_eq!(other, [format!("{at}: Invalid value: \"v\": referenced volume must be of type emptyDir")]);
+}
+
 #[test]
 fn good_objects_pass() {
     assert_eq!(created("", "Pod", json!({"spec": pod_spec()})), [""; 0]);
