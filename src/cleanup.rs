@@ -19,7 +19,6 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::agent::kubelet_dir;
 use crate::agent::run_dir;
 use crate::cli::{KillallArgs, UninstallArgs};
 

@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base::confined::tree;
+use base::owner::Owner;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use base::confined::tree;
-use base::owner::Owner;
-
+use crate::agent::kubelet_dir;
 use crate::cleanup::owned::{self, KubeletPart};
 use crate::cleanup::{self, Cleaner, CleanupError, succeeds};
 use crate::cli::UninstallArgs;
@@ -60,7 +60,13 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     remove_tree(&mut cleaner, &run_dir, &[]);
     match owned::kubelet_part(&data_dir) {
         KubeletPart::Whole(dir) => remove_tree(&mut cleaner, &dir, &[]),
-        KubeletPart::Pods(pods) => pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod, &[])),
+        KubeletPart::Pods(pods) => {
+            pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod, &[]));
+            let dir = kubelet_dir(&data_dir);
+            if dir.exists() {
+                println!("keep {} (others have files in it)", dir.display());
+            }
+        }
     }
     let whose = owned::whose(&data_dir).map_err(|source| CleanupError::Look { what: "data folder", source })?;
     match whose {
