@@ -89,7 +89,12 @@ fn planted_data_link(server: &Server) {
 
 // node.md N1. On old code a terabyte cannot be allocated, so the message is empty; a size that can be would end the server.
 fn last_words(server: &Server) {
-    pod(server, "words", "yes words | head -c 9000 >/dev/termination-log; truncate -s 1T /dev/termination-log; exit 3", &json!({"restartPolicy": "Never"}));
+    pod(
+        server,
+        "words",
+        "yes words | head -c 9000 >/dev/termination-log; truncate -s 1T /dev/termination-log; exit 3",
+        &json!({"restartPolicy": "Never"}),
+    );
     let message = ["get", "pod", "words", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"];
     server.until(&message, POD_LIMIT, |out| out == "3");
     let told: Value = serde_json::from_str(&server.ok(&["get", "pod", "words", "-o", "json"])).unwrap();
