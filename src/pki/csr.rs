@@ -257,6 +257,17 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_with_a_group_that_cannot_be_read_is_nobodys() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let (ca, _) = Authority::create("ca", now).unwrap();
+        let cert = ca.sign_csr(&create(&spec("bob", "dev")).unwrap().1, Profile::Client, None, Start::Epoch(now)).unwrap();
+        let der = crate::pem::certificates(cert.as_bytes()).unwrap().remove(0);
+        assert_eq!(identity::parse(&der).unwrap().organizations, ["dev"]);
+        let odd = resign::with_subject(&der, &resign::tests::subject_tagged("bob", 0x1e, b"\0d\0e\0v"), ca.issuer().key()).unwrap();
+        assert!(identity::parse(&odd.into()).is_err());
+    }
+
+    #[test]
     fn a_tampered_request_is_refused() {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();

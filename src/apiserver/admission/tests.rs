@@ -157,6 +157,10 @@ async fn a_node_touches_only_itself_and_its_pods() {
     delete("n1").run(&plugin).await.unwrap();
     let text = "pods \"p\" is forbidden: node \"n2\" can only delete pods with spec.nodeName set to itself";
     assert_eq!(delete("n2").run(&plugin).await.unwrap_err(), text);
+    // A pod that nobody knows is no pod of the node.
+    let mut evict = case(Operation::Create, "pods", "p", json!({})).by("n1");
+    evict.attributes.subresource = "eviction".into();
+    assert!(evict.run(&plugin).await.unwrap_err().ends_with("pods \"p\" not found"));
     assert!(case(Operation::Create, "pods", "p", pod.clone()).by("n1").run(&plugin).await.unwrap_err().contains("mirror pods"));
 
     let request = json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
 use pki::leaf::{Ca, Leaf};
 use pki::server::{Options, Pki};
@@ -166,6 +167,27 @@ async fn a_token_dies_with_what_it_is_bound_to() {
     let mut renamed = objects();
     renamed.put("", "serviceaccounts", json!({"metadata": {"name": "web", "namespace": "default", "uid": "another"}}));
     assert!(bearer(&world.chain(renamed), &token).await.unwrap_err().0.contains("does not match claim"));
+}
+
+#[tokio::test]
+async fn an_old_token_that_was_marked_invalid_counts_no_more() {
+    let world = world();
+    let claim = |field: &str| format!("kubernetes.io/serviceaccount/{field}");
+    let token = world.pki.signer().unwrap().sign(&json!({
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:web", claim("namespace"): "default", claim("secret.name"): "t",
+        claim("service-account.name"): "web", claim("service-account.uid"): "sa-uid",
+    }));
+    let token = token.unwrap();
+    let secret = |labels: Value| {
+        let data = base64::engine::general_purpose::STANDARD.encode(&token);
+        let mut objects = objects();
+        objects.put("", "secrets", json!({"metadata": {"name": "t", "namespace": "default", "labels": labels}, "data": {"token": data}}));
+        world.chain(objects)
+    };
+    let user = bearer(&secret(json!({})), &token).await.unwrap().unwrap();
+    assert_eq!(user.name, "system:serviceaccount:default:web");
+    let marked = secret(json!({"kubernetes.io/legacy-token-invalid-since": "2026-11-20"}));
+    assert!(bearer(&marked, &token).await.unwrap_err().to_string().contains("marked invalid"));
 }
 
 #[tokio::test]

@@ -330,6 +330,34 @@ mod tests {
         assert!(Settings::of_flags(&flags()).user(&other, 0).unwrap_err().contains("expected audience"));
     }
 
+    #[tokio::test]
+    async fn a_good_token_does_not_wait_for_keys_that_somebody_fetches() {
+        let (group, _reports) = base::task::Group::root("test");
+        let lookup = Arc::new(crate::authz::fixture::Objects::default());
+        let webhooks = Arc::new(Webhooks::new(lookup, Arc::new(crate::connect::Unreachable), &group));
+        let algorithms = ["RS256", "ES256", "ES384", "ES512"].map(str::to_owned).to_vec();
+        let settings = Settings { signing_algs: algorithms, ..Settings::of_flags(&flags()) };
+        let jwt = Jwt::new(settings, webhooks, Clock::system());
+        let dir = tempfile::tempdir().unwrap();
+        let options = pki::server::Options {
+            clock: Clock::system(),
+            node_name: "n1".to_owned(),
+            node_ips: Vec::new(),
+            service_ips: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            tls_sans: Vec::new(),
+            leaf_life: pki::authority::LEAF_LIFE,
+        };
+        let pki = pki::server::Pki::load_or_create(dir.path(), options).unwrap();
+        let token = pki.signer().unwrap().sign(&json!({ "iss": "https://i" })).unwrap();
+        jwt.keys.lock().unwrap().jwks = Some(Arc::new(pki.verifier().unwrap().jwks()));
+        let _somebody_fetches = jwt.fetching.lock().await;
+        let soon = Duration::from_secs(1);
+        assert_eq!(tokio::time::timeout(soon, jwt.verified(&token)).await.unwrap().unwrap()["iss"], "https://i");
+        assert!(tokio::time::timeout(Duration::from_millis(50), jwt.verified("bogus")).await.is_err());
+        group.shutdown().await;
+    }
+
     #[test]
     fn an_address_counts_when_its_verification_is_true_or_not_spoken_of() {
         let settings = Settings::of_flags(&Flags { username_claim: "email".into(), ..flags() });

@@ -50,3 +50,34 @@ impl Lookup for Cache {
         self.kind(group, resource).changed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use store::{Op, Txn};
+
+    use super::*;
+    use crate::custom::catalogs::Catalogs;
+
+    #[tokio::test]
+    async fn what_was_written_a_moment_ago_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (group, _reports) = base::task::Group::root("test");
+        let rng = base::rng::Rng::from_seed(7);
+        let config = store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng };
+        let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
+        let cache = Cache::start(Arc::clone(&storage), Arc::new(Catalogs::default()), &group);
+        cache.load("", "serviceaccounts").await;
+        for n in 0..100 {
+            let name = format!("sa{n}");
+            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_none());
+            // As another server would write it: nothing tells this one's cache but the store.
+            let value = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "a"}});
+            let key = Bytes::from(keys::object("", "serviceaccounts", "a", &name));
+            let put = Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false };
+            storage.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
+            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_some(), "{name}");
+        }
+        group.shutdown().await;
+    }
+}
