@@ -30,6 +30,8 @@ use crate::runtime::cri::CriError;
 use crate::worker::backoff::Backoffs;
 
 const GC_PERIOD: Duration = Duration::from_secs(300);
+/// Between two looks at all images for the node's status, unless one was pulled.
+const LIST_PERIOD: Duration = Duration::from_secs(60);
 
 /// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the turns.
 pub(crate) struct Pulls {
@@ -38,12 +40,20 @@ pub(crate) struct Pulls {
     pulled: Pulled,
     /// Pulls at a time: all of a machine that begins at once would be slower than one after another.
     turns: Semaphore,
+    /// When all images were listed last.
+    listed: Mutex<Option<Stopwatch>>,
 }
 
 impl Pulls {
     /// `root_dir` is the kubelet's folder.
     pub(crate) fn new(root_dir: &Path, parallel: usize, rng: &Rng) -> Pulls {
-        Pulls { failed: Mutex::default(), ages: Mutex::default(), pulled: Pulled::open(root_dir, rng), turns: Semaphore::new(parallel) }
+        Pulls {
+            failed: Mutex::default(),
+            ages: Mutex::default(),
+            pulled: Pulled::open(root_dir, rng),
+            turns: Semaphore::new(parallel),
+            listed: Mutex::default(),
+        }
     }
 }
 
@@ -188,12 +198,16 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
     let (waited, watch) = (waited.elapsed(), Stopwatch::start());
     let (own, repository) = (credentials::of_pod(node, pod, image).await, repository(image));
     if !own.is_empty() {
-        node.pulls.pulled.begin(&repository).await;
+        let images = node.runtime.cri.images().await.map_err(|err| err.to_string())?;
+        let of_it = |image: &cri::Image| image.repo_tags.iter().chain(&image.repo_digests).any(|name| self::repository(name) == repository);
+        let here: Vec<String> = images.into_iter().filter(of_it).map(|image| image.id).collect();
+        node.pulls.pulled.begin(&repository, &here).await;
     }
     match fetch(node, image, own.clone(), Some(sandbox.clone())).await {
         Ok((found, by)) => {
             let key = by.and_then(|idx| own.get(idx)).map(|auth| node.pulls.pulled.key(auth));
             node.pulls.pulled.came(&found.id, &repository, key).await;
+            *node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
             Ok((found, watch.elapsed(), waited))
         }
         Err(why) => {
@@ -339,8 +353,20 @@ async fn delete<E: std::error::Error + 'static>(
     freed
 }
 
-/// Names and sizes of images for the node's status, the largest first.
-pub(crate) fn listed(mut images: Vec<cri::Image>, max: usize) -> Vec<(Vec<String>, u64)> {
+/// The images for the node's status, if it is time to look at them again: there are many, and they seldom change.
+pub(crate) async fn to_list(node: &Node, max: usize) -> Option<Result<Vec<(Vec<String>, u64)>, CriError>> {
+    if node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|at| at.elapsed() < LIST_PERIOD) {
+        return None;
+    }
+    let images = node.runtime.cri.images().await;
+    if images.is_ok() {
+        *node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
+    }
+    Some(images.map(|images| listed(images, max)))
+}
+
+/// Names and sizes of images, the largest first.
+fn listed(mut images: Vec<cri::Image>, max: usize) -> Vec<(Vec<String>, u64)> {
     images.sort_by_key(|image| std::cmp::Reverse(image.size));
     let names = |image: cri::Image| (image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect::<Vec<_>>(), image.size);
     images.into_iter().map(names).filter(|(names, _)| !names.is_empty()).take(max).collect()

@@ -93,6 +93,7 @@ pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Ru
         kernel::check(Path::new("/proc/sys"))?;
     }
     config.prepare_dirs()?;
+    runtime::containerd::spare("self");
     if let Some(places) = &config.registries {
         registries::prepare(places)?;
     }

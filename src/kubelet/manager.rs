@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::cgroups;
 use crate::config::RuntimeChoice;
@@ -25,6 +25,7 @@ use crate::runtime::events::{self as runtime_events, RuntimeEvent};
 use crate::runtime::labels;
 use crate::sources::{self, Change, mirror};
 use crate::volumes;
+use crate::worker::observe::{Observed, State};
 use crate::worker::{Desired, Snapshot, Worker};
 
 mod admit;
@@ -61,6 +62,13 @@ struct Shared {
 struct Entry {
     tx: watch::Sender<Desired>,
     shared: Arc<Mutex<Snapshot>>,
+}
+
+impl Entry {
+    fn look(&self) -> (Arc<Pod>, Snapshot) {
+        let snapshot = self.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (Arc::clone(&self.tx.borrow().pod), snapshot)
+    }
 }
 
 impl Pods {
@@ -115,16 +123,14 @@ impl Pods {
     /// Every pod that has a task, with what its task last saw.
     pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Snapshot)> {
         let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let look = |entry: &Entry| {
-            let snapshot = entry.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            (Arc::clone(&entry.tx.borrow().pod), snapshot)
-        };
-        map.values().map(look).collect()
+        map.values().map(Entry::look).collect()
     }
 
     /// A pod by name.
     pub(crate) fn find(&self, ns: &str, name: &str) -> Option<(Arc<Pod>, Snapshot)> {
-        self.all().into_iter().find(|(p, _)| p.metadata.namespace.as_deref() == Some(ns) && p.metadata.name.as_deref() == Some(name))
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |p: &Pod| p.metadata.namespace.as_deref() == Some(ns) && p.metadata.name.as_deref() == Some(name);
+        map.values().find(|entry| is_it(&entry.tx.borrow().pod)).map(Entry::look)
     }
 
     /// Tells a pod's task to end it as evicted.
@@ -135,15 +141,20 @@ impl Pods {
     /// Ends a pod for the sake of a critical one.
     fn preempt(&self, node: &Node, victim: &Pod) {
         let text = "Preempted in order to admit critical pod";
-        info!(ns = ?victim.metadata.namespace, name = ?victim.metadata.name, "ending a pod, a critical one needs its room");
-        node.events.pod(victim, None, Kind::Warning, "Preempting", text);
-        self.oust(victim, "Preempting", text);
+        if self.oust(victim, "Preempting", text) {
+            info!(ns = ?victim.metadata.namespace, name = ?victim.metadata.name, "ending a pod, a critical one needs its room");
+            node.events.pod(victim, None, Kind::Warning, "Preempting", text);
+        }
     }
 
-    fn oust(&self, pod: &Pod, reason: &'static str, message: &str) {
+    /// Returns whether the pod was not being ended yet.
+    fn oust(&self, pod: &Pod, reason: &'static str, message: &str) -> bool {
+        let mut is_new = false;
         self.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| {
+            is_new = d.evicted.is_none();
             d.evicted.get_or_insert((reason, message.to_owned()));
         });
+        is_new
     }
 
     /// What the burstable pods that were admitted ask for together, in thousandths of a CPU.
@@ -231,9 +242,7 @@ impl Desk {
 
     fn heard(&self, event: RuntimeEvent) {
         let (id, ended) = match event {
-            RuntimeEvent::Began => {
-                return self.wake_all();
-            }
+            RuntimeEvent::Began => return self.relist(),
             RuntimeEvent::Started(id) => (id, false),
             RuntimeEvent::Ended(id) => (id, true),
         };
@@ -245,6 +254,25 @@ impl Desk {
                 }
             });
         }
+    }
+
+    /// Anything may have happened unheard: of two lists of the runtime, not of a look at each pod, it is seen which pods changed.
+    fn relist(&self) {
+        let desk = self.clone();
+        self.group.spawn_short("relist", async move {
+            let cri = &desk.node.runtime.cri;
+            let Ok((sandboxes, containers)) = tokio::try_join!(cri.sandboxes(None), cri.containers(None)) else {
+                return desk.wake_all();
+            };
+            let shown = shown(&sandboxes, &containers);
+            let map = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+            for (uid, entry) in map.iter() {
+                let seen = seen(&entry.shared.lock().unwrap_or_else(PoisonError::into_inner).observed);
+                if shown.get(uid) != Some(&seen).filter(|seen| !seen.is_empty()) {
+                    entry.tx.send_modify(|_| {});
+                }
+            }
+        });
     }
 
     /// Has every pod looked at.
@@ -368,15 +396,16 @@ impl Desk {
     fn watch_orphans(&self) {
         let desk = self.clone();
         self.group.spawn("orphans", async move {
+            let mut looked = false;
             loop {
-                let pause = match desk.adopt_orphans().await {
-                    Ok(()) => ORPHANS_PERIOD,
-                    Err(err) => {
-                        warn!(err = %Chain(&err), "cannot look for pods of an earlier time");
-                        ORPHANS_RETRY
-                    }
-                };
-                tokio::time::sleep(pause).await;
+                let outcome = desk.adopt_orphans().await;
+                match &outcome {
+                    Ok(()) => looked = true,
+                    // A runtime that is being restarted is told of elsewhere.
+                    Err(err) if looked => debug!(err = %Chain(err), "cannot look for what runs for nobody"),
+                    Err(err) => warn!(err = %Chain(err), "cannot look for pods of an earlier time"),
+                }
+                tokio::time::sleep(if outcome.is_ok() { ORPHANS_PERIOD } else { ORPHANS_RETRY }).await;
             }
         });
     }
@@ -415,6 +444,34 @@ impl Desk {
         }
         Ok(())
     }
+}
+
+/// Ids of sandboxes and containers with their states, as the runtime numbers them.
+type States = BTreeSet<(String, i32)>;
+
+/// What the runtime has of each pod, by uid.
+fn shown(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeMap<String, States> {
+    let mut all: BTreeMap<String, States> = BTreeMap::new();
+    let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
+    for (labels, id, state) in sandboxes.chain(containers.iter().map(|c| (&c.labels, &c.id, c.state))) {
+        if let Some(uid) = labels.get(labels::POD_UID) {
+            all.entry(uid.clone()).or_default().insert((id.clone(), state));
+        }
+    }
+    all
+}
+
+/// What a pod's task saw last, in the same form. What it remembers of containers that the runtime has lost does not count.
+fn seen(observed: &Observed) -> States {
+    let ready = |ready| if ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready };
+    let state = |state| match state {
+        State::Created => cri::ContainerState::ContainerCreated,
+        State::Running => cri::ContainerState::ContainerRunning,
+        State::Exited => cri::ContainerState::ContainerExited,
+        State::Unknown => cri::ContainerState::ContainerUnknown,
+    };
+    let containers = observed.containers.iter().filter(|c| !c.sandbox_id.is_empty()).map(|c| (c.id.clone(), state(c.state) as i32));
+    observed.sandboxes.iter().map(|s| (s.id.clone(), ready(s.ready) as i32)).chain(containers).collect()
 }
 
 /// How long the containers of each pod may take to end, by uid: as was noted when they were made.
@@ -462,6 +519,28 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md E5
+    #[test]
+    fn only_pods_that_changed_are_looked_at() {
+        let labels = std::collections::HashMap::from([(labels::POD_UID.to_owned(), "u".to_owned())]);
+        let sandbox = cri::PodSandbox { id: "s".to_owned(), labels: labels.clone(), ..Default::default() };
+        let container = |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
+        let of = |state: cri::ContainerState| shown(&[sandbox.clone()], &[container(state as i32)]);
+        let observed = Observed {
+            sandboxes: vec![crate::worker::observe::Sandbox {
+                id: "s".to_owned(),
+                ready: true,
+                attempt: 0,
+                created_at: 0,
+                ips: Vec::new(),
+            }],
+            containers: vec![crate::worker::plan::tests::seen("m", State::Running, 0)],
+        };
+        assert_eq!(of(cri::ContainerState::ContainerRunning).get("u"), Some(&seen(&observed)));
+        assert_ne!(of(cri::ContainerState::ContainerExited).get("u"), Some(&seen(&observed)));
+        assert!(seen(&Observed::default()).is_empty());
+    }
 
     // review node.md M8
     #[test]

@@ -178,8 +178,7 @@ fn version_of(object: &ApiNode) -> Option<u64> {
 fn is_overwritten(shown: Option<&NodeStatus>, said: &NodeStatus) -> bool {
     let state = |status: &NodeStatus, kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone());
     let Some(shown) = shown else { return said.conditions.is_some() };
-    let mut own = said.conditions.iter().flatten();
-    own.any(|c| state(shown, &c.type_).as_ref() != Some(&c.status)) || said.addresses.is_some() && shown.addresses != said.addresses
+    said.conditions.iter().flatten().any(|c| state(shown, &c.type_).as_ref() != Some(&c.status))
 }
 
 fn without_heartbeats(status: &NodeStatus) -> NodeStatus {
@@ -219,10 +218,10 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let foreign = node.extended();
     allocatable.extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
     let image = |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
-    let images = match node.runtime.cri.images().await {
-        Ok(images) => Some(images::listed(images, IMAGES_MAX).into_iter().map(image).collect()),
-        // They are still there when the runtime is back.
-        Err(_) => before.images.clone(),
+    let images = match images::to_list(node, IMAGES_MAX).await {
+        Some(Ok(images)) => Some(images.into_iter().map(image).collect()),
+        // Nothing new; or they are still there when the runtime is back.
+        None | Some(Err(_)) => before.images.clone(),
     };
     let in_use = node.csi.volumes_in_use();
     NodeStatus {
@@ -354,7 +353,6 @@ mod tests {
         said.conditions.as_mut().unwrap().truncate(1);
         assert!(!is_overwritten(Some(&of("True", "False")), &said), "other conditions are others'");
         assert!(is_overwritten(Some(&of("Unknown", "True")), &said));
-        assert!(is_overwritten(Some(&NodeStatus { addresses: None, ..of("True", "True") }), &said));
         assert!(is_overwritten(None, &said));
         assert!(!is_overwritten(None, &NodeStatus::default()), "nothing was said yet");
     }

@@ -56,6 +56,10 @@ fn ensure(path: &str) -> std::io::Result<()> {
     }
 }
 
+/// Connections that the kernel remembers, as kube-proxy's `--conntrack-max-per-core` and `--conntrack-min`.
+const CONNTRACK_PER_CORE: usize = 32_768;
+const CONNTRACK_MIN: usize = 131_072;
+
 /// Sets what must be set and says what the administrator must do; only forwarding is indispensable.
 pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
     for family in families {
@@ -85,10 +89,22 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
             warn!(path, err = %err, "cannot set a kernel parameter");
         }
     }
+    let table = "/proc/sys/net/netfilter/nf_conntrack_max";
+    if let Some(size) = conntrack_max(fs::read_to_string(table).ok().as_deref(), std::thread::available_parallelism().map_or(1, Into::into))
+        && let Err(err) = set(table, &size.to_string())
+    {
+        info!(path = table, err = %err, "cannot make room for more connections");
+    }
     if fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter").is_ok_and(|value| value.trim() == "1") {
         info!("strict reverse path filtering is on: packets that come in on another interface than they leave are dropped");
     }
     Ok(())
+}
+
+/// How many connections the kernel is to remember, if it is more than it does now: as kube-proxy, which never lowers it.
+fn conntrack_max(now: Option<&str>, cores: usize) -> Option<usize> {
+    let wanted = cores.saturating_mul(CONNTRACK_PER_CORE).max(CONNTRACK_MIN);
+    now?.trim().parse::<usize>().is_ok_and(|now| now < wanted).then_some(wanted)
 }
 
 /// A machine that forwards IPv6 hears routers no more, unless it is told to in so many words: one that has its address or default route from
@@ -187,4 +203,18 @@ async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md L2
+    #[test]
+    fn the_table_of_connections_only_grows() {
+        assert_eq!(conntrack_max(Some("8192\n"), 1), Some(131_072));
+        assert_eq!(conntrack_max(Some("8192\n"), 8), Some(262_144));
+        assert_eq!(conntrack_max(Some("1000000\n"), 8), None);
+        assert_eq!(conntrack_max(None, 8), None, "connections are not tracked here");
+    }
 }

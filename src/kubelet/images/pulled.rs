@@ -86,9 +86,18 @@ impl Pulled {
         }
     }
 
-    /// A pull with a pod's credentials begins.
-    pub(super) async fn begin(&self, repository: &str) {
-        if self.lock().begun.insert(repository.to_owned()) {
+    /// A pull with a pod's credentials begins. `here` are the ids of the repository's images that are here already: what is not noted
+    /// of them was brought in by the operator, and stays everybody's however the pull ends.
+    pub(super) async fn begin(&self, repository: &str, here: &[String]) {
+        let is_new = {
+            let mut record = self.lock();
+            let is_new = record.begun.insert(repository.to_owned());
+            for id in here.iter().filter(|_| is_new) {
+                record.images.entry(id.clone()).or_insert_with(|| Access { anyone: true, ..Access::default() });
+            }
+            is_new
+        };
+        if is_new {
             self.save().await;
         }
     }
@@ -164,7 +173,8 @@ mod tests {
         let key = |password: &str| pulled.key(&cri::AuthConfig { password: password.to_owned(), ..Default::default() });
         let (own, other) = (key("a"), key("b"));
         assert!(pulled.allows("preloaded", "r.io/x", &[]));
-        pulled.begin("r.io/a").await;
+        pulled.begin("r.io/a", &["older".to_owned()]).await;
+        assert!(pulled.allows("older", "r.io/a", &[]), "nobody's pull takes from others what the operator gave");
         assert!(!Pulled::open(dir.path(), &Rng::from_seed(2)).allows("new", "r.io/a", &[]), "the kubelet ended amid the pull");
         pulled.came("secret", "r.io/a", Some(own.clone())).await;
         pulled.came("public", "r.io/b", None).await;
@@ -177,6 +187,9 @@ mod tests {
         }
         again.came("secret", "r.io/a", None).await;
         assert!(again.allows("secret", "r.io/a", &[]), "it is public now");
+        again.begin("r.io/a", &["secret".to_owned(), "later".to_owned()]).await;
+        again.begin("r.io/a", &["latest".to_owned()]).await;
+        assert!(!again.allows("latest", "r.io/a", &[]), "it came while a pull had begun");
         again.keep(&BTreeSet::new()).await;
         assert!(!String::from_utf8(std::fs::read(dir.path().join("image-pulls.json")).unwrap()).unwrap().contains("secret"));
     }

@@ -26,6 +26,8 @@ use crate::error::Error;
 
 /// containerd must answer by then: an old disk with many containers is slow.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// So many of them until a start is given up.
+const START_TIMEOUTS_MAX: u32 = 15;
 /// Between two looks whether the socket answers.
 const START_POLL: Duration = Duration::from_millis(20);
 /// A containerd told to end must be gone by then, or is killed.
@@ -181,6 +183,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         adopted = None;
     }
     if let Some(pid) = adopted {
+        spare(&pid.as_raw_nonzero().to_string());
         info!(pid = pid.as_raw_nonzero().get(), "adopting the running containerd");
     }
     if adopted.is_none() {
@@ -194,7 +197,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
 }
 
 async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
-    let answers = async {
+    let answers = async || {
         loop {
             if tokio::net::UnixStream::connect(socket).await.is_ok() && Cri::connect(socket).version().await.is_ok() {
                 return;
@@ -202,11 +205,15 @@ async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
             tokio::time::sleep(START_POLL).await;
         }
     };
-    tokio::time::timeout(START_TIMEOUT, answers).await.map_err(|_| Error::NotAnswering {
-        socket: socket.to_owned(),
-        secs: START_TIMEOUT.as_secs(),
-        log: log.to_owned(),
-    })
+    // One that finds many shims on a slow machine takes its time. Its failure would end the API server beside us, and begin anew.
+    for _ in 0..START_TIMEOUTS_MAX {
+        if tokio::time::timeout(START_TIMEOUT, answers()).await.is_ok() {
+            return Ok(());
+        }
+        warn!(secs = START_TIMEOUT.as_secs(), log = %log.display(), "containerd does not answer yet");
+    }
+    let secs = START_TIMEOUT.as_secs() * u64::from(START_TIMEOUTS_MAX);
+    Err(Error::NotAnswering { socket: socket.to_owned(), secs, log: log.to_owned() })
 }
 
 /// Starts the child now, so that a program that cannot be run is an error of ours, and watches it from then on.
@@ -273,6 +280,7 @@ impl Daemon {
             .map_err(failed)?;
         if let Some(pid) = child.id() {
             info!(pid, config = %self.config_file.display(), "started containerd");
+            spare(&pid.to_string());
             // Written for the next kedge; without it, it would find the socket in use.
             if let Err(err) = write_atomic(&self.pid_file, pid.to_string().as_bytes(), 0o600) {
                 warn!(err = %Chain(&err), "cannot remember containerd's pid");
@@ -294,6 +302,20 @@ impl Daemon {
 /// Where containerd's own words go.
 pub(crate) fn log_file(root: &Path) -> PathBuf {
     root.join("containerd.log")
+}
+
+/// The kernel ends pods before containerd and the kubelet, for nobody else could start them again. Upstream's `KubeletOOMScoreAdj`
+/// (pkg/kubelet/qos/policy.go v1.36). Children begin with it; runc gives containers their own.
+const OOM_SCORE_ADJ: &str = "-999";
+
+/// Has the kernel spare a process, `self` or a pid, when memory is gone.
+pub(crate) fn spare(process: &str) {
+    if !may_lower_oom_score() {
+        return;
+    }
+    if let Err(err) = fs::write(format!("/proc/{process}/oom_score_adj"), OOM_SCORE_ADJ) {
+        warn!(process, err = %err, "the kernel may end this process when memory is gone");
+    }
 }
 
 async fn wait_for_exit(pid: Pid) {

@@ -17,6 +17,8 @@ pub(crate) mod resize;
 
 mod isolation;
 
+mod pauses;
+
 mod tell;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +36,7 @@ use tracing::{info, warn};
 
 use self::backoff::Backoffs;
 use self::observe::{Observed, observe};
+use self::pauses::{Polls, RETRY, pause};
 use self::plan::{Command, Plan, View};
 use self::tell::Told;
 use crate::events::Kind;
@@ -43,9 +46,6 @@ use crate::probes::Probes;
 use crate::status;
 use crate::volumes::{self, Mounted};
 
-/// After an error of the runtime or the API: the first pause, and the longest of those that follow one another.
-const RETRY: Duration = Duration::from_secs(2);
-const RETRY_MAX: Duration = Duration::from_secs(15);
 /// Between two looks whether a deferred resize fits now.
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// A volume that is mounted and could not be renewed is tried again after so long.
@@ -54,12 +54,6 @@ const REFRESH_RETRY: SignedDuration = SignedDuration::from_secs(10);
 const VOLUME_PATIENCE: Duration = Duration::from_secs(120);
 /// The safety net below all events.
 const RELIST: Duration = Duration::from_secs(300);
-/// containerd tells of an end a moment before its CRI knows it.
-const ENDED_POLL: Duration = Duration::from_millis(30);
-const ENDED_POLLS_MAX: u32 = 60;
-/// On a slow disk it takes longer: then it is looked for as often as upstream's kubelet looks at everything, for so many times.
-const ENDED_LATE_POLL: Duration = Duration::from_secs(1);
-const ENDED_LATE_POLLS_MAX: u32 = 600;
 /// Ends that are remembered of one pod.
 const ENDED_MAX: usize = 64;
 
@@ -149,6 +143,8 @@ pub(crate) struct Worker {
     /// The pod's own user namespace, once its sandbox was made.
     userns: Option<k8s_cri::v1::UserNamespace>,
     resizing: resize::Resizing,
+    /// Rounds in a row that could not start or mount something.
+    failures: u32,
     /// Since when the kubelet has known a pod none of whose containers ran before; gone once all have.
     seen: Option<Stopwatch>,
     /// Since when a volume has been on its way.
@@ -194,6 +190,7 @@ impl Worker {
             wake_at: None,
             userns: None,
             resizing: resize::Resizing::default(),
+            failures: 0,
             seen: fresh.then(Stopwatch::start),
         }
     }
@@ -201,7 +198,6 @@ impl Worker {
     /// Runs until the pod is gone from the API and from the machine.
     pub(crate) async fn run(mut self) {
         let mut polls = Polls::default();
-        let mut failures = 0;
         loop {
             self.looked &= matches!(self.rx.has_changed(), Ok(false));
             let desired = self.rx.borrow_and_update().clone();
@@ -218,9 +214,8 @@ impl Worker {
                 Outcome::Done => return,
                 Outcome::Settled => RELIST,
                 Outcome::Again => Duration::ZERO,
-                Outcome::Retry => pause(failures),
+                Outcome::Retry => pause(self.failures),
             };
-            failures = if outcome == Outcome::Retry { failures + 1 } else { 0 };
             let now = self.node.clock.now();
             if let Some(at) = self.wake_at {
                 sleep = sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
@@ -302,9 +297,12 @@ impl Worker {
             Err(outcome) => outcome,
             // What it was told to be leads on: an ended pod is tidied.
             Ok(None) if reported && self.ended_phase() => Outcome::Again,
-            Ok(None) if reported => Outcome::Settled,
-            Ok(None) => Outcome::Retry,
+            Ok(None) => {
+                self.failures = 0;
+                if reported { Outcome::Settled } else { Outcome::Retry }
+            }
             Ok(Some(worked)) => {
+                self.failures = if worked { 0 } else { self.failures.saturating_add(1) };
                 if self.look().await.is_err() {
                     return Outcome::Retry;
                 }
@@ -339,8 +337,8 @@ impl Worker {
         Ok(Some(self.act_until_ended(plan.commands).await))
     }
 
-    /// Does the commands in order; the pod's end (a deletion, an eviction, its deadline) interrupts. Dropping a call cancels it in containerd too: the start of a container,
-    /// which then would count as failed, is waited for.
+    /// Does the commands in order; the pod's end (a deletion, an eviction, its deadline) interrupts. Dropping a call cancels it in
+    /// containerd too: the start of a container, which then would count as failed, is waited for.
     async fn act_until_ended(&mut self, commands: Vec<Command>) -> bool {
         let (mut rx, uncut) = (self.rx.clone(), Arc::clone(&self.uncut));
         let left = self.deadline().map(|at| Duration::try_from(at.duration_since(self.node.clock.now())).unwrap_or_default());
@@ -432,6 +430,7 @@ impl Worker {
                 Err(err) => {
                     self.tell_unmounted(&err);
                     if first || !self.all_mounted() {
+                        self.failures = if err.is_waiting { 0 } else { self.failures.saturating_add(1) };
                         return Err(Outcome::Retry);
                     }
                     // What is mounted is good enough for containers that run or start again; it is renewed later.
@@ -536,33 +535,6 @@ impl Worker {
     }
 }
 
-/// The pause after so many failures in a row.
-fn pause(failures: u32) -> Duration {
-    RETRY.saturating_mul(1 << failures.min(8)).min(RETRY_MAX)
-}
-
-/// Looks for containers of which the runtime said that they ended, and which it still shows running.
-#[derive(Default)]
-struct Polls {
-    behind: Vec<String>,
-    done: u32,
-}
-
-impl Polls {
-    /// When to look again; nothing once that has gone on for long, or if nothing is behind. Another container begins anew.
-    fn next(&mut self, behind: &[&String]) -> Option<Duration> {
-        if behind.iter().any(|id| !self.behind.contains(id)) || behind.is_empty() {
-            self.done = 0;
-        }
-        self.behind = behind.iter().map(|id| (*id).clone()).collect();
-        if behind.is_empty() || self.done >= ENDED_POLLS_MAX + ENDED_LATE_POLLS_MAX {
-            return None;
-        }
-        self.done += 1;
-        Some(if self.done <= ENDED_POLLS_MAX { ENDED_POLL } else { ENDED_LATE_POLL })
-    }
-}
-
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -574,33 +546,4 @@ enum Outcome {
     Retry,
     /// The pod is gone.
     Done,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // review node.md M1
-    #[test]
-    fn an_end_that_the_runtime_shows_late_is_looked_for_until_it_shows() {
-        let (a, b) = ("a".to_owned(), "b".to_owned());
-        let mut polls = Polls::default();
-        assert_eq!(polls.next(&[]), None);
-        for _ in 0..ENDED_POLLS_MAX {
-            assert_eq!(polls.next(&[&a]), Some(ENDED_POLL));
-        }
-        assert_eq!(polls.next(&[&a]), Some(ENDED_LATE_POLL), "a slow disk");
-        assert_eq!(polls.next(&[&a, &b]), Some(ENDED_POLL), "one behind does not hide another");
-        let pod: Pod = Pod::default();
-        let mut desired = Desired::new(Arc::new(pod));
-        (0..2 * ENDED_MAX).for_each(|n| desired.has_ended(n.to_string()));
-        assert_eq!((desired.ended.len(), desired.ended.back()), (ENDED_MAX, Some(&(2 * ENDED_MAX - 1).to_string())));
-    }
-
-    // review node.md E1
-    #[test]
-    fn a_pod_that_cannot_start_is_tried_less_and_less_often() {
-        let pauses: Vec<u64> = [0, 1, 2, 3, 1000].map(|failures| pause(failures).as_secs()).into();
-        assert_eq!(pauses, [2, 4, 8, 15, 15]);
-    }
 }

@@ -240,6 +240,15 @@ impl Worker {
                 updates.push((seen.id, spec.clone()));
             }
         }
+        if let Some(why) = self.below_usage(&pod, &before, &updates).await {
+            self.resizing.restart.clear();
+            if !matches!(self.resizing.progress, Some(Some(_))) {
+                let text = format!("Pod resize error: {}", self.resize_text(&pod, Some(&why)));
+                self.node.events.pod(&pod, None, Kind::Warning, "ResizeError", text);
+            }
+            self.resizing.progress = Some(Some(why));
+            return true;
+        }
         if updates.is_empty() && self.resizing.restart.is_empty() {
             if of_whole {
                 self.node.cgroups.limit(&Limits::of(&pod), &pod, self.node.config.settings.pod_max_pids);
@@ -273,6 +282,34 @@ impl Worker {
         true
     }
 
+    /// Why memory limits cannot be lowered to what is asked for: more is in use, and the kernel would kill for it. Spec:
+    /// `validateMemoryResizeAction` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.
+    async fn below_usage(
+        &self,
+        pod: &Pod,
+        before: &BTreeMap<String, ResourceRequirements>,
+        updates: &[(String, Container)],
+    ) -> Option<String> {
+        let limit = |resources: Option<&ResourceRequirements>| cgroups::limit(resources, "memory").map(|q| q.value());
+        let whole = lowered(Limits::of(&with(pod, before)).memory, Limits::of(pod).memory);
+        let lower = |c: &Container| lowered(limit(before.get(&c.name)), limit(c.resources.as_ref()));
+        let containers: Vec<_> = updates.iter().filter_map(|(id, c)| Some((id, c, lower(c)?))).collect();
+        if whole.is_none() && containers.is_empty() {
+            return None;
+        }
+        let mut why = Vec::new();
+        if let Some(limit) = whole {
+            why.extend(refusal("pod memory limit", limit, self.node.cgroups.memory_in_use(pod)));
+        }
+        let stats = if containers.is_empty() { Vec::new() } else { self.node.runtime.cri.container_stats().await.unwrap_or_default() };
+        for (id, container, limit) in containers {
+            let own = stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == *id));
+            let used = own.and_then(|s| s.memory.as_ref()?.usage_bytes.as_ref()).map(|bytes| bytes.value);
+            why.extend(refusal(&format!("container \"{}\" memory limit", container.name), limit, used));
+        }
+        (!why.is_empty()).then(|| format!("cannot decrease memory limits: {}", why.join(", ")))
+    }
+
     fn complete_resize(&mut self, pod: &Pod) {
         match whole(pod) {
             Some(own) => drop(self.resizing.applied.insert(WHOLE.to_owned(), own.clone())),
@@ -283,6 +320,21 @@ impl Worker {
             let text = format!("Pod resize completed: {}", self.resize_text(pod, None));
             self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
         }
+    }
+}
+
+/// The new limit, if it is one where there was none, or a lower one.
+fn lowered(old: Option<i64>, new: Option<i64>) -> Option<i64> {
+    new.filter(|new| old.is_none_or(|old| *new < old))
+}
+
+fn refusal(what: &str, limit: i64, used: Option<u64>) -> Option<String> {
+    match used {
+        None => Some(format!("missing usage for {what}")),
+        Some(used) if used >= u64::try_from(limit).unwrap_or(0) => {
+            Some(format!("attempting to set {what} ({limit}) below current usage ({used})"))
+        }
+        Some(_) => None,
     }
 }
 
@@ -330,6 +382,17 @@ mod tests {
         assert!(
             matches!(grant(&host, &pod("3"), &others), Grant::Infeasible(why) if why == "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000")
         );
+    }
+
+    // review node.md M12
+    #[test]
+    fn memory_limits_do_not_fall_below_what_is_in_use() {
+        assert_eq!((lowered(Some(8), Some(4)), lowered(None, Some(4))), (Some(4), Some(4)));
+        assert_eq!((lowered(Some(4), Some(8)), lowered(Some(4), Some(4)), lowered(Some(4), None)), (None, None, None));
+        let why = refusal("container \"c\" memory limit", 4, Some(5)).unwrap();
+        assert_eq!(why, "attempting to set container \"c\" memory limit (4) below current usage (5)");
+        assert_eq!(refusal("pod memory limit", 4, Some(3)), None);
+        assert!(refusal("pod memory limit", 4, None).is_some(), "what nobody knows is no leave");
     }
 
     #[test]
