@@ -13,13 +13,16 @@ use store::error::Error;
 use store::{Revision, Storage};
 use tracing::{debug, warn};
 
-/// Compacts for as long as `group` lives.
-pub(crate) fn keep(storage: Arc<dyn Storage>, group: &Group) {
+use crate::cache::Cache;
+
+/// Compacts for as long as `group` lives, and lets the cache forget as much.
+pub(crate) fn keep(cache: Arc<Cache>, group: &Group) {
     group.spawn("compaction", async move {
-        let mut seen = storage.current_revision();
+        let mut seen = cache.storage().current_revision();
         loop {
             tokio::time::sleep(Duration::from_secs(HISTORY_SECS)).await;
-            seen = round(storage.as_ref(), seen).await;
+            cache.forget_until(seen.0);
+            seen = round(cache.storage().as_ref(), seen).await;
         }
     });
 }

@@ -74,7 +74,9 @@ pub(crate) fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Respons
 }
 
 fn json(x: &Exchange<'_>, value: &Value) -> Result<Response<Body>, Status> {
-    let output = crate::negotiate::output(&x.parts.headers)?;
+    let mut output = crate::negotiate::output(&x.parts.headers)?;
+    // Upstream never indents these.
+    output.pretty = false;
     Ok(respond::value(StatusCode::OK, value, output, &x.parts.headers))
 }
 

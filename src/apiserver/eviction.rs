@@ -1,34 +1,88 @@
 //! May this pod be evicted? Its PodDisruptionBudgets say, and count what they let go.
 
+use std::time::Duration;
+
+use base::time::Stopwatch;
 use schema::labels::Selector;
 use schema::meta;
 use serde_json::{Value, json};
 
 use crate::kinds;
+use crate::serve::ApiServer;
 use crate::status::{Cause, Status};
-use crate::verbs::{Call, get, write};
+use crate::verbs::again::Again;
+use crate::verbs::{Call, delete, get, write};
 
 /// How many evictions a budget remembers before it says no.
 const DISRUPTED_PODS_MAX: usize = 2000;
-const TRIES: usize = 8;
+/// A drain evicts all pods of a node at once; upstream's `EvictionsRetry` gives each as long to find its budget at rest.
+const CHARGE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What lets a pod go.
+#[derive(Debug, PartialEq)]
+pub enum Leave {
+    /// Its budget was charged, or it has none.
+    Given,
+    /// It has ended or is on its way out.
+    Over,
+    /// It serves nobody as it is at this version: once it changes it has to be judged again.
+    Idle(String),
+}
+
+/// Evicts a pod if its budgets allow it.
+///
+/// Errors: 429 when the budget has no disruption left, 500 when several budgets cover the pod, 404 without such a pod.
+pub async fn evict(call: &Call<'_, '_>, namespace: &str, name: &str, wish: &delete::Options) -> Result<Vec<String>, Status> {
+    let mut again = Again::new(&call.x.server.config.rng);
+    loop {
+        let mut options = wish.clone();
+        let leave = allow(call, namespace, name, options.dry_run).await?;
+        let is_ours = matches!(leave, Leave::Idle(_)) && options.rv.is_none();
+        if let Leave::Idle(rv) = leave {
+            options.rv.get_or_insert(rv);
+        }
+        let mut warnings = Vec::new();
+        match leave_now(call, namespace, name, &mut options, &mut warnings).await {
+            // It was idle, and is not what it was: perhaps it serves now.
+            Err(status) if is_ours && status.reason == "Conflict" => again.pause().await,
+            done => return done.map(|()| warnings),
+        }
+    }
+}
+
+async fn leave_now(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    options: &mut delete::Options,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    if !options.dry_run {
+        announce(call, namespace, name, options).await?;
+    }
+    delete::delete(call, namespace, name, options, warnings).await.map(drop)
+}
 
 /// Takes one disruption from the pod's budget.
-///
-/// Errors: 429 when the budget has none left, 500 when several budgets cover the pod, 404 without such a pod.
-pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<(), Status> {
+async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
     let server = call.x.server;
     let pod = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-    if matches!(phase, "Succeeded" | "Failed" | "Pending") || meta::deletion_timestamp(&pod).is_some() {
-        return Ok(());
+    let idle = || Leave::Idle(meta::resource_version(&pod).to_owned());
+    if matches!(phase, "Succeeded" | "Failed") || meta::deletion_timestamp(&pod).is_some() {
+        return Ok(Leave::Over);
     }
-    let Some(budgets) = kinds::stored("policy", "poddisruptionbudgets") else { return Ok(()) };
+    if phase == "Pending" {
+        return Ok(idle());
+    }
+    let Some(budgets) = kinds::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
     let kind = server.cache.ready(&budgets.group, &budgets.plural).await?;
-    for _ in 0..TRIES {
+    let (began, mut again) = (Stopwatch::start(), Again::new(&server.config.rng));
+    while began.elapsed() < CHARGE_WITHIN {
         server.cache.wait_for_now().await?;
         let covering: Vec<_> = kind.snapshot(Some(namespace)).items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
         let budget = match covering.as_slice() {
-            [] => return Ok(()),
+            [] => return Ok(Leave::Given),
             [one] => one,
             _ => {
                 return Err(Status::new(
@@ -40,22 +94,27 @@ pub async fn allow(call: &mut Call<'_, '_>, namespace: &str, name: &str, dry_run
         };
         let mut value = budget.value();
         if unhealthy_may_go(&value, &pod) {
-            return Ok(());
+            return Ok(idle());
         }
         charge(&mut value, name, &base::time::rfc3339_secs(server.config.clock.now()))?;
         if dry_run || write::put(server, &budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
-            return Ok(());
+            return Ok(Leave::Given);
         }
+        again.pause().await;
     }
     Err(Status::timeout("couldn't update PodDisruptionBudget due to conflicts"))
 }
 
 /// Writes on the pod why it goes, for those who look after its end (a Job's failure policy, say).
-pub async fn announce(call: &mut Call<'_, '_>, namespace: &str, name: &str) -> Result<(), Status> {
-    let server = call.x.server;
-    for _ in 0..TRIES {
+///
+/// A version that the delete is bound to becomes the one of this write.
+async fn announce(call: &Call<'_, '_>, namespace: &str, name: &str, options: &mut delete::Options) -> Result<(), Status> {
+    let server: &ApiServer = call.x.server;
+    let mut again = Again::new(&server.config.rng);
+    loop {
         let Some(pod) = get::read(server, &call.stored, namespace, name).await? else { return Err(call.not_found(name)) };
         let mut value = pod.value();
+        delete::check(&call.resource, name, &value, options)?;
         if meta::deletion_timestamp(&value).is_some() {
             return Ok(());
         }
@@ -70,11 +129,12 @@ pub async fn announce(call: &mut Call<'_, '_>, namespace: &str, name: &str) -> R
             list.retain(|c| c["type"] != "DisruptionTarget");
             list.push(condition);
         }
-        if write::put(server, &call.stored, namespace, name, &mut value, pod.rv).await?.is_some() {
+        if let Some(at) = write::put(server, &call.stored, namespace, name, &mut value, pod.rv).await? {
+            options.rv = options.rv.as_ref().map(|_| at.to_string());
             return Ok(());
         }
+        again.pause().await;
     }
-    Err(Status::timeout("couldn't update the pod's conditions due to conflicts"))
 }
 
 fn covers(budget: &Value, pod: &Value) -> bool {

@@ -29,8 +29,6 @@ pub struct Hooks {
     pub cleanup: &'static str,
     /// An update may create the object.
     pub create_on_update: bool,
-    /// Conditions written without times get them.
-    pub stamps_conditions: bool,
     /// What is wrong with an object, given what it was before, beyond what its table and rules say.
     pub judge: Option<fn(&Value, Option<&Value>) -> Vec<FieldError>>,
     /// Writes into a new object who asked for it, over whatever the client wrote there.
@@ -49,7 +47,6 @@ const NONE: Hooks = Hooks {
     lives_secs: 0,
     cleanup: "",
     create_on_update: false,
-    stamps_conditions: false,
     judge: None,
     requestor: None,
     computed: None,
@@ -60,7 +57,7 @@ const ROWS: &[Hooks] = &[
     Hooks { resource: ("", "componentstatuses"), computed: Some(components), ..NONE },
     Hooks { resource: ("", "pods"), returns_deleted: true, graceful: true, ..NONE },
     Hooks { resource: ("", "namespaces"), spec_finalizers: true, returns_deleted: true, ..NONE },
-    Hooks { resource: ("", "services"), returns_deleted: true, addresses: true, ..NONE },
+    Hooks { resource: ("", "services"), returns_deleted: true, addresses: true, create_on_update: true, ..NONE },
     Hooks { resource: ("", "serviceaccounts"), returns_deleted: true, ..NONE },
     Hooks { resource: ("", "podtemplates"), returns_deleted: true, ..NONE },
     Hooks { resource: ("", "persistentvolumes"), returns_deleted: true, ..NONE },
@@ -70,7 +67,6 @@ const ROWS: &[Hooks] = &[
     Hooks { resource: ("batch", "jobs"), orphans_by_default: true, ..NONE },
     Hooks {
         resource: ("certificates.k8s.io", "certificatesigningrequests"),
-        stamps_conditions: true,
         judge: Some(certificate_request),
         requestor: Some(requestor),
         ..NONE
@@ -80,6 +76,8 @@ const ROWS: &[Hooks] = &[
     Hooks { resource: ("", "endpoints"), create_on_update: true, ..NONE },
     Hooks { resource: ("", "limitranges"), create_on_update: true, ..NONE },
     Hooks { resource: ("coordination.k8s.io", "leases"), create_on_update: true, ..NONE },
+    Hooks { resource: ("coordination.k8s.io", "leasecandidates"), create_on_update: true, ..NONE },
+    Hooks { resource: ("node.k8s.io", "runtimeclasses"), create_on_update: true, ..NONE },
     Hooks { resource: ("rbac.authorization.k8s.io", "roles"), create_on_update: true, ..NONE },
     Hooks { resource: ("rbac.authorization.k8s.io", "rolebindings"), create_on_update: true, ..NONE },
     Hooks { resource: ("rbac.authorization.k8s.io", "clusterroles"), create_on_update: true, ..NONE },

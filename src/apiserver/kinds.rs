@@ -29,10 +29,9 @@ pub fn decode_body(
     strictness: &str,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
-    let Some(definition) = &resource.definition else {
+    if resource.definition.is_none() {
         return decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings);
-    };
-    warnings.extend(definition.warning.clone());
+    }
     let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(&resource.kind, &resource.version, bytes));
     let format = match format {
         Format::Json => schema::decode::Format::Json,
@@ -92,7 +91,6 @@ pub fn decode_patched(
     let copy = patched.clone();
     let refused = |err: schema::decode::DecodeError| invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())]);
     let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
-    warnings.extend(resource.definition.as_ref().and_then(|d| d.warning.clone()));
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(&refused)?;
     warnings.extend(decoded.warnings);

@@ -1,8 +1,9 @@
 //! Media types: what the client sends and what it wants back.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 
+use crate::query::Query;
 use crate::status::Status;
 
 /// Everything the server reads and writes.
@@ -83,14 +84,31 @@ pub fn output_of_custom(headers: &HeaderMap) -> Result<Output, Status> {
 }
 
 fn choose(headers: &HeaderMap, had: impl Fn(&Output) -> bool) -> Option<Output> {
+    let person = is_person(headers);
     let offers: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
     if offers.iter().all(|offer| offer.trim().is_empty()) {
-        return Some(Output::default());
+        return Some(Output { pretty: person, ..Output::default() });
     }
     let mut ranked: Vec<(f32, Output)> = offers.into_iter().filter_map(offer).filter(|(_, output)| had(output)).collect();
     // A stable sort: of equal quality the first one wins, as upstream's goautoneg.
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    ranked.first().map(|(_, output)| *output)
+    ranked.first().map(|(_, output)| Output { pretty: output.pretty || person, ..*output })
+}
+
+/// Programs that people read the answers of: browsers, curl, wget.
+///
+/// Spec: upstream v1.36 `negotiation.isPrettyPrint`.
+fn is_person(headers: &HeaderMap) -> bool {
+    let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|start| agent.starts_with(start))
+}
+
+/// Whether JSON is indented: `pretty` of the query overrules what media type and program say.
+pub fn is_pretty(query: &Query, output: Output) -> bool {
+    match query.text("pretty") {
+        "" => output.pretty,
+        said => matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True"),
+    }
 }
 
 fn offer(text: &str) -> Option<(f32, Output)> {

@@ -204,7 +204,7 @@ impl ApiServer {
         server.done(Step::Endpoints);
         crate::bootstrap::keep(&server, group);
         crate::endpoints::keep(&server, lease, group);
-        crate::compaction::keep(Arc::clone(server.cache.storage()), group);
+        crate::compaction::keep(Arc::clone(&server.cache), group);
         crate::custom::keeper::keep(&server, group);
         crate::admission::policies::typing::keep(&server, group);
         crate::flow::status::keep(&server, group);

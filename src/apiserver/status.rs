@@ -282,8 +282,11 @@ impl Status {
         }
         let mut out = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            out["reason"] = json!(self.reason);
+        }
         if !self.next.is_empty() {
             out["metadata"]["continue"] = json!(self.next);
         }

@@ -15,13 +15,13 @@ pub const NESTING_DEPTH_MAX: usize = 128;
 /// Batches of events that wait for one store watcher; a slower one is closed and must list again.
 pub const STORE_WATCH_BACKLOG_BATCHES: usize = 1024;
 
-/// Events that wait for one API watcher; a slower one is closed with 410 Gone.
+/// Events that wait for one API watcher; the stream of a slower one ends, and it resumes.
 pub const API_WATCH_BACKLOG_EVENTS: usize = 1024;
 
 /// Writes that wait for the store's next batch; more wait in their callers.
 pub const STORE_WRITE_QUEUE: usize = 4096;
 
-/// Recent changes kept per resource for watches that resume; older ones are read from the store.
+/// Recent changes kept per resource for watches that resume, for at most `HISTORY_SECS`; older ones are read from the store.
 pub const WATCH_CACHE_RING: usize = 1024;
 
 /// Keys read from the store at once while a watch cache fills, or a collection is read at an old revision.

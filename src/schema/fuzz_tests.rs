@@ -191,8 +191,15 @@ fn patches_are_laid_on_or_refused() {
             .collect();
         let _any = patch::json(&object, &mutated(&rng, json!(list).to_string().as_bytes()));
         let _any = patch::json(&object, json!(list).to_string().as_bytes());
-        let request =
-            apply::Request { type_def: of, api_version: "v1", subresource: "", manager: "m", now: "2026-01-01T00:00:00Z", reset: &[] };
+        let request = apply::Request {
+            type_def: of,
+            api_version: "v1",
+            subresource: "",
+            manager: "m",
+            now: "2026-01-01T00:00:00Z",
+            reset: &[],
+            only: &[],
+        };
         let mut live = object.clone();
         live["metadata"]["managedFields"] = any_value(&rng, 3);
         let _any = apply::apply(&request, Some(&live), &wish, rng.below(2) == 0);

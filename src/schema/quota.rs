@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
+use crate::meta;
 use crate::quantity::{Notation, Quantity};
 
 /// Amounts by quota name, e.g. `requests.cpu`, `count/secrets`.
@@ -46,8 +48,8 @@ fn units(n: usize) -> Quantity {
     Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), Notation::DecimalSi)
 }
 
-/// What one object uses.
-pub fn usage_of(group: &str, resource: &str, object: &Value) -> Usage {
+/// What one object uses at `now`.
+pub fn usage_of(group: &str, resource: &str, object: &Value, now: Timestamp) -> Usage {
     let one = units(1);
     let mut usage = Usage::new();
     let counted = if group.is_empty() { format!("count/{resource}") } else { format!("count/{resource}.{group}") };
@@ -56,14 +58,16 @@ pub fn usage_of(group: &str, resource: &str, object: &Value) -> Usage {
         usage.insert(resource.to_owned(), one);
     }
     match (group, resource) {
-        ("", "pods") if !finished(object) => pod_usage(object, &mut usage),
+        ("", "pods") if !finished(object) && !overdue(object, now) => pod_usage(object, &mut usage),
         ("", "services") => service_usage(object, &mut usage),
         ("", "persistentvolumeclaims") => {
             let class = object["spec"]["storageClassName"].as_str().filter(|class| !class.is_empty());
             if let Some(class) = class {
                 usage.insert(format!("{class}{OF_CLASS}persistentvolumeclaims"), one);
             }
-            if let Ok(size) = Quantity::from_value(&object["spec"]["resources"]["requests"]["storage"]) {
+            let allocated = Quantity::from_value(&object["status"]["allocatedResources"]["storage"]).ok();
+            if let Ok(asked) = Quantity::from_value(&object["spec"]["resources"]["requests"]["storage"]) {
+                let size = allocated.filter(|allocated| *allocated > asked).unwrap_or(asked);
                 usage.insert("requests.storage".to_owned(), size);
                 if let Some(class) = class {
                     usage.insert(format!("{class}{OF_CLASS}requests.storage"), size);
@@ -98,6 +102,16 @@ fn service_usage(service: &Value, usage: &mut Usage) {
 /// A pod that has ended holds nothing but its place in the count of objects.
 fn finished(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// A pod that should be gone by now is stuck, its node lost perhaps: nobody pays for it, or it could not be replaced.
+///
+/// Spec: upstream v1.36 `QuotaV1Pod`, which counts the grace once more from the end that the deletion was given.
+fn overdue(pod: &Value, now: Timestamp) -> bool {
+    let end = meta::deletion_timestamp(pod).and_then(|end| end.parse::<Timestamp>().ok());
+    let grace = meta::deletion_grace_period_seconds(pod);
+    let last = end.zip(grace).and_then(|(end, grace)| end.checked_add(SignedDuration::from_secs(grace)).ok());
+    last.is_some_and(|last| now > last)
 }
 
 fn pod_usage(pod: &Value, usage: &mut Usage) {
@@ -203,15 +217,24 @@ fn has(object: &Value, scope: &str) -> bool {
         "NotTerminating" => !terminating(),
         "BestEffort" => best_effort(),
         "NotBestEffort" => !best_effort(),
-        "PriorityClass" | "VolumeAttributesClass" => class(object, scope).is_some(),
+        "PriorityClass" | "VolumeAttributesClass" => !classes(object, scope).is_empty(),
         "CrossNamespacePodAffinity" => cross_namespace(&object["spec"]["affinity"]),
         _ => false,
     }
 }
 
-fn class<'a>(object: &'a Value, scope: &str) -> Option<&'a str> {
-    let field = if scope == "PriorityClass" { "priorityClassName" } else { "volumeAttributesClassName" };
-    object["spec"][field].as_str().filter(|name| !name.is_empty())
+/// The classes of an object: a claim on its way from one to another has both.
+fn classes<'a>(object: &'a Value, scope: &str) -> Vec<&'a str> {
+    let paths: &[&str] = if scope == "PriorityClass" {
+        &["/spec/priorityClassName"]
+    } else {
+        &[
+            "/spec/volumeAttributesClassName",
+            "/status/currentVolumeAttributesClassName",
+            "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+        ]
+    };
+    paths.iter().filter_map(|path| object.pointer(path)?.as_str()).filter(|name| !name.is_empty()).collect()
 }
 
 fn cross_namespace(affinity: &Value) -> bool {
@@ -230,13 +253,13 @@ fn matches(object: &Value, expression: &Value) -> bool {
     if !matches!(scope, "PriorityClass" | "VolumeAttributesClass") {
         return has(object, scope);
     }
-    let class = class(object, scope);
-    let listed = || expression["values"].as_array().into_iter().flatten().any(|value| value.as_str() == class);
+    let classes = classes(object, scope);
+    let listed = |class: &&str| expression["values"].as_array().into_iter().flatten().any(|value| value == class);
     match expression["operator"].as_str() {
-        Some("In") => class.is_some() && listed(),
-        Some("NotIn") => class.is_none() || !listed(),
-        Some("DoesNotExist") => class.is_none(),
-        _ => class.is_some(),
+        Some("In") => classes.iter().any(listed),
+        Some("NotIn") => classes.is_empty() || !classes.iter().all(listed),
+        Some("DoesNotExist") => classes.is_empty(),
+        _ => !classes.is_empty(),
     }
 }
 
@@ -257,17 +280,21 @@ mod tests {
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("1")}, {"name": "i", "resources": cpu("3")}],
             "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
             "overhead": {"cpu": "100m"}}});
-        let usage = usage_of("", "pods", &pod);
+        let usage = usage_of("", "pods", &pod, Timestamp::UNIX_EPOCH);
         assert_eq!((of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")), ("4100m".into(), "4100m".into(), "1".into()));
-        let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}));
+        let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}), Timestamp::UNIX_EPOCH);
         assert_eq!((of(&ended, "count/pods"), of(&ended, "pods")), ("1".into(), "-".into()));
     }
 
     #[test]
     fn services_use_node_ports_and_claims_their_class() {
         let ports = json!([{"port": 1}, {"port": 2, "nodePort": 30000}]);
-        let balancer =
-            usage_of("", "services", &json!({"spec": {"type": "LoadBalancer", "ports": ports, "allocateLoadBalancerNodePorts": false}}));
+        let balancer = usage_of(
+            "",
+            "services",
+            &json!({"spec": {"type": "LoadBalancer", "ports": ports, "allocateLoadBalancerNodePorts": false}}),
+            Timestamp::UNIX_EPOCH,
+        );
         assert_eq!(
             (of(&balancer, "services.nodeports"), of(&balancer, "services.loadbalancers"), of(&balancer, "services")),
             ("1".into(), "1".into(), "1".into())
@@ -276,8 +303,28 @@ mod tests {
             "",
             "persistentvolumeclaims",
             &json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}}),
+            Timestamp::UNIX_EPOCH,
         );
         assert_eq!(of(&claim, "gold.storageclass.storage.k8s.io/requests.storage"), "1Gi");
+    }
+
+    #[test]
+    fn a_pod_that_should_be_gone_is_nobodys_to_pay() {
+        let pod = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}, "spec": {}});
+        let at = |second: i64| usage_of("", "pods", &pod, Timestamp::from_second(second).unwrap());
+        assert_eq!((of(&at(60), "pods"), of(&at(61), "pods"), of(&at(61), "count/pods")), ("1".into(), "-".into(), "1".into()));
+    }
+
+    /// Spec: upstream v1.36 `pvcMatchesSelector`.
+    #[test]
+    fn a_claim_between_two_classes_is_in_the_scope_of_both() {
+        let claim = json!({"spec": {"volumeAttributesClassName": "gold"}, "status": {"currentVolumeAttributesClassName": "silver"}});
+        let of = |operator: &str, values: &[&str]| {
+            let expression = json!({"scopeName": "VolumeAttributesClass", "operator": operator, "values": values});
+            in_scope(&json!({"spec": {"scopeSelector": {"matchExpressions": [expression]}}}), "persistentvolumeclaims", &claim)
+        };
+        assert!(of("In", &["gold"]) && of("In", &["silver"]) && of("NotIn", &["gold"]));
+        assert!(!of("In", &["iron"]) && !of("NotIn", &["gold", "silver"]));
     }
 
     #[test]

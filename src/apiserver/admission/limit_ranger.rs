@@ -23,13 +23,14 @@ impl Plugin for LimitRanger {
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         match operation {
             Operation::Create => a.is("", "pods") || a.is("", "persistentvolumeclaims"),
-            Operation::Update => a.is("", "persistentvolumeclaims"),
+            // Spec: upstream v1.36 LimitRanger.SupportsAttributes: who may resize a pod keeps the bounds, too.
+            Operation::Update => a.is("", "persistentvolumeclaims") || a.is_subresource("", "pods", "resize"),
             _ => false,
         }
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
-        if review.attributes.resource == "pods" && review.operation == Operation::Create {
+        if review.attributes.resource == "pods" && !is_dying(review) {
             for range in ranges(review) {
                 fill(review.object, &range);
             }
@@ -39,6 +40,9 @@ impl Plugin for LimitRanger {
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let mut problems: Vec<String> = Vec::new();
+        if is_dying(review) {
+            return Ok(());
+        }
         for range in ranges(review) {
             for limit in range["spec"]["limits"].as_array().into_iter().flatten() {
                 match (limit["type"].as_str().unwrap_or_default(), review.attributes.resource.as_str()) {
@@ -64,6 +68,11 @@ impl Plugin for LimitRanger {
             many => Err(review.forbidden(&format!("[{}]", many.join(", ")))),
         }
     }
+}
+
+/// What is on its way out is left alone.
+fn is_dying(review: &Review<'_>) -> bool {
+    review.old.is_some_and(|old| meta::deletion_timestamp(old).is_some())
 }
 
 fn ranges(review: &Review<'_>) -> Vec<Arc<Value>> {
@@ -123,6 +132,10 @@ fn sum(pod: &Value, field: &str) -> Value {
     for (name, amount) in list("initContainers").flat_map(amounts) {
         let most = total.get(&name).copied().filter(|have| *have >= amount).unwrap_or(amount);
         total.insert(name, most);
+    }
+    // What a pod asks for as a whole stands for its containers.
+    for (name, amount) in amounts(&pod["spec"]) {
+        total.insert(name, amount);
     }
     Value::Object(total.into_iter().map(|(name, amount)| (name, json!(amount.to_string()))).collect::<Map<_, _>>())
 }

@@ -97,6 +97,11 @@ impl Review<'_> {
 }
 
 impl Attributes {
+    /// Whether the request is about this subresource, e.g. `("", "pods", "resize")`.
+    pub(crate) fn is_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
+        self.group == group && self.resource == resource && self.subresource == subresource
+    }
+
     /// Whether the request is about the resource itself, e.g. `("", "pods")`, and not a subresource.
     pub(crate) fn is(&self, group: &str, resource: &str) -> bool {
         self.group == group && self.resource == resource && self.subresource.is_empty()

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::time::Stopwatch;
+use base::time::{Clock, Stopwatch};
+use jiff::Timestamp;
 use schema::meta;
 use schema::quantity::{Notation, Quantity};
 use schema::quota::{self, Usage};
@@ -20,10 +21,26 @@ use crate::status::Status;
 const STORED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Upstream's `ResourceQuota`.
-#[derive(Default)]
 pub struct ResourceQuota {
+    clock: Clock,
     /// Let in and on its way to the store: requests side by side must not each take the last place.
-    coming: Mutex<Vec<Coming>>,
+    /// One list for the namespaces of one hash, so that counting in one namespace does not stop all others.
+    coming: Vec<Mutex<Vec<Coming>>>,
+}
+
+const LISTS: usize = 64;
+
+impl Default for ResourceQuota {
+    fn default() -> ResourceQuota {
+        ResourceQuota { clock: Clock::system(), coming: (0..LISTS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl ResourceQuota {
+    fn coming_in(&self, namespace: &str) -> &Mutex<Vec<Coming>> {
+        let sum = namespace.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
+        &self.coming[sum % LISTS]
+    }
 }
 
 struct Coming {
@@ -60,12 +77,12 @@ impl Plugin for ResourceQuota {
             return Ok(());
         }
         review.lookup.load(&a.group, &a.resource).await;
-        let mut coming = self.coming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut coming = self.coming_in(&a.namespace).lock().unwrap_or_else(PoisonError::into_inner);
         let stored = |c: &Coming| review.lookup.get(&c.group, &c.resource, meta::namespace(&c.object), meta::name(&c.object)).is_some();
         coming.retain(|c| c.since.elapsed() < STORED_WITHIN && !stored(c));
         let others: Vec<Arc<Value>> = coming.iter().filter(|c| c.is(a)).map(|c| Arc::clone(&c.object)).collect();
         for quota in quotas.iter().filter(|quota| quota::in_scope(quota, &a.resource, review.object)) {
-            judge(review, quota, &others)?;
+            judge(review, quota, &others, self.clock.now())?;
         }
         if review.operation == Operation::Create && !review.dry_run {
             let mut object = review.object.clone();
@@ -87,11 +104,11 @@ struct Excess<'a> {
 }
 
 /// What the request asks for beyond what its object has already.
-fn asked(review: &Review<'_>, quota: &Value) -> Usage {
+fn asked(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     let a = review.attributes;
-    let mut asked = quota::usage_of(&a.group, &a.resource, review.object);
+    let mut asked = quota::usage_of(&a.group, &a.resource, review.object, now);
     if let Some(old) = review.old.filter(|old| quota::in_scope(quota, &a.resource, old)) {
-        let had = quota::usage_of(&a.group, &a.resource, old);
+        let had = quota::usage_of(&a.group, &a.resource, old, now);
         asked = asked
             .into_iter()
             .filter_map(|(name, amount)| {
@@ -103,7 +120,7 @@ fn asked(review: &Review<'_>, quota: &Value) -> Usage {
     asked
 }
 
-fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>]) -> Result<(), Status> {
+fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>], now: Timestamp) -> Result<(), Status> {
     let a = review.attributes;
     let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
     let watched: Vec<&String> = quota["spec"]["hard"].as_object().into_iter().flatten().map(|(name, _)| name).collect();
@@ -113,13 +130,13 @@ fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>]) -> Result<()
             return Err(review.forbidden(&format!("failed quota: {}: must specify {}", meta::name(quota), lacking.join("; "))));
         }
     }
-    let asked = asked(review, quota);
+    let asked = asked(review, quota, now);
     let concerned: Vec<(&String, Quantity)> =
         asked.iter().filter(|(name, _)| watched.contains(name)).map(|(name, amount)| (name, *amount)).collect();
     if concerned.is_empty() {
         return Ok(());
     }
-    let used = used(review, quota, others);
+    let used = used(review, quota, others, now);
     let mut over: Vec<Excess<'_>> = Vec::new();
     for (name, amount) in concerned {
         let have = used.get(name).copied().unwrap_or(Quantity::from_units(0, Notation::DecimalSi));
@@ -142,13 +159,13 @@ fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>]) -> Result<()
 }
 
 /// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces nothing.
-fn used(review: &Review<'_>, quota: &Value, others: &[Arc<Value>]) -> Usage {
+fn used(review: &Review<'_>, quota: &Value, others: &[Arc<Value>], now: Timestamp) -> Usage {
     let a = review.attributes;
     let mut total = Usage::new();
     let stored = review.lookup.list(&a.group, &a.resource, Some(&a.namespace));
     let itself = |object: &Value| review.operation == Operation::Create && meta::name(object) == a.name;
     for object in stored.iter().chain(others).filter(|object| !itself(object) && quota::in_scope(quota, &a.resource, object)) {
-        quota::add(&mut total, quota::usage_of(&a.group, &a.resource, object));
+        quota::add(&mut total, quota::usage_of(&a.group, &a.resource, object, now));
     }
     total
 }

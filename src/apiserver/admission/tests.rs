@@ -294,6 +294,26 @@ async fn limit_ranges_fill_in_and_refuse() {
     assert_eq!(create(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}})).run(&limit_ranger::LimitRanger).await.unwrap_err(), text);
 }
 
+/// Spec: upstream v1.36 `LimitRanger.SupportsAttributes`.
+#[tokio::test]
+async fn a_resize_keeps_the_range_and_what_is_dying_is_left_alone() {
+    let range =
+        json!({"metadata": {"name": "l", "namespace": "default"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}});
+    let pod =
+        |cpu: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": cpu}}}]}});
+    let resize = |subresource: &str, old: Value| {
+        let mut case = case(Operation::Update, "pods", "p", pod("1")).with("", "limitranges", range.clone()).over(old);
+        case.attributes.subresource = subresource.into();
+        case
+    };
+    let refused = resize("resize", pod("100m")).run(&limit_ranger::LimitRanger).await.unwrap_err();
+    assert_eq!(refused, "pods \"p\" is forbidden: maximum cpu usage per Container is 500m, but limit is 1");
+    resize("", pod("100m")).run(&limit_ranger::LimitRanger).await.unwrap();
+    let mut dying = pod("100m");
+    dying["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    resize("resize", dying).run(&limit_ranger::LimitRanger).await.unwrap();
+}
+
 #[tokio::test]
 async fn quota_counts_what_is_there_and_names_what_is_missing() {
     let quota = json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});

@@ -119,6 +119,17 @@ impl Kind {
         self.changed.send_replace(state.newest);
     }
 
+    /// Lets go of the changes up to a revision, and of their room: a watcher that resumes from before it asks the store.
+    pub(crate) fn forget(&self, until: u64) {
+        let mut state = self.state();
+        let old = state.ring.partition_point(|change| change.rv <= until);
+        if let Some(last) = old.checked_sub(1).and_then(|last| state.ring.get(last)) {
+            state.floor = last.rv;
+            state.ring.drain(..old);
+            state.ring.shrink_to_fit();
+        }
+    }
+
     fn apply_one(&self, state: &mut State, event: &Event) {
         let rv = event.kv.mod_revision.0;
         if rv <= state.floor {
@@ -137,7 +148,7 @@ impl Kind {
         };
         let change = Arc::new(change);
         state.newest = rv;
-        // A watcher whose channel is full is dropped here: its stream ends and the client lists again.
+        // A watcher whose channel is full is dropped here: its stream ends and the client resumes.
         state.sinks.retain(|sink| match change.seen_through(&sink.filter) {
             Some(event) => sink.events.try_send((event, Arc::clone(&change))).is_ok(),
             None => !sink.events.is_closed(),
@@ -277,6 +288,18 @@ mod tests {
         assert_eq!(what, EventType::Deleted);
         let frame = String::from_utf8(change.frame(what).to_vec()).unwrap();
         assert!(frame.contains(r#""l":"x""#) && frame.contains(r#""resourceVersion":"13""#), "{frame}");
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_in_the_memory_and_the_rest_is() {
+        let kind = filled();
+        kind.apply(&[&event(EventKind::Put, "a", "y", 13)]);
+        kind.forget(12);
+        assert!(kind.watch_after(11, &Arc::default()).is_none());
+        assert_eq!(kind.watch_after(12, &Arc::default()).unwrap().0.len(), 1);
+        kind.forget(99);
+        assert!(kind.watch_after(12, &Arc::default()).is_none());
+        assert!(kind.watch_after(13, &Arc::default()).is_some());
     }
 
     #[test]

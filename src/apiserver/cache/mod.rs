@@ -205,6 +205,13 @@ impl Cache {
         if self.wait_for(now.0).await { Ok(()) } else { Err(store::error::Error::TimedOut) }
     }
 
+    /// Lets go of the changes up to a revision. Without it a resource that nobody writes any more kept its last changes, before and
+    /// after each, for as long as the server lives.
+    pub fn forget_until(&self, until: u64) {
+        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        kinds.values().for_each(|kind| kind.forget(until));
+    }
+
     /// How many objects each filled resource holds, by its qualified name.
     pub fn counts(&self) -> Vec<(String, usize)> {
         let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);

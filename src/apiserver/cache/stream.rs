@@ -139,7 +139,7 @@ impl Watcher {
         let first = tokio::select! {
             delivery = self.live.recv() => match delivery {
                 Some(delivery) => delivery,
-                None => return Some(self.dropped()),
+                None => return self.dropped(),
             },
             () = tokio::time::sleep_until(wake) => {
                 if Instant::now() >= self.options.deadline {
@@ -150,7 +150,7 @@ impl Watcher {
                 match self.live.try_recv() {
                     Ok(delivery) => delivery,
                     Err(mpsc::error::TryRecvError::Empty) => return Some(self.bookmark(seen, false)),
-                    Err(mpsc::error::TryRecvError::Disconnected) => return Some(self.dropped()),
+                    Err(mpsc::error::TryRecvError::Disconnected) => return self.dropped(),
                 }
             }
         };
@@ -168,9 +168,13 @@ impl Watcher {
         Some(out.into())
     }
 
-    /// The cache let go of a reader that was too slow (or starts anew): the client must list again.
-    fn dropped(&mut self) -> Bytes {
-        self.fail(&Status::expired("The resourceVersion for the provided watch is too old."))
+    /// The cache let go of a reader that was too slow, or starts anew. The stream ends without a word: the client resumes from the
+    /// last version that it saw, and is told to list again only if that is too old by then.
+    ///
+    /// Spec: upstream v1.36 `cacheWatcher.add`, which closes the channel.
+    fn dropped(&mut self) -> Option<Bytes> {
+        self.step = Step::Over;
+        None
     }
 
     async fn add(&mut self, out: &mut Vec<u8>, (event, change): &Delivery) {

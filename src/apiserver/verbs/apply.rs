@@ -17,26 +17,15 @@ use crate::status::{Cause, Status};
 
 /// Answers with the merged object; 201 if it is new.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
-    let manager = call.x.query.text("fieldManager").to_owned();
-    if manager.is_empty() {
-        let cause = Cause {
-            reason: "FieldValueRequired".into(),
-            message: "Required value: is required for apply patch".into(),
-            field: "fieldManager".into(),
-        };
-        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
-    }
+    let manager = manager(call)?;
     let force = call.x.query.flag("force");
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     // The configuration must not gain defaults or zero values: what it does not say, it does not own.
     let config = raw(&bytes)?;
-    let said = (schema::meta::api_version(&config), schema::meta::kind(&config));
-    if said != (call.resource.api_version().as_str(), call.resource.kind.as_ref()) {
-        let group = if said.0.contains('/') { "" } else { "/" };
-        return Err(Status::bad_request(format!("invalid object type: {group}{}, Kind={}", said.0, said.1)));
-    }
-    schema::apply::fits(call.resource.type_def(), said.0, &config).map_err(refused)?;
+    let version = call.resource.api_version();
+    is_of((&version, &call.resource.kind), &config)?;
+    schema::apply::fits(call.resource.type_def(), &version, &config).map_err(refused)?;
     let mut ignored = Vec::new();
     kinds::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
@@ -44,8 +33,10 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
-    let (stored, resets) = (Arc::clone(&call.stored), write::resets(call));
+    let stored = Arc::clone(&call.stored);
     let subresource = call.x.attributes.subresource.clone();
+    let owners = schema::strategy::owners::of(&call.stored);
+    let (reset, only) = (owners.not_written(&subresource), owners.of_subresource(&subresource).unwrap_or_default());
     let api_version = stored.api_version();
     let mut make = move |old: Option<&Value>| {
         let request = schema::apply::Request {
@@ -54,7 +45,8 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
             subresource: &subresource,
             manager: &manager,
             now: &now,
-            reset: resets,
+            reset: &reset,
+            only,
         };
         let merged = schema::apply::apply(&request, old, &config, force).map_err(refused)?;
         // What is stored must read as it would after any other write: zero values that the configuration names are dropped.
@@ -65,11 +57,37 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     answer(call, written).await
 }
 
-fn raw(bytes: &[u8]) -> Result<Value, Status> {
+/// The manager, which who applies has to name.
+pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
+    let manager = write::manager(call)?;
+    if call.x.query.text("fieldManager").is_empty() {
+        let cause = Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value: is required for apply patch".into(),
+            field: "fieldManager".into(),
+        };
+        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
+    }
+    Ok(manager)
+}
+
+/// Whether a configuration says that it is of this version and kind.
+pub fn is_of((api_version, kind): (&str, &str), config: &Value) -> Result<(), Status> {
+    let said = (schema::meta::api_version(config), schema::meta::kind(config));
+    if said == (api_version, kind) {
+        return Ok(());
+    }
+    let group = if said.0.contains('/') { "" } else { "/" };
+    Err(Status::bad_request(format!("invalid object type: {group}{}, Kind={}", said.0, said.1)))
+}
+
+/// A configuration without the defaults and zero values that decoding adds.
+pub fn raw(bytes: &[u8]) -> Result<Value, Status> {
     schema::decode::untyped(bytes, schema::decode::Format::Yaml).map_err(|err| Status::bad_request(format!("error decoding YAML: {err}")))
 }
 
-fn refused(err: ApplyError) -> Status {
+/// The status of an apply that was refused.
+pub fn refused(err: ApplyError) -> Status {
     let text = err.to_string();
     match err {
         ApplyError::Conflicts(conflicts) => {

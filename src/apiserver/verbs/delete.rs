@@ -8,6 +8,7 @@ use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 use wire::Body;
 
+use super::again::Again;
 use super::write::{self, remove};
 use super::{Call, get};
 use crate::admission::{Operation, Review};
@@ -19,7 +20,6 @@ use crate::status::Status;
 /// The two finalizers of the garbage collector.
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-const TRIES: usize = 8;
 
 /// What the client wants of a delete.
 #[derive(Clone, Debug, Default)]
@@ -144,11 +144,13 @@ pub async fn delete(
 ) -> Result<Outcome, Status> {
     let server = call.x.server;
     let row = hooks::of(&call.stored.group, &call.stored.plural);
-    for attempt in 0..TRIES {
+    let mut again = Again::new(&server.config.rng);
+    let mut is_admitted = false;
+    loop {
         let entry = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
         let (old, rv) = (entry.value(), entry.rv);
         check(&call.resource, name, &old, options)?;
-        if attempt == 0 {
+        if !std::mem::replace(&mut is_admitted, true) {
             admit(call, namespace, name, &old, options, warnings).await?;
         }
         let now = server.config.clock.now();
@@ -174,11 +176,14 @@ pub async fn delete(
                 }
             }
         }
+        again.pause().await;
     }
-    Err(Status::modified(&call.resource.group, &call.resource.plural, name))
 }
 
-fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Result<(), Status> {
+/// Whether the object is the one that the client means.
+///
+/// Errors: 409 naming the precondition that does not hold.
+pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Result<(), Status> {
     let refuse = |what: &str, wanted: &str, have: &str, whose: &str| {
         let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
         Err(Status::conflict(&resource.group, &resource.plural, name, &why))
@@ -234,22 +239,17 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     let mut new = old.clone();
     let finalizers = finalizers(row, old, options);
     meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
-    let grace = if row.graceful { pod_grace(old, options) } else { 0 };
     let held = write::is_held(stored, &new);
-    let dying_since = meta::deletion_timestamp(old);
+    if let Some(end) = meta::deletion_timestamp(old) {
+        return hasten(end, old, new, options.grace, held);
+    }
+    let grace = if row.graceful { pod_grace(old, options) } else { 0 };
     if grace == 0 && !held {
         return Plan::Remove;
     }
-    if dying_since.is_some() {
-        let before = meta::deletion_grace_period_seconds(old).unwrap_or(0);
-        if grace >= before {
-            return if new == *old { Plan::Wait } else { Plan::Mark(new) };
-        }
-    } else {
-        let generation = meta::generation(old);
-        if generation > 0 {
-            meta::set_generation(&mut new, generation + 1);
-        }
+    let generation = meta::generation(old);
+    if generation > 0 {
+        meta::set_generation(&mut new, generation + 1);
     }
     let at = now.checked_add(SignedDuration::from_secs(grace)).unwrap_or(now);
     meta::set_deletion_timestamp(&mut new, Some(&base::time::rfc3339_secs(at)));
@@ -258,6 +258,26 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
         new["status"]["phase"] = json!("Terminating");
     }
     Plan::Mark(new)
+}
+
+/// A second delete, of what ends at `end`: it may only shorten the time, counted from the first one, and only if it says so.
+///
+/// Spec: upstream v1.36 `rest.BeforeDelete`.
+fn hasten(end: &str, old: &Value, mut new: Value, asked: Option<i64>, held: bool) -> Plan {
+    let before = meta::deletion_grace_period_seconds(old).unwrap_or(0);
+    let asked = asked.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let left = asked.filter(|seconds| *seconds < before).unwrap_or(before);
+    if left == 0 && !held {
+        return Plan::Remove;
+    }
+    if left < before {
+        let sooner = end.parse::<Timestamp>().and_then(|end| end.checked_sub(SignedDuration::from_secs(before - left)));
+        if let Ok(sooner) = sooner {
+            meta::set_deletion_timestamp(&mut new, Some(&base::time::rfc3339_secs(sooner)));
+        }
+        meta::set_deletion_grace_period_seconds(&mut new, Some(left));
+    }
+    if new == *old { Plan::Wait } else { Plan::Mark(new) }
 }
 
 /// Seconds that a pod gets: what the client or its spec says; none when no kubelet has seen it or it has ended.
@@ -321,6 +341,15 @@ mod tests {
         assert_eq!(planned(&dying, &Options { grace: Some(0), ..Options::default() }), Plan::Remove);
         let Plan::Mark(shorter) = planned(&dying, &Options { grace: Some(5), ..Options::default() }) else { panic!("not marked") };
         assert_eq!(meta::deletion_grace_period_seconds(&shorter), Some(5));
+    }
+
+    #[test]
+    fn a_second_delete_that_names_no_time_changes_nothing_and_a_shorter_one_counts_from_the_first() {
+        let Plan::Mark(dying) = planned(&pod(), &Options { grace: Some(300), ..Options::default() }) else { panic!("not marked") };
+        assert_eq!(planned(&dying, &Options::default()), Plan::Wait);
+        let Plan::Mark(sooner) = planned(&dying, &Options { grace: Some(100), ..Options::default() }) else { panic!("not marked") };
+        assert_eq!(meta::deletion_timestamp(&sooner), Some("1970-01-01T00:01:40Z"));
+        assert_eq!(planned(&sooner, &Options { grace: Some(200), ..Options::default() }), Plan::Wait);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a request does to objects: one file per verb, none per kind.
 
+pub mod again;
 pub mod apply;
 pub mod computed;
 pub mod connect;
@@ -162,7 +163,10 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         (false, true) => negotiate::output_of_custom,
         (false, false) => negotiate::output,
     };
-    let output = choose(&x.parts.headers)?;
+    let mut output = choose(&x.parts.headers)?;
+    output.pretty = negotiate::is_pretty(&x.query, output);
+    let deprecated = resource.definition.as_ref().and_then(|definition| definition.warning.clone());
+    x.warnings.extend(deprecated);
     let mut call = Call { stored: Arc::clone(catalog.storage_of(resource)), resource: Arc::clone(resource), sub: sub.cloned(), output, x };
     if streaming {
         return connect::run(&mut call).boxed().await;

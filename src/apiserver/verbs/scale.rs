@@ -10,7 +10,7 @@ use wire::Body;
 
 use super::update::check_address;
 use super::write::{self, Maker, Part};
-use super::{Call, get, present};
+use super::{Call, apply, get, present};
 use crate::status::Status;
 use crate::{kinds, negotiate};
 
@@ -23,10 +23,12 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
         return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &entry.value()));
     }
+    if call.x.attributes.verb == "patch" && negotiate::media_type(&call.x.parts.headers) == "application/apply-patch+yaml" {
+        return apply(call).await;
+    }
     let manager = write::manager(call)?;
     let wish = wish(call).await?;
     let namespace = call.namespace().to_owned();
-    let (group, kind) = ("autoscaling", "Scale");
     let resource = Arc::clone(&call.resource);
     let definition = resource.definition.clone();
     let mut make = |old: Option<&Value>| {
@@ -39,21 +41,67 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             )));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
-            let error =
-                schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
-            return Err(kinds::invalid(group, kind, &name, vec![error]));
-        }
-        match definition.as_ref().and_then(|d| d.scale.as_ref()) {
-            None => object["spec"]["replicas"] = json!(replicas),
-            Some(paths) => *at_path(&mut object, &paths.spec) = json!(replicas),
-        }
+        not_negative(&name, replicas)?;
+        put_replicas(definition.as_deref(), &mut object, replicas);
         meta::set_resource_version(&mut object, meta::resource_version(&scale));
         Ok(object)
     };
     let url_name = call.x.attributes.name.clone();
     let written = write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Stored(&mut make)).await?;
     present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &written.into_object()))
+}
+
+fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
+    if replicas >= 0 {
+        return Ok(());
+    }
+    let error = schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
+    Err(kinds::invalid("autoscaling", "Scale", name, vec![error]))
+}
+
+/// Writes the number of a Scale into its workload.
+pub fn put_replicas(definition: Option<&Definition>, object: &mut Value, replicas: i64) {
+    match definition.and_then(|d| d.scale.as_ref()) {
+        None => object["spec"]["replicas"] = json!(replicas),
+        Some(paths) => *at_path(object, &paths.spec) = json!(replicas),
+    }
+}
+
+/// Server-side apply of a Scale: who applies it owns the number in the workload, by way of `scale`.
+async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let manager = apply::manager(call)?;
+    let (name, force) = (call.x.attributes.name.clone(), call.x.query.flag("force"));
+    let bytes = call.body().await?;
+    let mut sent = apply::raw(&bytes)?;
+    apply::is_of((API_VERSION, "Scale"), &sent)?;
+    let of_scale = call.x.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
+    schema::apply::fits(of_scale, API_VERSION, &sent).map_err(apply::refused)?;
+    check_address(call, &mut sent, &name)?;
+    let (stored, definition) = (Arc::clone(&call.stored), call.resource.definition.clone());
+    let api_version = stored.api_version();
+    let mut config = json!({ "apiVersion": api_version, "kind": stored.kind, "metadata": { "name": name } });
+    meta::set_namespace(&mut config, call.namespace());
+    meta::set_resource_version(&mut config, meta::resource_version(&sent));
+    if let Some(replicas) = sent["spec"]["replicas"].as_i64() {
+        not_negative(&name, replicas)?;
+        put_replicas(definition.as_deref(), &mut config, replicas);
+    }
+    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let mut make = |old: Option<&Value>| {
+        let request = schema::apply::Request {
+            type_def: stored.type_def(),
+            api_version: &api_version,
+            subresource: "scale",
+            manager: &manager,
+            now: &now,
+            reset: &[],
+            only: &[],
+        };
+        schema::apply::apply(&request, old, &config, force).map_err(apply::refused)
+    };
+    let url_name = call.x.attributes.name.clone();
+    let written = write::update(call, &url_name, Part::Main, false, None, Maker::Stored(&mut make)).await?;
+    present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &written.into_object()))
 }
 
 /// What the client wants: a whole Scale, or a patch of one.
@@ -83,7 +131,7 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
                 serde_json::from_slice(&bytes).map(Wish::Merge).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))
             }
             _ => Err(Status::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json",
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
             )),
         };
     }
@@ -122,7 +170,7 @@ fn of_custom(paths: &schema::custom::Scale, object: &Value, metadata: Value) -> 
 }
 
 /// The Scale of a workload.
-fn of(definition: Option<&Definition>, object: &Value) -> Value {
+pub fn of(definition: Option<&Definition>, object: &Value) -> Value {
     let mut metadata = json!({});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(field) {

@@ -31,66 +31,10 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         }
         ("eviction", "create") => evict(call).await,
         ("token", "create") => token(call).await,
-        ("finalize", "update") => narrow(call, &[&["spec", "finalizers"]]).await,
-        ("approval", "update" | "patch") => narrow(call, &[&["status", "conditions"]]).await,
-        ("ephemeralcontainers", "update" | "patch") => narrow(call, &[&["spec", "ephemeralContainers"]]).await,
-        ("resize", "update" | "patch") => {
-            narrow(call, &[&["spec", "containers"], &["spec", "initContainers"], &["spec", "resources"]]).await
-        }
+        // What such a write may change stands in the owners of the kind's fields.
+        ("finalize" | "approval" | "ephemeralcontainers" | "resize", "update") => update::run(call, Part::Special).await,
+        ("approval" | "ephemeralcontainers" | "resize", "patch") => patch::run(call, Part::Special).await,
         _ => Err(Status::method_not_allowed()),
-    }
-}
-
-/// An update that may change some fields only: the rest of what was sent is not looked at.
-async fn narrow(call: &mut Call<'_, '_>, fields: &[&[&str]]) -> Result<Response<Body>, Status> {
-    let manager = write::manager(call)?;
-    let name = call.x.attributes.name.clone();
-    let bytes = call.body().await?;
-    let (resource, stored) = (Arc::clone(&call.resource), Arc::clone(&call.stored));
-    let strictness = call.x.query.text("fieldValidation").to_owned();
-    let media = negotiate::media_type(&call.x.parts.headers);
-    let is_patch = call.x.attributes.verb == "patch";
-    let is_approval = call.x.attributes.subresource == "approval";
-    let format = if is_patch { negotiate::Format::Json } else { negotiate::input(&call.x.parts.headers)? };
-    let mut make = |old: Option<&Value>| {
-        let old = old.cloned().unwrap_or_default();
-        let sent = if is_patch {
-            let patched = patch::by_media_type(resource.type_def(), &media, &old, &bytes)?;
-            serde_json::to_vec(&patched).map_err(Status::internal)?
-        } else {
-            bytes.to_vec()
-        };
-        let mut ignored = Vec::new();
-        let sent = kinds::decode_body(&sent, format, &resource, &strictness, &mut ignored)?;
-        let sent = kinds::convert(sent, &resource, &stored)?;
-        let mut new = old;
-        meta::set_resource_version(&mut new, meta::resource_version(&sent));
-        // Upstream's strategies let labels and annotations through here, and these only.
-        if is_approval {
-            for path in [&["metadata", "labels"], &["metadata", "annotations"]] {
-                copy(&sent, &mut new, path);
-            }
-        }
-        for path in fields {
-            copy(&sent, &mut new, path);
-        }
-        Ok(new)
-    };
-    let written = write::update(call, &name, Part::Special, false, Some(&manager), Maker::Stored(&mut make)).await?;
-    update::answer(call, written).await
-}
-
-fn copy(from: &Value, to: &mut Value, path: &[&str]) {
-    let [parents @ .., last] = path else { return };
-    let source = path.iter().try_fold(from, |v, key| v.get(key));
-    let mut at = to;
-    for key in parents {
-        at = &mut at[*key];
-    }
-    match (source, at) {
-        (Some(value), at) => at[*last] = value.clone(),
-        (None, Value::Object(map)) => drop(map.remove(*last)),
-        (None, _) => {}
     }
 }
 
@@ -217,12 +161,7 @@ async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     options.dry_run |= call.dry_run()?;
     admit(call, "Eviction", &mut eviction, options.dry_run).await?;
     let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
-    eviction::allow(call, &namespace, &name, options.dry_run).await?;
-    if !options.dry_run {
-        eviction::announce(call, &namespace, &name).await?;
-    }
-    let mut warnings = Vec::new();
-    delete::delete(call, &namespace, &name, &options, &mut warnings).await?;
+    let warnings = eviction::evict(call, &namespace, &name, &options).await?;
     call.x.warnings.extend(warnings);
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))

@@ -7,7 +7,8 @@ use schema::table::Resource;
 use serde_json::Value;
 use store::{Compare, CompareOp, Op, Revision, Txn};
 
-use super::{Call, get};
+use super::again::Again;
+use super::{Call, get, scale};
 use crate::admission::timing::Round;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
@@ -17,9 +18,6 @@ use crate::serve::ApiServer;
 use crate::status::{Cause, Status};
 use crate::turn::Turn;
 use crate::{hooks, keys, kinds, services, trusted};
-
-/// How often a lost race is run again (once, in effect, if the client named a version).
-const TRIES: usize = 8;
 
 /// Which half of an object a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,20 +134,17 @@ pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
 pub fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new: &mut Value) {
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
     let subresource = call.x.attributes.subresource.clone();
+    let owners = schema::strategy::owners::of(&call.stored);
     let request = schema::apply::Request {
         type_def: call.stored.type_def(),
         api_version: &call.stored.api_version(),
         subresource: &subresource,
         manager,
         now: &now,
-        reset: resets(call),
+        reset: &owners.not_written(&subresource),
+        only: owners.of_subresource(&subresource).unwrap_or_default(),
     };
     schema::apply::track_update(&request, old, new);
-}
-
-/// Paths that this endpoint does not write.
-pub fn resets(call: &Call<'_, '_>) -> &'static [&'static [&'static str]] {
-    if call.resource.has_status() { schema::apply::reset_paths(&call.x.attributes.subresource) } else { &[] }
 }
 
 /// Changes the object `name` by `make` and stores it. `tracked` is the manager to record, `None` if `make` did that.
@@ -162,7 +157,8 @@ pub async fn update(
     mut maker: Maker<'_>,
 ) -> Result<Written, Status> {
     let dry_run = call.dry_run()?;
-    for _ in 0..TRIES {
+    let mut again = Again::new(&call.x.server.config.rng);
+    loop {
         let old = get::read(call.x.server, &call.stored, call.namespace(), name).await?;
         let Some(old) = old else {
             if !create {
@@ -170,7 +166,12 @@ pub async fn update(
             }
             may_create(call, name).await?;
             let new = maker.make(call, None).await?;
-            return super::create::store(call, new, tracked, dry_run).await.map(Written::Created);
+            match super::create::store(call, new, tracked, dry_run).await {
+                // Somebody made it meanwhile: now it is there to be changed.
+                Err(status) if status.reason == "AlreadyExists" => again.pause().await,
+                made => return made.map(Written::Created),
+            }
+            continue;
         };
         let rv = old.rv;
         // What an older definition stored may be in another version.
@@ -179,10 +180,13 @@ pub async fn update(
         // Addresses are given out one service at a time, until they are stored.
         let gives = part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses;
         let turn = if gives { Some(call.x.server.turn().await?) } else { None };
-        if call.x.attributes.verb == "update" && meta::resource_version(&new).is_empty() && needs_version(&call.resource) {
+        if call.x.attributes.verb == "update"
+            && meta::resource_version(&new).is_empty()
+            && !schema::strategy::owners::of(&call.stored).unconditional
+        {
             return Err(unversioned(&call.resource, name));
         }
-        unmoved(&call.resource, name, &new, &old)?;
+        unmoved(&call.resource, name, &new, &old, call.x.attributes.verb == "update")?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
             track(call, manager, Some(&old), &mut new);
@@ -198,8 +202,9 @@ pub async fn update(
             return Ok(Written::Updated(new));
         }
         // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid on what is there now.
+        drop(turn);
+        again.pause().await;
     }
-    Err(Status::modified(&call.resource.group, &call.resource.plural, name))
 }
 
 /// Whoever creates an object by an update or an apply needs the right to create it as well.
@@ -209,16 +214,6 @@ pub async fn update(
 async fn may_create(call: &Call<'_, '_>, name: &str) -> Result<(), Status> {
     let attributes = Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
     require(call.x.server, &attributes).await
-}
-
-/// Kinds that nobody may overwrite without having read them, as upstream has it: `AllowUnconditionalUpdate` of its strategies.
-fn needs_version(resource: &Resource) -> bool {
-    let group: &str = resource.group.as_ref();
-    resource.custom
-        || matches!(group, "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "coordination.k8s.io" | "node.k8s.io")
-        || (group == "policy" && resource.kind == "PodDisruptionBudget")
-        || (group == "storage.k8s.io"
-            && ["CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment"].contains(&resource.kind.as_ref()))
 }
 
 /// Upstream names the resource here, not the kind.
@@ -231,10 +226,10 @@ fn unversioned(resource: &Resource, name: &str) -> Status {
     Status::invalid(&resource.group, &resource.plural, name, vec![cause])
 }
 
-/// Checks version and uid that the client may have sent.
-fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<(), Status> {
+/// Checks the version that the client may have sent, and the uid if it sent the whole object: a patch of it is refused as a change.
+fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update: bool) -> Result<(), Status> {
     let (sent, have) = (meta::uid(new), meta::uid(old));
-    if !sent.is_empty() && sent != have {
+    if is_update && !sent.is_empty() && sent != have {
         let why = format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {have}");
         return Err(Status::conflict(&resource.group, &resource.plural, name, &why));
     }
@@ -245,21 +240,40 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value) -> Result<
 /// Defaults, admission, strategy, validation.
 async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
     keep_system_fields(new, old);
-    let attributes = call.x.attributes.clone();
     if part == Part::Bound {
-        return kinds::verdict(&call.resource, meta::name(old), trusted::faults(&call.stored, &attributes.user, new, Some(old)));
+        return kinds::verdict(&call.resource, meta::name(old), trusted::faults(&call.stored, &call.x.attributes.user, new, Some(old)));
     }
     let catalog = std::sync::Arc::clone(&call.x.catalog);
     schema::defaults::apply(&catalog, &call.stored, new);
     prepare(call, part, new, old);
-    let lookup = call.x.server.lookup();
-    let mut warnings = Vec::new();
     let name = meta::name(old).to_owned();
+    ask_plugins(call, new, old, dry_run, true).await?;
+    prepare(call, part, new, old);
+    if part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses {
+        services::on_update(call.x.server, new, old)?;
+    }
+    kinds::verdict(&call.resource, &name, faults(call, part, new, old))?;
+    ask_plugins(call, new, old, dry_run, false).await
+}
+
+/// One round of admission of a change. Who is asked about a scale is shown scales, as it would be upstream.
+async fn ask_plugins(call: &mut Call<'_, '_>, new: &mut Value, old: &Value, dry_run: bool, mutate: bool) -> Result<(), Status> {
+    let attributes = call.x.attributes.clone();
+    let (catalog, lookup) = (std::sync::Arc::clone(&call.x.catalog), call.x.server.lookup());
+    let definition = call.resource.definition.clone();
+    let scales =
+        (attributes.subresource == "scale").then(|| (scale::of(definition.as_deref(), new), scale::of(definition.as_deref(), old)));
+    let mut warnings = Vec::new();
+    let mut scaled = None;
+    let (kind, object, old) = match &scales {
+        Some((new, old)) => ("Scale", scaled.insert(new.clone()), old),
+        None => (call.stored.kind.as_ref(), &mut *new, old),
+    };
     let mut review = Review {
         operation: Operation::Update,
         attributes: &attributes,
-        kind: &call.stored.kind,
-        object: new,
+        kind,
+        object,
         old: Some(old),
         dry_run,
         catalog: &catalog,
@@ -267,53 +281,59 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
         warnings: &mut warnings,
         again: Default::default(),
     };
-    admission(call.x.server, &mut review, true).await?;
-    prepare(call, part, review.object, old);
-    if part == Part::Main && hooks::of(&call.stored.group, &call.stored.plural).addresses {
-        services::on_update(call.x.server, review.object, old)?;
+    admission(call.x.server, &mut review, mutate).await?;
+    if let Some(scaled) = scaled.filter(|_| mutate) {
+        scale::put_replicas(definition.as_deref(), new, scaled["spec"]["replicas"].as_i64().unwrap_or(0));
     }
-    let mut errors = match part {
-        // What a running pod may not change otherwise, these may.
-        Part::Special if attributes.subresource == "ephemeralcontainers" => {
-            schema::validate::update_ephemeral_containers(&call.stored, review.object, old)
-        }
-        Part::Special if attributes.subresource == "approval" => schema::validate::update_approval(&call.stored, review.object, old),
-        Part::Special if attributes.subresource == "resize" => schema::validate::update_resize(&call.stored, review.object, old),
-        Part::Status => schema::validate::update_status(&call.stored, review.object, old),
-        Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, review.object, old),
-    };
-    errors.extend(trusted::faults(&call.stored, &attributes.user, review.object, Some(old)));
-    if part == Part::Main {
-        let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
-        errors.extend(judge.into_iter().flat_map(|judge| judge(review.object, Some(old))));
-        schema::validate::asked(&call.resource, review.object, Some(old), &mut errors);
-    }
-    kinds::verdict(&call.resource, &name, errors)?;
-    admission(call.x.server, &mut review, false).await?;
     call.x.warnings.extend(warnings);
     Ok(())
 }
 
+/// Everything wrong with a change, by the road on which it comes.
+fn faults(call: &Call<'_, '_>, part: Part, new: &Value, old: &Value) -> Vec<schema::validate::error::FieldError> {
+    let subresource = call.x.attributes.subresource.as_str();
+    let mut errors = match part {
+        // What a running pod may not change otherwise, these may.
+        Part::Special if subresource == "ephemeralcontainers" => schema::validate::update_ephemeral_containers(&call.stored, new, old),
+        Part::Special if subresource == "approval" => schema::validate::update_approval(&call.stored, new, old),
+        Part::Special if subresource == "resize" => schema::validate::update_resize(&call.stored, new, old),
+        Part::Status => schema::validate::update_status(&call.stored, new, old),
+        Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, new, old),
+    };
+    errors.extend(trusted::faults(&call.stored, &call.x.attributes.user, new, Some(old)));
+    if part == Part::Main {
+        let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
+        errors.extend(judge.into_iter().flat_map(|judge| judge(new, Some(old))));
+        schema::validate::asked(&call.resource, new, Some(old), &mut errors);
+    }
+    errors
+}
+
 fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
+    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
     match part {
         Part::Main => schema::strategy::prepare_for_update(&call.stored, new, old),
-        Part::Status => schema::strategy::prepare_for_status_update(&call.stored, new, old),
+        Part::Status => schema::strategy::prepare_for_status_update(&call.stored, new, old, &now),
         Part::Bound => {}
         Part::Special => {
-            let _known = schema::strategy::prepare_for_subresource_update(&call.stored, &call.x.attributes.subresource, new, old);
+            let _known = schema::strategy::prepare_for_subresource_update(&call.stored, &call.x.attributes.subresource, new, old, &now);
         }
-    }
-    if part != Part::Main && hooks::of(&call.stored.group, &call.stored.plural).stamps_conditions {
-        schema::strategy::stamp_conditions(new, old, &base::time::rfc3339_secs(call.x.server.config.clock.now()));
     }
 }
 
 /// What only the server writes stays as it is.
 fn keep_system_fields(new: &mut Value, old: &Value) {
-    meta::set_uid(new, meta::uid(old));
+    // What is said of these and is not so is refused by validation; upstream's `rest.BeforeUpdate` fills in the same.
+    if meta::uid(new).is_empty() {
+        meta::set_uid(new, meta::uid(old));
+    }
+    if let Some(end) = meta::deletion_timestamp(old) {
+        meta::set_deletion_timestamp(new, Some(end));
+    }
+    if meta::deletion_grace_period_seconds(new).is_none() {
+        meta::set_deletion_grace_period_seconds(new, meta::deletion_grace_period_seconds(old));
+    }
     meta::set_creation_timestamp(new, meta::creation_timestamp(old).unwrap_or_default());
-    meta::set_deletion_timestamp(new, meta::deletion_timestamp(old));
-    meta::set_deletion_grace_period_seconds(new, meta::deletion_grace_period_seconds(old));
     meta::set_resource_version(new, meta::resource_version(old));
     let generation = meta::generation(old);
     if generation != 0 {
@@ -447,7 +467,4 @@ pub fn stamp(server: &ApiServer, object: &mut Value) {
         meta::set_text(object, field, "");
     }
     meta::set_deletion_grace_period_seconds(object, None);
-    if object["metadata"]["generation"].is_i64() {
-        let _replaced = object["metadata"].as_object_mut().and_then(|m| m.remove("generation"));
-    }
 }

@@ -109,7 +109,7 @@ fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>]) -
     for object in objects {
         let object = json!(**object);
         if quota::in_scope(quota, resource, &object) {
-            quota::add(&mut total, quota::usage_of("", resource, &object));
+            quota::add(&mut total, quota::usage_of("", resource, &object, base::time::Clock::system().now()));
         }
     }
     total
@@ -129,7 +129,7 @@ impl Controller {
             return Err(Error::Object(format!("the {resource} to count have not come yet")));
         }
         let n = i64::try_from(objects.list_in(namespace).len()).unwrap_or(i64::MAX);
-        let one_each = quota::usage_of(group, resource, &Value::Null);
+        let one_each = quota::usage_of(group, resource, &Value::Null, base::time::Clock::system().now());
         Ok(one_each.into_keys().map(|name| (name, Quantity::from_units(n, Notation::DecimalSi))).collect())
     }
 

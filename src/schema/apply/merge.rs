@@ -23,14 +23,10 @@ impl Comparison {
         self.removed.put(step.clone(), child.removed);
     }
 
-    /// Leaves out everything at or below these paths.
+    /// What `keep` leaves of each set.
     #[must_use]
-    pub fn without(&self, ignored: &Set) -> Comparison {
-        Comparison {
-            added: self.added.without_subtrees(ignored),
-            modified: self.modified.without_subtrees(ignored),
-            removed: self.removed.without_subtrees(ignored),
-        }
+    pub fn map(&self, keep: impl Fn(&Set) -> Set) -> Comparison {
+        Comparison { added: keep(&self.added), modified: keep(&self.modified), removed: keep(&self.removed) }
     }
 }
 

@@ -30,16 +30,17 @@ pub struct Request<'a> {
     pub manager: &'a str,
     /// Now, `base::time::rfc3339_secs`.
     pub now: &'a str,
-    /// Paths that this endpoint does not write, so that nobody comes to own them through it: see [`reset_paths`].
+    /// Paths that this road does not write, so that nobody comes to own them through it; see `strategy::owners`.
     pub reset: &'a [&'a [&'a str]],
+    /// All that this road writes, where not everything; `*` is any item of a list.
+    pub only: &'a [&'a [&'a str]],
 }
 
-/// What the main resource and `status` reset: the other's half. Pass for resources that have a `status` subresource.
-pub fn reset_paths(subresource: &str) -> &'static [&'static [&'static str]] {
-    match subresource {
-        "" => &[&["status"]],
-        "status" => &[&["spec"], &["metadata", "deletionTimestamp"]],
-        _ => &[],
+impl Request<'_> {
+    /// What of a set this road writes at all.
+    fn written(&self, set: &Set) -> Set {
+        let set = set.without_subtrees(&Set::of_fields(self.reset));
+        if self.only.is_empty() { set } else { set.only(self.only) }
     }
 }
 
@@ -152,7 +153,7 @@ fn only_with_last_applied(request: &Request<'_>, live: &Value, conflicts: &[Conf
 /// An existing object that nobody tracked: everything in it was there before the first apply.
 fn adopt_untracked(request: &Request<'_>, live: &Value, managers: &mut Managers) {
     let mut set = compare(View::Root(request.type_def), Some(&new_object(live)), Some(live)).added;
-    set = strip(&set).without_subtrees(&Set::of_fields(request.reset));
+    set = request.written(&strip(&set));
     let id = ManagerId {
         operation: Operation::Update,
         manager: "before-first-apply".to_owned(),
@@ -170,17 +171,16 @@ fn apply_once(
     force: bool,
 ) -> Result<(Value, Managers), ApplyError> {
     let view = View::Root(request.type_def);
-    let ignored = Set::of_fields(request.reset);
     let id = manager_id(request, Operation::Apply);
     let merged = merge::merge(view, Some(live), Some(config));
     // Not stripped yet: the name in the configuration keeps `metadata` itself from being pruned.
-    let claimed = field_set(view, config).without_subtrees(&ignored);
+    let claimed = request.written(&field_set(view, config));
     let set = strip(&claimed);
     let before = managers
         .insert(id.clone(), Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed });
     let last = before.as_ref().map(|o| o.set.clone()).unwrap_or_default();
     let object = prune(view, merged, &managers, &last);
-    let change = compare(view, Some(live), Some(&object)).without(&ignored);
+    let change = compare(view, Some(live), Some(&object)).map(|set| request.written(set));
     if let Some(owned) = managers.get_mut(&id) {
         owned.set = set.clone();
     }
@@ -261,7 +261,7 @@ pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value
     }
     let view = View::Root(request.type_def);
     let old = live.map_or_else(|| skeleton_of(request.type_def, new), without_managed);
-    let change = compare(view, Some(&old), Some(new)).without(&Set::of_fields(request.reset));
+    let change = compare(view, Some(&old), Some(new)).map(|set| request.written(set));
     let id = manager_id(request, Operation::Update);
     for (_, owned) in managers.iter_mut() {
         let touched = change.modified.union(&change.added);
@@ -313,6 +313,8 @@ fn skeleton_of(t: &TypeDef, value: &Value) -> Value {
         match (&field.shape, child) {
             (Shape::Struct(inner), Value::Object(_)) => out.insert(name.clone(), skeleton_of(inner.get(), child)),
             (Shape::List(_), Value::Array(_)) | (Shape::Map(_), Value::Object(_)) => out.insert(name.clone(), Value::Null),
+            // A zero value that is always written is no news either.
+            (shape, child) if shape.is_scalar() && *child == crate::decode::zero(shape) => out.insert(name.clone(), child.clone()),
             _ => None,
         };
     }

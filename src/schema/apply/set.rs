@@ -187,6 +187,23 @@ impl Set {
         out
     }
 
+    /// What is at or below one of these paths; `*` is any step.
+    #[must_use]
+    pub fn only(&self, paths: &[&[&str]]) -> Set {
+        if paths.iter().any(|path| path.is_empty()) {
+            return self.clone();
+        }
+        let mut out = Set::default();
+        for (step, child) in &self.children {
+            let leads = |name: &str| name == "*" || *step == Step::Field(name.to_owned());
+            let rest: Vec<&[&str]> = paths.iter().filter(|p| p.first().is_some_and(|name| leads(name))).map(|p| &p[1..]).collect();
+            if !rest.is_empty() {
+                out.put(step.clone(), child.only(&rest));
+            }
+        }
+        out
+    }
+
     /// Hangs a subtree below a step, unless it is empty.
     pub fn put(&mut self, step: Step, child: Set) {
         if !child.is_empty() {

@@ -37,7 +37,7 @@ fn type_def() -> TypeDef {
 }
 
 fn request<'a>(t: &'a TypeDef, manager: &'a str) -> Request<'a> {
-    Request { type_def: t, api_version: "apps/v1", subresource: "", manager, now: NOW, reset: &[] }
+    Request { type_def: t, api_version: "apps/v1", subresource: "", manager, now: NOW, reset: &[], only: &[] }
 }
 
 fn object(mut rest: Value) -> Value {
@@ -173,7 +173,7 @@ fn only_ten_updaters_are_kept_apart() {
 fn status_is_not_owned_through_the_main_resource() {
     let t = type_def();
     let mut new = object(json!({"status": {"phase": "x"}, "spec": {"replicas": 1}}));
-    track_update(&Request { reset: reset_paths(""), ..request(&t, "m") }, None, &mut new);
+    track_update(&Request { reset: &[&["status"]], ..request(&t, "m") }, None, &mut new);
     assert_eq!(fields(&new, "m"), json!({"f:spec": {"f:replicas": {}}}));
 }
 

@@ -24,7 +24,7 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("type", [of]) => Ok(Val::Type(of.type_name().into())),
         ("dyn", [of]) => Ok(of.clone()),
         ("int" | "uint" | "double" | "string" | "bytes" | "bool" | "timestamp" | "duration", [of]) => convert(name, of),
-        ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(text, pattern),
+        ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(run, text, pattern),
         ("quantity", [Val::Text(text)]) => match text.parse::<Quantity>() {
             Ok(q) => Ok(Val::Quantity(q.into())),
             Err(_) => error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),

@@ -1,8 +1,9 @@
 //! Texts: the standard methods, the strings extension, patterns, formats.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
 use super::eval::{Fault, Outcome, Run, error};
 use super::time;
@@ -17,7 +18,7 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
         ("contains", [Val::Text(x)]) => Ok(Val::Bool(text.contains(x.as_ref()))),
         ("startsWith", [Val::Text(x)]) => Ok(Val::Bool(text.starts_with(x.as_ref()))),
         ("endsWith", [Val::Text(x)]) => Ok(Val::Bool(text.ends_with(x.as_ref()))),
-        ("matches", [Val::Text(pattern)]) => matches(text, pattern),
+        ("matches", [Val::Text(pattern)]) => matches(run, text, pattern),
         ("charAt", [Val::Int(at)]) => match usize::try_from(*at).ok().filter(|at| *at <= text.chars().count()) {
             Some(at) => Ok(Val::text(&text.chars().nth(at).map(String::from).unwrap_or_default())),
             None => error(format!("index out of range: {at}")),
@@ -47,26 +48,47 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
                 .map(|c| Val::text(&c.iter().collect::<String>()))
                 .ok_or_else(|| Fault::Error(format!("invalid substring range. start: {from}, end: {to}")))
         }
-        ("find", [Val::Text(pattern)]) => Ok(Val::text(compile(pattern)?.find(text).map_or("", |m| m.as_str()))),
+        ("find", [Val::Text(pattern)]) => Ok(Val::text(compile(run, pattern)?.find(text).map_or("", |m| m.as_str()))),
         ("findAll", [Val::Text(pattern), rest @ ..]) => {
             let most = match rest {
                 [Val::Int(n)] if *n >= 0 => usize::try_from(*n).unwrap_or(usize::MAX),
                 _ => usize::MAX,
             };
-            Ok(Val::list(compile(pattern)?.find_iter(text).take(most).map(|m| Val::text(m.as_str())).collect()))
+            Ok(Val::list(compile(run, pattern)?.find_iter(text).take(most).map(|m| Val::text(m.as_str())).collect()))
         }
         ("format", [Val::List(values)]) => template(run, text, values),
         _ => error(format!("no such overload: string.{name}")),
     }
 }
 
-fn compile(pattern: &str) -> Result<Regex, Fault> {
-    Regex::new(pattern).map_err(|_| Fault::Error(format!("error parsing regexp: {pattern}")))
+/// What compiling a pattern costs of a run's budget: a short one may be a large program, `((x{100}){100})`, and nobody knows before.
+const COMPILE_COST: usize = 20_000;
+/// The largest program of a pattern. One of this size takes about a millisecond to make.
+const PROGRAM_BYTES_MAX: usize = 512 * 1024;
+/// Programs that are kept for the next object; when they are as many, all go.
+const PROGRAMS_MAX: usize = 64;
+
+static PROGRAMS: Mutex<BTreeMap<String, Regex>> = Mutex::new(BTreeMap::new());
+
+/// The program of a pattern, made once and paid by whoever needs it first.
+fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
+    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(made) = programs.get(pattern) {
+        return Ok(made.clone());
+    }
+    run.pay(COMPILE_COST)?;
+    let made = RegexBuilder::new(pattern).size_limit(PROGRAM_BYTES_MAX).dfa_size_limit(PROGRAM_BYTES_MAX).build();
+    let made = made.map_err(|_| Fault::Error(format!("error parsing regexp: {pattern}")))?;
+    if programs.len() >= PROGRAMS_MAX {
+        programs.clear();
+    }
+    programs.insert(pattern.to_owned(), made.clone());
+    Ok(made)
 }
 
 /// Whether a text matches a pattern.
-pub(super) fn matches(text: &str, pattern: &str) -> Outcome {
-    Ok(Val::Bool(compile(pattern)?.is_match(text)))
+pub(super) fn matches(run: &Run<'_>, text: &str, pattern: &str) -> Outcome {
+    Ok(Val::Bool(compile(run, pattern)?.is_match(text)))
 }
 
 fn place(text: &[char], wanted: &[char], last: bool, rest: &[Val]) -> Outcome {

@@ -261,7 +261,8 @@ fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<F
             errors.push(FieldError::forbidden(format!("{path}.additionalProperties"), "additionalProperties cannot be set to false"))
         }
         Some(said) if !said.is_null() => {
-            if map.get("properties").is_some_and(|p| !is_empty(p)) {
+            // Saying that others are allowed contradicts nothing; a schema for them does.
+            if said.is_object() && map.get("properties").is_some_and(|p| !is_empty(p)) {
                 errors.push(FieldError::forbidden(
                     format!("{path}.additionalProperties"),
                     "additionalProperties and properties are mutual exclusive",

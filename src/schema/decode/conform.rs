@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::bounds::Purse;
 use super::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::quantity::Quantity;
 use crate::table::{Empty, Field, Shape, TypeDef};
@@ -13,7 +14,7 @@ pub(super) fn run(value: Value, t: &TypeDef, validation: FieldValidation, repeat
     let Value::Object(map) = value else {
         return Err(DecodeError::Type(format!("json: cannot unmarshal {} into Go value of type {}", go_kind(&value), go_type_name(t))));
     };
-    let mut walk = Walk { path: Vec::new(), problems: repeated };
+    let mut walk = Walk { path: Vec::new(), problems: repeated, purse: Purse::new() };
     let value = Value::Object(walk.fields(map, t)?);
     walk.problems.truncate(PROBLEMS_MAX);
     match validation {
@@ -31,6 +32,11 @@ enum Step {
 struct Walk {
     path: Vec<Step>,
     problems: Vec<String>,
+    purse: Purse,
+}
+
+fn too_large(why: &str) -> DecodeError {
+    DecodeError::Syntax(why.to_owned())
 }
 
 impl Walk {
@@ -70,7 +76,15 @@ impl Walk {
                     Some(value)
                 }
             };
+            let is_zero = kept.is_none();
             if let Some(value) = written(kept, field) {
+                // What was sent was paid when it was read; a struct that is written although nobody sent it is new.
+                if is_zero {
+                    self.purse.tree(&value).map_err(too_large)?;
+                }
+                if out.is_empty() {
+                    self.purse.map().map_err(too_large)?;
+                }
                 out.insert(field.name.to_string(), value);
             }
         }
@@ -79,7 +93,7 @@ impl Walk {
             let implied = t.embedded && matches!(key.as_str(), "apiVersion" | "kind" | "metadata");
             if t.open || implied {
                 out.insert(key, value);
-            } else {
+            } else if self.problems.len() < PROBLEMS_MAX {
                 let path = self.path_of(&key);
                 self.problems.push(format!("unknown field \"{path}\""));
             }
@@ -103,12 +117,19 @@ impl Walk {
         }
     }
 
+    /// What a null in a list or map stands for.
+    fn zero(&self, shape: &Shape) -> Result<Value, DecodeError> {
+        let value = zero(shape);
+        self.purse.tree(&value).map_err(too_large)?;
+        Ok(value)
+    }
+
     fn items(&mut self, values: Vec<Value>, item: &Shape, owner: &TypeDef) -> Result<Value, DecodeError> {
         let mut out = Vec::with_capacity(values.len());
         for (i, value) in values.into_iter().enumerate() {
             self.path.push(Step::Index(i));
             out.push(match value {
-                Value::Null => zero(item),
+                Value::Null => self.zero(item)?,
                 value => self.value(value, item, owner)?,
             });
             self.path.pop();
@@ -121,7 +142,7 @@ impl Walk {
         for (key, value) in map {
             self.path.push(Step::Key(key));
             let value = match value {
-                Value::Null => zero(entry),
+                Value::Null => self.zero(entry)?,
                 value => self.value(value, entry, owner)?,
             };
             if let Some(Step::Key(key)) = self.path.pop() {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::table::{Resource, TypeDef};
 
+pub(crate) mod bounds;
 mod conform;
 mod parse;
 mod syntax;

@@ -6,7 +6,13 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use super::bounds::{Purse, TOO_LARGE};
 use super::{DecodeError, FieldValidation, Format, syntax};
+
+/// Sentences about one body; upstream reports as many.
+const REPORTED_MAX: usize = 100;
+/// A path that is longer is not told: keys are the client's, and each sentence repeats all of them.
+const PATH_BYTES_MAX: usize = 4096;
 
 /// The tree and one sentence for each repeated key. JSON nesting is bounded by serde_json (128, as NESTING_DEPTH_MAX).
 pub(super) fn parse(bytes: &[u8], format: Format, validation: FieldValidation) -> Result<(Value, Vec<String>), DecodeError> {
@@ -19,7 +25,8 @@ pub(super) fn parse(bytes: &[u8], format: Format, validation: FieldValidation) -
 fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     let repeated = RefCell::new(Vec::new());
     let mut de = serde_json::Deserializer::from_slice(bytes);
-    let seed = Tree { path: &Path::Root, repeated: &repeated, keys: None };
+    let purse = Purse::new();
+    let seed = Tree { path: &Path::Root, repeated: &repeated, order: None, purse: &purse };
     let value = seed.deserialize(&mut de).and_then(|v| de.end().map(|()| v)).map_err(|e| not_json(bytes, &e))?;
     Ok((value, repeated.into_inner()))
 }
@@ -29,16 +36,20 @@ pub(super) fn in_order_of(bytes: &[u8], complaints: &mut [String]) {
     if complaints.len() < 2 {
         return;
     }
-    let (repeated, keys) = (RefCell::default(), RefCell::default());
-    let seed = Tree { path: &Path::Root, repeated: &repeated, keys: Some(&keys) };
+    let (repeated, purse) = (RefCell::default(), Purse::new());
+    let order = Order { complaints, found: RefCell::default() };
+    let seed = Tree { path: &Path::Root, repeated: &repeated, order: Some(&order), purse: &purse };
     if seed.deserialize(&mut serde_json::Deserializer::from_slice(bytes)).is_err() {
         return;
     }
-    let keys: Vec<String> = keys.into_inner();
-    complaints.sort_by_cached_key(|complaint| keys.iter().position(|key| key == complaint).unwrap_or(usize::MAX));
+    let found = order.found.into_inner();
+    complaints.sort_by_cached_key(|complaint| found.iter().position(|said| said == complaint).unwrap_or(usize::MAX));
 }
 
 fn not_json(bytes: &[u8], err: &serde_json::Error) -> DecodeError {
+    if err.to_string().starts_with(TOO_LARGE) {
+        return DecodeError::Syntax(TOO_LARGE.to_owned());
+    }
     let mistake = syntax::mistake(bytes);
     let mistake = if mistake.is_empty() { err.to_string() } else { mistake };
     DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {mistake}"))
@@ -87,11 +98,41 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+impl Path<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Path::Root => 0,
+            Path::Key(up, key) => up.len() + key.len() + 1,
+            Path::Index(up, _) => up.len() + 8,
+        }
+    }
+}
+
+/// The complaints whose order is asked for, and those that were met so far.
+struct Order<'a> {
+    complaints: &'a [String],
+    found: RefCell<Vec<String>>,
+}
+
+impl Order<'_> {
+    /// Notes the complaint about this key, if there is one. Its text is made for the few keys that one ends with.
+    fn meet(&self, what: &str, path: &Path<'_>, key: &str) {
+        let is_last = |said: &&String| said.strip_suffix('"').is_some_and(|said| said.ends_with(key));
+        if path.len() <= PATH_BYTES_MAX && self.complaints.iter().any(|said| is_last(&said)) {
+            let said = format!("{what} field \"{path}\"");
+            let mut found = self.found.borrow_mut();
+            if self.complaints.contains(&said) && !found.contains(&said) {
+                found.push(said);
+            }
+        }
+    }
+}
+
 struct Tree<'a> {
     path: &'a Path<'a>,
     repeated: &'a RefCell<Vec<String>>,
-    /// Every key as a complaint about it, where their order is asked for.
-    keys: Option<&'a RefCell<Vec<String>>>,
+    order: Option<&'a Order<'a>>,
+    purse: &'a Purse,
 }
 
 impl<'de> DeserializeSeed<'de> for Tree<'_> {
@@ -133,7 +174,8 @@ impl<'de> Visitor<'de> for Tree<'_> {
         let mut items = Vec::new();
         loop {
             let path = Path::Index(self.path, items.len());
-            match seq.next_element_seed(Tree { path: &path, repeated: self.repeated, keys: self.keys })? {
+            self.purse.value(0).map_err(A::Error::custom)?;
+            match seq.next_element_seed(Tree { path: &path, repeated: self.repeated, order: self.order, purse: self.purse })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -143,13 +185,17 @@ impl<'de> Visitor<'de> for Tree<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let path = Path::Key(self.path, &key);
-            if let Some(keys) = self.keys {
-                let what = if map.contains_key(&key) { "duplicate" } else { "unknown" };
-                keys.borrow_mut().push(format!("{what} field \"{path}\""));
+            if map.is_empty() {
+                self.purse.map().map_err(A::Error::custom)?;
             }
-            let value = entries.next_value_seed(Tree { path: &path, repeated: self.repeated, keys: self.keys })?;
-            if map.contains_key(&key) {
+            self.purse.value(key.len()).map_err(A::Error::custom)?;
+            let path = Path::Key(self.path, &key);
+            if let Some(order) = self.order {
+                order.meet(if map.contains_key(&key) { "duplicate" } else { "unknown" }, &path, &key);
+            }
+            let value = entries.next_value_seed(Tree { path: &path, repeated: self.repeated, order: self.order, purse: self.purse })?;
+            let is_told = self.repeated.borrow().len() < REPORTED_MAX && path.len() <= PATH_BYTES_MAX;
+            if map.contains_key(&key) && is_told {
                 self.repeated.borrow_mut().push(format!("duplicate field \"{path}\""));
             }
             map.insert(key, value);

@@ -89,3 +89,31 @@ fn diff(want: &serde_json::Value, got: &serde_json::Value, path: String) -> Vec<
         (a, b) => vec![format!("{path}: {a} became {b}")],
     }
 }
+
+#[test]
+fn a_body_of_empty_structs_is_refused_before_it_is_a_thousand_times_as_large() {
+    let pods = crate::catalog::Catalog::builtin().resource("", "v1", "pods").unwrap();
+    let refused = |body: String| super::decode_resource(body.as_bytes(), Format::Json, pods, FieldValidation::Warn).unwrap_err();
+    let of = |item: &str, n: usize| format!("{{\"spec\":{{\"containers\":[{}]}}}}", vec![item; n].join(","));
+    let why = DecodeError::Syntax(super::bounds::TOO_LARGE.to_owned());
+    // Three bytes each that become a name and resources; eight that become a map.
+    assert_eq!(refused(of("{}", 100_000)), why);
+    assert_eq!(refused(of("{\"z\":{\"y\":0}}", 100_000)), why);
+    let honest = of("{\"name\":\"c\",\"image\":\"registry.example.com/some/image:tag\"}", 10_000);
+    assert!(super::decode_resource(honest.as_bytes(), Format::Json, pods, FieldValidation::Strict).is_ok());
+}
+
+#[test]
+fn long_names_are_not_repeated_for_each_unknown_field_below_them() {
+    let long = "k".repeat(100_000);
+    let inner: Vec<String> = (0..20_000).map(|i| format!("\"u{i}\":0")).collect();
+    let body = format!(
+        "{{\"a\":0,\"b\":0,\"metadata\":{{\"annotations\":{{\"{long}\":\"x\"}},{}}},\"{long}\":{{{}}}}}",
+        inner.join(","),
+        inner.join(",")
+    );
+    let pods = crate::catalog::Catalog::builtin().resource("", "v1", "pods").unwrap();
+    let decoded = decode(body.as_bytes(), Format::Json, pods.type_def(), FieldValidation::Warn).unwrap();
+    assert_eq!(decoded.warnings.len(), 100);
+    assert!(decoded.warnings.iter().map(String::len).sum::<usize>() < 300_000);
+}

@@ -131,6 +131,9 @@ fn merge_member(
         (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
             let order = patch.get(&format!("{SET_ORDER}{key}")).and_then(Value::as_array);
             let key = field.and_then(|f| f.merge_key.as_deref());
+            if let Some(order) = order {
+                fits_order(new, order, key)?;
+            }
             merge_lists(child.item(), old, new, key, order).map(|l| Some(Value::Array(l)))
         }
         // New here: directives inside must not be stored.
@@ -178,6 +181,23 @@ fn order_only(place: Place<'_>, original: &mut Map<String, Value>, name: &str, o
         *list = in_order(old.clone(), &old, order, key);
     }
     Ok(())
+}
+
+/// Whether the items of a patch stand as its own list of order says: an item that is not in that list has no place.
+fn fits_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
+    let kept = |item: &&Value| item.get(DIRECTIVE).is_none();
+    let id = |v: &Value| key.map_or_else(|| Some(v.clone()), |k| v.get(k).cloned());
+    let mut wanted = patch.iter().filter(kept).peekable();
+    for place in order {
+        if wanted.peek().is_some_and(|item| id(item) == id(place)) {
+            wanted.next();
+        }
+    }
+    if order.is_empty() || wanted.peek().is_none() {
+        return Ok(());
+    }
+    let show = |list: &[Value]| go_text(&Value::Array(list.to_vec()));
+    Err(rejected(format!("The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n", show(patch), show(order))))
 }
 
 /// Merges by key, or as a set when the items are scalars.
@@ -233,7 +253,7 @@ fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Resu
             }
             Some(Value::String(d)) if d == "replace" => replaced = true,
             Some(Value::String(d)) if d == "merge" => return Err(rejected("merging lists cannot yet be specified in the patch")),
-            Some(other) => return Err(rejected(format!("unknown patch type: {} in list", show(other)))),
+            Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(item)))),
         }
     }
     Ok((original, rest, replaced))
@@ -350,6 +370,22 @@ mod tests {
             json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "n"}, {"name": "a"}], "containers": [{"name": "n"}]}),
             json!({"containers": [{"name": "s"}, {"name": "b"}, {"name": "n"}, {"name": "a"}]}),
         );
+    }
+
+    /// Spec: upstream v1.36 `validatePatchWithSetOrderList`.
+    #[test]
+    fn a_patch_whose_items_have_no_place_in_its_own_order_is_refused() {
+        let live = json!({"containers": [{"name": "a"}, {"name": "b"}]});
+        let patched = |order: Value, items: Value| {
+            let patch = json!({"$setElementOrder/containers": order, "containers": items});
+            crate::patch::strategic(&type_def(), &live, &patch).map_err(|err| err.to_string())
+        };
+        let names = |list: &[&str]| Value::from(list.iter().map(|name| json!({"name": name})).collect::<Vec<_>>());
+        let why = patched(names(&["b"]), json!([{"name": "a", "image": "x"}])).unwrap_err();
+        assert_eq!(why, "The order in patch list:\n[map[image:x name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n");
+        assert!(patched(names(&["b", "a"]), json!([{"name": "a", "image": "x"}])).is_ok());
+        assert!(patched(names(&["b"]), json!([{"name": "a", "$patch": "delete"}])).is_ok());
+        assert!(patched(names(&["a", "b"]), json!([{"name": "b"}, {"name": "a"}])).is_err());
     }
 
     #[test]

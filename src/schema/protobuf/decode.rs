@@ -6,14 +6,15 @@ use serde_json::{Map, Number, Value};
 
 use super::wire::{Reader, Wire, signed, text};
 use super::{ProtobufError, schemas};
+use crate::decode::bounds::Purse;
 use crate::table::{Field, Shape, TypeDef};
 
 /// Fields, items and entries that one body may hold: two bytes of an empty message become a whole struct of JSON.
-const VALUES_MAX: usize = 1_000_000;
+const VALUES_MAX: usize = 400_000;
 
 /// Reads the message of an object.
 pub(super) fn object(bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, ProtobufError> {
-    let mut walk = Walk { depth: 0, values: 0 };
+    let mut walk = Walk { depth: 0, values: 0, purse: Purse::new() };
     walk.message(bytes, of)
 }
 
@@ -21,6 +22,7 @@ pub(super) fn object(bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, P
 pub(super) struct Walk {
     depth: usize,
     values: usize,
+    purse: Purse,
 }
 
 impl Walk {
@@ -33,6 +35,9 @@ impl Walk {
     pub(super) fn message(&mut self, bytes: &[u8], of: &TypeDef) -> Result<Map<String, Value>, ProtobufError> {
         let mut out = Map::new();
         self.fields(bytes, of, &mut Vec::new(), &mut out)?;
+        if !out.is_empty() {
+            self.purse.map().map_err(|_| ProtobufError::TooLarge)?;
+        }
         Ok(out)
     }
 

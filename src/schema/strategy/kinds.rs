@@ -2,16 +2,23 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{copy_field, make, pod};
+use super::{conditions, make, pod};
 use crate::meta;
 
 pub(super) fn create(group: &str, kind: &str, new: &mut Value) {
     match (group, kind) {
         ("", "Pod") => pod::create(new),
         ("", "Namespace") => namespace_create(new),
-        ("", "PersistentVolume" | "PersistentVolumeClaim") => new["status"] = json!({"phase": "Pending"}),
+        ("", "PersistentVolume") => {
+            new["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": new["metadata"]["creationTimestamp"]});
+        }
+        ("", "PersistentVolumeClaim") => new["status"] = json!({"phase": "Pending"}),
+        ("", "ServiceAccount") => bare_references(new),
+        ("apiregistration.k8s.io", "APIService") => local_service(new, meta::creation_timestamp(new).unwrap_or_default().to_owned()),
         ("batch", "Job") => job_create(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition_stored_versions(new),
+        ("apps", "DaemonSet") => template_generation(new, &Value::Null),
+        ("coordination.k8s.io", "Lease") => uncoordinated(new, &Value::Null),
         _ => {}
     }
 }
@@ -21,10 +28,79 @@ pub(super) fn update(group: &str, kind: &str, new: &mut Value, old: &Value) {
         ("", "Pod") => pod::lift_grace(new),
         ("", "Namespace") => namespace_update(new, old),
         ("", "Service") => service_update(new, old),
-        // What was asked for, and by whom, is what approvers and signers judge.
-        ("certificates.k8s.io", "CertificateSigningRequest") => copy_field(new, old, "spec"),
+        ("", "ServiceAccount") => bare_references(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition_stored_versions(new),
+        ("apps", "DaemonSet") => template_generation(new, old),
+        ("coordination.k8s.io", "Lease") => uncoordinated(new, old),
         _ => {}
+    }
+}
+
+/// What a status write leaves open, from before.
+pub(super) fn status(group: &str, kind: &str, new: &mut Value, old: &Value, now: &str) {
+    match (group, kind) {
+        ("", "Pod") => pod::status(new, old),
+        ("", "PersistentVolume") => volume_phase(new, old, now),
+        ("apps", "DaemonSet") => super::owners::keep(new, old, &["metadata", "annotations", TEMPLATE_GENERATION]),
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            conditions::keep_verdicts(new, old);
+            conditions::stamp(new, old, now);
+        }
+        _ => {}
+    }
+}
+
+/// How often a DaemonSet's template changed: a field of old versions, which upstream still writes into an annotation.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// Spec: upstream v1.36 `daemonSetStrategy`, and the conversion of DaemonSets.
+fn template_generation(new: &mut Value, old: &Value) {
+    let of = |v: &Value| meta::annotation(v, TEMPLATE_GENERATION).and_then(|n| n.parse::<i64>().ok());
+    let generation = if old.is_null() {
+        of(new).unwrap_or(0).max(1)
+    } else {
+        // One that was stored before this was kept has changed an unknown number of times.
+        of(old).unwrap_or(1) + i64::from(new["spec"]["template"] != old["spec"]["template"])
+    };
+    meta::set_annotation(new, TEMPLATE_GENERATION, &generation.to_string());
+}
+
+/// Coordinated leader election is off, here as by default upstream: its fields are dropped unless they are there.
+fn uncoordinated(new: &mut Value, old: &Value) {
+    for path in [&["spec", "strategy"], &["spec", "preferredHolder"]] {
+        if path.iter().try_fold(old, |at, key| at.get(key)).is_none() {
+            super::owners::drop_field(new, path);
+        }
+    }
+}
+
+/// The time of the last change of phase, which a writer need not know.
+fn volume_phase(new: &mut Value, old: &Value, now: &str) {
+    let time = |v: &Value| v["status"]["lastPhaseTransitionTime"].as_str().map(str::to_owned);
+    let same_phase = new["status"]["phase"] == old["status"]["phase"];
+    let (said, before) = (time(new), time(old));
+    if same_phase && said.is_none() {
+        super::owners::keep(new, old, &["status", "lastPhaseTransitionTime"]);
+    } else if !same_phase && (said.is_none() || said == before) {
+        new["status"]["lastPhaseTransitionTime"] = now.into();
+    }
+}
+
+/// An account refers to Secrets of its own namespace by name and nothing else.
+fn bare_references(new: &mut Value) {
+    for secret in new.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        let name = secret["name"].take();
+        *secret = if name.is_null() { json!({}) } else { json!({ "name": name }) };
+    }
+}
+
+/// What this server serves itself is there from the beginning.
+fn local_service(new: &mut Value, now: String) {
+    if new["spec"].get("service").is_none_or(Value::is_null) {
+        new["status"] = json!({"conditions": [{
+            "type": "Available", "status": "True", "reason": "Local", "message": "Local APIServices are always available",
+            "lastTransitionTime": now,
+        }]});
     }
 }
 
@@ -49,7 +125,6 @@ fn namespace_update(new: &mut Value, old: &Value) {
         Some(finalizers) => make(new, &["spec"]).insert("finalizers".into(), finalizers.clone()),
         None => make(new, &["spec"]).remove("finalizers"),
     };
-    copy_field(new, old, "status");
 }
 
 /// A Job selects its own pods by its uid, unless the user took that over.
@@ -152,46 +227,4 @@ fn keep_node_ports(new: &mut Value, old: &Value) {
             port["nodePort"] = number.clone();
         }
     }
-}
-
-/// `old` with one field taken from `new`.
-pub(super) fn with_field(old: &Value, new: &Value, parent: &str, field: &str) -> Value {
-    let mut merged = old.clone();
-    let given = new.pointer(parent).and_then(|p| p.get(field));
-    let slot = make(&mut merged, &[parent.trim_start_matches('/')]);
-    match given {
-        Some(value) => slot.insert(field.to_owned(), value.clone()),
-        None => slot.remove(field),
-    };
-    merged
-}
-
-/// `old` with its own resources, and those and the resize policies of the same-named containers, taken from `new`.
-pub(super) fn resized(old: &Value, new: &Value) -> Value {
-    let mut merged = old.clone();
-    if let Some(spec) = merged["spec"].as_object_mut() {
-        match new["spec"].get("resources") {
-            Some(own) => drop(spec.insert("resources".to_owned(), own.clone())),
-            None => drop(spec.remove("resources")),
-        }
-    }
-    for list in ["containers", "initContainers"] {
-        let given = new["spec"][list].as_array().map(Vec::as_slice).unwrap_or_default();
-        let Some(containers) = merged["spec"][list].as_array_mut() else { continue };
-        for container in containers {
-            let Some(wanted) = given.iter().find(|g| g["name"] == container["name"]) else { continue };
-            for key in ["resources", "resizePolicy"] {
-                if let (Some(map), Some(value)) = (container.as_object_mut(), wanted.get(key)) {
-                    map.insert(key.to_owned(), value.clone());
-                }
-            }
-        }
-        // Indexing for writing has put a null where a pod has no such list.
-        if let Some(spec) = merged["spec"].as_object_mut()
-            && spec.get(list).is_some_and(Value::is_null)
-        {
-            spec.remove(list);
-        }
-    }
-    merged
 }

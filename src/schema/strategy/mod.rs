@@ -4,37 +4,40 @@
 use serde_json::{Map, Value, json};
 
 use crate::meta;
+use crate::strategy::owners::Generation;
 use crate::table::{Empty, Resource};
 
 mod conditions;
 mod kinds;
+pub mod owners;
 mod pod;
 pub mod qos;
 #[cfg(test)]
 mod tests;
 
-pub use conditions::stamp_conditions;
 pub use qos::qos_class;
 
-/// Resets what a client may not set at creation: status, generation; fills in what the kind wants.
+/// Resets what a client may not set at creation: fields of the server, generation; fills in what the kind wants.
 pub fn prepare_for_create(r: &Resource, new: &mut Value) {
-    if resets_status_on_create(r) {
-        reset_status(r, new);
+    let row = owners::of(r);
+    for path in row.create {
+        owners::drop_field(new, path);
     }
-    if has_generation(r) {
+    if row.create.contains(&(&["status"] as owners::Path)) {
+        zero_status(r, new);
+    }
+    if matches!(row.generation, Generation::One | Generation::Counts(_) | Generation::Rest) {
         meta::metadata_mut(new).insert("generation".into(), 1.into());
-    } else {
-        meta::metadata_mut(new).remove("generation");
     }
     if !r.custom {
         kinds::create(&r.group, &r.kind, new);
     }
 }
 
-/// A write to the main resource: status stays as it was, generation moves if the rest changed.
+/// A write to the main resource: what others write stays as it was, generation moves if what it counts changed.
 pub fn prepare_for_update(r: &Resource, new: &mut Value, old: &Value) {
-    if r.has_status() {
-        copy_field(new, old, "status");
+    for path in owners::of(r).update {
+        owners::keep(new, old, path);
     }
     if !r.custom {
         kinds::update(&r.group, &r.kind, new, old);
@@ -42,50 +45,72 @@ pub fn prepare_for_update(r: &Resource, new: &mut Value, old: &Value) {
     settle_generation(r, new, old);
 }
 
-/// A write to the status subresource: everything but status and metadata stays as it was.
-pub fn prepare_for_status_update(r: &Resource, new: &mut Value, old: &Value) {
+/// A write to the status subresource: everything but status and the metadata that is the client's stays as it was.
+///
+/// `now` is in RFC 3339.
+pub fn prepare_for_status_update(r: &Resource, new: &mut Value, old: &Value, now: &str) {
     let (Some(fields), Some(before)) = (new.as_object_mut(), old.as_object()) else { return };
     let own = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata" | "status");
     fields.retain(|key, _| own(key));
     fields.extend(before.iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())));
-    let metadata = meta::metadata_mut(new);
-    let empty = Map::new();
-    let old_metadata = meta::metadata(old).unwrap_or(&empty);
-    if r.custom {
-        keep_metadata(metadata, old_metadata);
-    } else {
-        for key in ["generation", "deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences"] {
-            copy_entry(metadata, old_metadata, key);
-        }
+    for path in owners::of(r).status {
+        if *path == ["metadata"] { owners::keep_metadata(new, old) } else { owners::keep(new, old, path) }
+    }
+    for path in SYSTEM {
+        owners::keep(new, old, path);
+    }
+    if !r.custom {
+        kinds::status(&r.group, &r.kind, new, old, now);
     }
 }
 
-/// A custom resource's status write changes no metadata but the bookkeeping of the write itself.
-fn keep_metadata(metadata: &mut Map<String, Value>, old: &Map<String, Value>) {
-    let bookkeeping = |key: &str| matches!(key, "resourceVersion" | "managedFields");
-    metadata.retain(|key, _| bookkeeping(key));
-    metadata.extend(old.iter().filter(|(key, _)| !bookkeeping(key)).map(|(k, v)| (k.clone(), v.clone())));
-}
+/// Metadata that no status write moves, whoever's it is.
+const SYSTEM: &[owners::Path] =
+    &[&["metadata", "generation"], &["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
 /// A write to another subresource whose body is the object itself: `ephemeralcontainers`, `resize`, `finalize`, `approval`.
 ///
-/// Returns false if this subresource is no such thing; nothing was changed then.
-pub fn prepare_for_subresource_update(r: &Resource, subresource: &str, new: &mut Value, old: &Value) -> bool {
-    let merged = match (r.kind.as_ref(), subresource) {
-        ("Pod", "ephemeralcontainers") => kinds::with_field(old, new, "/spec", "ephemeralContainers"),
-        ("Pod", "resize") => kinds::resized(old, new),
-        ("Namespace", "finalize") => kinds::with_field(old, new, "/spec", "finalizers"),
-        ("CertificateSigningRequest", "approval") => kinds::with_field(old, new, "/status", "conditions"),
-        _ => return false,
-    };
-    let mut merged = merged;
-    // The caller's metadata carries its resourceVersion and managed fields.
-    if let Some(metadata) = new.get("metadata") {
-        merged["metadata"] = metadata.clone();
+/// `now` is in RFC 3339. Returns false if this subresource is no such thing; nothing was changed then.
+pub fn prepare_for_subresource_update(r: &Resource, subresource: &str, new: &mut Value, old: &Value, now: &str) -> bool {
+    let Some(paths) = owners::of(r).of_subresource(subresource) else { return false };
+    let mut merged = old.clone();
+    for path in paths {
+        match *path {
+            ["metadata"] => merged["metadata"] = new["metadata"].clone(),
+            [parent, list, "*", field] => keep_items(&mut merged[*parent], &new[*parent], list, field),
+            path => owners::keep(&mut merged, new, path),
+        }
+    }
+    if !paths.contains(&(&["metadata"] as owners::Path)) {
+        // The bookkeeping of this write is the only metadata that is new.
+        let mut metadata = new.clone();
+        owners::keep_metadata(&mut metadata, old);
+        merged["metadata"] = metadata["metadata"].take();
     }
     *new = merged;
+    if subresource == "approval" {
+        conditions::stamp(new, old, now);
+    }
     settle_generation(r, new, old);
     true
+}
+
+/// Gives the items of a list this field of those in `new`; a list of other items is taken as it is, for validation to refuse.
+fn keep_items(merged: &mut Value, new: &Value, list: &str, field: &'static str) {
+    let given = new.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let Some(items) = merged.get_mut(list).and_then(Value::as_array_mut) else {
+        if !given.is_empty() {
+            merged[list] = given.into();
+        }
+        return;
+    };
+    if items.len() != given.len() || items.iter().zip(given).any(|(a, b)| a["name"] != b["name"]) {
+        *items = given.to_vec();
+        return;
+    }
+    for (item, wanted) in items.iter_mut().zip(given) {
+        owners::keep_key(item, wanted, field);
+    }
 }
 
 /// Seconds between the first delete and the end, for kinds that are deleted gracefully; nothing for all others.
@@ -105,74 +130,39 @@ pub fn graceful_seconds(r: &Resource, object: &Value, asked: Option<i64>) -> Opt
     Some(if seconds < 0 { 1 } else { seconds })
 }
 
-/// True if metadata.generation counts the changes of this kind.
-pub fn has_generation(r: &Resource) -> bool {
-    r.custom
-        || match r.group.as_ref() {
-            "" => matches!(r.kind.as_ref(), "Pod" | "ReplicationController" | "PodTemplate"),
-            "apps" => r.kind != "ControllerRevision",
-            "batch" | "networking.k8s.io" | "policy" | "discovery.k8s.io" | "flowcontrol.apiserver.k8s.io" => true,
-            "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "scheduling.k8s.io" => true,
-            "resource.k8s.io" => matches!(r.kind.as_ref(), "ResourceSlice" | "DeviceClass" | "DeviceTaintRule"),
-            _ => false,
-        }
-}
-
 fn settle_generation(r: &Resource, new: &mut Value, old: &Value) {
-    let before = meta::generation(old);
-    let metadata_old = meta::metadata(old).and_then(|m| m.get("generation")).cloned();
-    if has_generation(r) && moved(r, new, old) {
-        meta::metadata_mut(new).insert("generation".into(), (before + 1).into());
-        return;
+    if moved(r, new, old) {
+        meta::metadata_mut(new).insert("generation".into(), (meta::generation(old) + 1).into());
+    } else {
+        owners::keep(new, old, &["metadata", "generation"]);
     }
-    match metadata_old {
-        Some(generation) => meta::metadata_mut(new).insert("generation".into(), generation),
-        None => meta::metadata_mut(new).remove("generation"),
-    };
 }
 
 fn moved(r: &Resource, new: &Value, old: &Value) -> bool {
-    let (Some(a), Some(b)) = (new.as_object(), old.as_object()) else { return false };
-    // A Deployment's annotations are part of what its controller reads.
-    if r.group == "apps" && r.kind == "Deployment" && meta::annotations(new) != meta::annotations(old) {
-        return true;
+    let at = |v: &'_ Value, path: owners::Path| path.iter().try_fold(v, |at, key| at.get(key)).cloned();
+    match owners::of(r).generation {
+        Generation::Untouched | Generation::One => false,
+        Generation::Counts(paths) | Generation::Moves(paths) => paths.iter().any(|path| at(new, path) != at(old, path)),
+        Generation::Rest => {
+            let (Some(a), Some(b)) = (new.as_object(), old.as_object()) else { return false };
+            let counts = |key: &str| match key {
+                "apiVersion" | "kind" | "metadata" => false,
+                "status" => !r.has_status(),
+                _ => true,
+            };
+            let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
+            keys.filter(|k| counts(k)).any(|k| a.get(k) != b.get(k))
+        }
     }
-    let status_apart = r.has_status() || !r.custom;
-    let counts = |key: &str| match key {
-        "apiVersion" | "kind" | "metadata" => false,
-        "status" => !status_apart,
-        _ => true,
-    };
-    let keys = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
-    keys.filter(|k| counts(k)).any(|k| a.get(k) != b.get(k))
 }
 
-fn resets_status_on_create(r: &Resource) -> bool {
-    // A kubelet registers its Node together with its status.
-    r.has_status() && !(r.group.is_empty() && r.kind == "Node")
-}
-
-fn reset_status(r: &Resource, new: &mut Value) {
-    let Some(fields) = new.as_object_mut() else { return };
-    fields.remove("status");
-    if let Some(field) = r.type_def().field("status")
+/// A status that upstream always writes is written empty.
+fn zero_status(r: &Resource, new: &mut Value) {
+    if let (Some(fields), Some(field)) = (new.as_object_mut(), r.type_def().field("status"))
         && field.empty == Empty::Always
     {
         fields.insert("status".into(), crate::decode::zero(&field.shape));
     }
-}
-
-fn copy_field(new: &mut Value, old: &Value, key: &str) {
-    if let (Some(new), Some(old)) = (new.as_object_mut(), old.as_object()) {
-        copy_entry(new, old, key);
-    }
-}
-
-fn copy_entry(new: &mut Map<String, Value>, old: &Map<String, Value>, key: &str) {
-    match old.get(key) {
-        Some(value) => new.insert(key.to_owned(), value.clone()),
-        None => new.remove(key),
-    };
 }
 
 /// The struct at a JSON pointer, made on the way if absent.

@@ -18,6 +18,31 @@ pub(super) fn create(new: &mut Value) {
     lift_grace(new);
 }
 
+/// What a status leaves open stays: the class of service, and of which generation it and its conditions speak.
+///
+/// Spec: upstream v1.36 `podStatusStrategy.PrepareForUpdate`, `preserveOldObservedGeneration`.
+pub(super) fn status(new: &mut Value, old: &Value) {
+    if !new["status"].is_object() {
+        new["status"] = json!({});
+    }
+    let (status, before) = (&mut new["status"], &old["status"]);
+    for field in ["qosClass", "observedGeneration"] {
+        let is_open = status[field].as_str().is_none_or(str::is_empty) && status[field].as_i64().is_none_or(|n| n == 0);
+        if let Some(kept) = before.get(field).filter(|_| is_open) {
+            status[field] = kept.clone();
+        }
+    }
+    let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut known: Vec<&Value> = conditions.iter().collect();
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(at) = known.iter().position(|k| k["type"] == condition["type"]) else { continue };
+        let generation = known.remove(at).get("observedGeneration");
+        if let Some(generation) = generation.filter(|_| condition["observedGeneration"].as_i64().unwrap_or(0) == 0) {
+            condition["observedGeneration"] = generation.clone();
+        }
+    }
+}
+
 /// Less than nothing is one second, as upstream's conversion of pods has it; in templates it is refused.
 pub(super) fn lift_grace(new: &mut Value) {
     if let Some(grace) = new.pointer_mut("/spec/terminationGracePeriodSeconds")

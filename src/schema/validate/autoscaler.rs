@@ -52,7 +52,8 @@ pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
 /// What is scaled is named with its group; autoscalers from before that was asked stay.
 pub(super) fn new_autoscaler(object: &Value, errors: &mut Errors) {
     let version = read::text(object, "spec.scaleTargetRef.apiVersion");
-    if !version.contains('/') {
+    // The one kind of the core group that can be scaled, as upstream has it.
+    if !version.contains('/') && read::text(object, "spec.scaleTargetRef.kind") != "ReplicationController" {
         errors.push(FieldError::invalid("spec.scaleTargetRef.apiVersion", version, "apiVersion must specify API group"));
     }
 }

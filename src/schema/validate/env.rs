@@ -121,6 +121,28 @@ fn key_ref(reference: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
+/// A file of variables is in a volume of the pod that containers write: an emptyDir.
+///
+/// Spec: upstream v1.36 `validateFileKeyRefVolumes`.
+pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (idx, container) in read::list(spec, list).iter().enumerate() {
+            for (at, variable) in read::list(container, "env").iter().enumerate() {
+                let Some(reference) = read::at(variable, "valueFrom.fileKeyRef") else { continue };
+                let name = read::text(reference, "volumeName");
+                let here = format!("{path}.{list}[{idx}].env[{at}].valueFrom.fileKeyRef.volumeName");
+                match read::list(spec, "volumes").iter().find(|volume| read::text(volume, "name") == name) {
+                    None => errors.push(FieldError::not_found(here, name)),
+                    Some(volume) if read::at(volume, "emptyDir").is_none() => {
+                        errors.push(FieldError::invalid(here, name, "referenced volume must be of type emptyDir"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+}
+
 fn file_ref(reference: &Value, path: &str, errors: &mut Errors) {
     match read::text(reference, "key") {
         "" => errors.push(FieldError::required(format!("{path}.key"), "")),
@@ -222,5 +244,29 @@ pub(super) fn resource_ref(reference: &Value, path: &str, place: Place, errors: 
         let shown = if of == "cpu" { "1m and 1".to_owned() } else { DIVISORS.join(", ") };
         let why = format!("only divisor's values {shown} are supported with the {of} resource");
         errors.push(FieldError::invalid(format!("{path}.divisor"), resource, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Spec: upstream v1.36 `validateFileKeyRefVolumes`.
+    #[test]
+    fn a_file_of_variables_is_in_an_empty_dir_of_the_pod() {
+        let said = |volume: Value| {
+            let reference = json!({"volumeName": "v", "path": "a", "key": "K"});
+            let spec = json!({"volumes": [volume], "containers": [{"env": [{"name": "A", "valueFrom": {"fileKeyRef": reference}}]}]});
+            let mut errors = Vec::new();
+            file_volumes(&spec, "spec", &mut errors);
+            errors.iter().map(ToString::to_string).collect::<String>()
+        };
+        assert_eq!(said(json!({"name": "v", "emptyDir": {}})), "");
+        let at = "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName";
+        assert_eq!(said(json!({"name": "w", "emptyDir": {}})), format!("{at}: Not found: \"v\""));
+        let other = json!({"name": "v", "configMap": {"name": "c"}});
+        assert_eq!(said(other), format!("{at}: Invalid value: \"v\": referenced volume must be of type emptyDir"));
     }
 }

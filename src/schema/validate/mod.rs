@@ -101,6 +101,7 @@ pub fn asked(requested: &Resource, new: &Value, old: Option<&Value>, errors: &mu
 pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::update(r, new, old);
     status::counts(r, new, old, &mut errors);
+    status::of_kind(r, new, &mut errors);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
     } else if r.kind == "CustomResourceDefinition" {

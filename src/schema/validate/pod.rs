@@ -79,6 +79,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for (field, role) in lists {
         container::containers(read::list(spec, field), &format!("{path}.{field}"), role, &pod, &mut seen, errors);
     }
+    env::file_volumes(spec, path, errors);
     for (idx, debugger) in read::list(spec, "ephemeralContainers").iter().enumerate() {
         ephemeral(spec, debugger, &format!("{path}.ephemeralContainers[{idx}]"), errors);
     }
@@ -201,10 +202,6 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
     let max = i64::from(i32::MAX);
     if let Some(seconds) = read::integer(spec, "activeDeadlineSeconds") {
         invalid_each(&format!("{path}.activeDeadlineSeconds"), seconds, names::range_errors(seconds, 1, max), errors);
-    }
-    if let Some(seconds) = read::integer(spec, "terminationGracePeriodSeconds").filter(|s| *s < 0) {
-        let message = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(format!("{path}.terminationGracePeriodSeconds"), seconds, message));
     }
     type Check = fn(&str) -> Vec<String>;
     let checks: [(&str, Check); 6] = [

@@ -59,8 +59,15 @@ fn stored(manifest: &Value) -> Value {
 }
 
 fn request<'a>(r: &'a Resource, api_version: &'a str) -> apply::Request<'a> {
-    let reset = if r.has_status() { apply::reset_paths("") } else { &[] };
-    apply::Request { type_def: r.type_def(), api_version, subresource: "", manager: "kubectl-create", now: "2026-11-21T05:00:00Z", reset }
+    apply::Request {
+        type_def: r.type_def(),
+        api_version,
+        subresource: "",
+        manager: "kubectl-create",
+        now: "2026-11-21T05:00:00Z",
+        reset: strategy::owners::of(r).update,
+        only: &[],
+    }
 }
 
 #[test]
@@ -130,7 +137,7 @@ fn status_writes_are_owned_apart_from_the_spec() {
         subresource: "status",
         manager: "controller",
         now: "2026-11-21T05:00:01Z",
-        reset: apply::reset_paths("status"),
+        reset: &[&["spec"]],
         ..request(r, "apps/v1")
     };
     apply::track_update(&of_status, Some(&object), &mut new);
