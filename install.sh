@@ -6,6 +6,7 @@
 #
 #   INSTALL_KEDGE_BINARY          install this file. A file 'kedge' beside this script is taken without asking.
 #   INSTALL_KEDGE_ARTIFACT_URL    folder of releases: URL/VERSION/kedge-ARCH and URL/VERSION/sha256sum-ARCH.txt
+#   INSTALL_KEDGE_SHA256          the program must have this sum; wanted where URL is http://, whose sums anybody on the way can write
 #   INSTALL_KEDGE_VERSION         release to download (default: what URL/CHANNEL says)
 #   INSTALL_KEDGE_CHANNEL         stable (default), latest, ...: a file of that name in URL holds the version
 #   INSTALL_KEDGE_SKIP_DOWNLOAD   true, binary: use the program that is installed already
@@ -21,7 +22,8 @@
 #   INSTALL_KEDGE_SYSTEMD_DIR     folder of the unit (default /etc/systemd/system)
 #
 # Variables KEDGE_*, K3S_*, CONTAINERD_* and *_PROXY are kept for the service. A rerun keeps what it is not told anew.
-# /etc/kedge/installed records what was made: 'kedge uninstall' removes exactly that.
+# /etc/kedge/installed records what was made: 'kedge uninstall' removes exactly that. Secrets among the arguments go into the file of
+# variables, which root alone reads. An agent's token is forgotten as soon as the machine has joined: its own key lets it in after that.
 set -eu
 
 config_dir=/etc/kedge
@@ -37,12 +39,12 @@ quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 # k3s's names stand in for ours.
 take_k3s_names() {
-    for name in BINARY ARTIFACT_URL VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START FORCE_RESTART SYMLINK \
+    for name in BINARY ARTIFACT_URL SHA256 VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START FORCE_RESTART SYMLINK \
         BIN_DIR BIN_DIR_READ_ONLY SYSTEMD_DIR; do
         eval "ours=\${INSTALL_KEDGE_$name-} theirs=\${INSTALL_K3S_$name-}"
         # shellcheck disable=SC2154 # eval sets both
         if [ -z "$ours" ] && [ -n "$theirs" ]; then
-            case $name in VERSION | CHANNEL | ARTIFACT_URL | BINARY) continue ;; esac # k3s's releases are not ours
+            case $name in VERSION | CHANNEL | ARTIFACT_URL | SHA256 | BINARY) continue ;; esac # k3s's releases are not ours
             eval "INSTALL_KEDGE_$name=\$theirs"
         else
             eval "INSTALL_KEDGE_$name=\$ours"
@@ -88,6 +90,43 @@ choose_role() {
     fi
 }
 
+# Whoever lists processes or units sees arguments: secrets among them become variables.
+hide_secrets() {
+    case $args in
+    *-t* | *secret* | *access-key* | *proxy* | *datastore*) ;;
+    *) return 0 ;;
+    esac
+    words=$(printf '%s\n' "$args" | xargs printf '%s\n') || die "the arguments cannot be taken apart: see their quotes"
+    kept='' secret=''
+    while IFS= read -r word; do
+        value=''
+        if [ -n "$secret" ]; then
+            value=$word
+        else
+            name=${word%%=*}
+            case $name in
+            -t) secret=TOKEN ;;
+            --token | --agent-token | --datastore-endpoint | --etcd-s3-access-key | --etcd-s3-secret-key | --etcd-s3-session-token | --etcd-s3-proxy)
+                secret=$(printf '%s' "${name#--}" | tr 'a-z-' 'A-Z_')
+                ;;
+            *)
+                kept="$kept $(quote "$word")"
+                continue
+                ;;
+            esac
+            case $word in *=*) value=${word#*=} ;; *) continue ;; esac
+        fi
+        eval "KEDGE_$secret=\$value"
+        export "KEDGE_$secret"
+        secret=
+    done <<WORDS
+$words
+WORDS
+    [ -z "$secret" ] || die "an argument has no value: --$(printf '%s' "$secret" | tr 'A-Z_' 'a-z-')"
+    # Without a secret among them they stay as they were written.
+    if [ "$(printf '%s' "$kept" | wc -w)" != "$(printf '%s\n' "$words" | wc -l)" ]; then args=${kept# }; fi
+}
+
 choose_folders() {
     bin_dir=$INSTALL_KEDGE_BIN_DIR
     if [ -z "$bin_dir" ]; then
@@ -114,7 +153,11 @@ choose_arch() {
 
 fetch() { # fetch URL FILE
     if have curl; then
-        curl -fsSL --retry 3 -o "$2" "$1"
+        # What begins with TLS is not led away from it.
+        case $1 in
+        https://*) curl -fsSL --proto-redir '=https' --retry 3 -o "$2" "$1" ;;
+        *) curl -fsSL --retry 3 -o "$2" "$1" ;;
+        esac
     elif have wget; then
         wget -q -O "$2" "$1"
     else
@@ -137,7 +180,8 @@ get_program() {
     if [ -z "$source" ] && [ -z "$INSTALL_KEDGE_VERSION$INSTALL_KEDGE_ARTIFACT_URL" ] && [ -f "$0" ] && [ -f "$here/kedge" ]; then
         source=$here/kedge
     fi
-    work=$(mktemp -d)
+    # Not in /tmp: programs may not be run from there.
+    work=$(mktemp -d "$bin_dir/.kedge-XXXXXX") || die "cannot write to $bin_dir"
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
     if [ -n "$source" ]; then
@@ -146,6 +190,7 @@ get_program() {
     else
         download "$work"
     fi
+    check_sum "$work/kedge"
     chmod 0755 "$work/kedge"
     "$work/kedge" --version >/dev/null 2>&1 || die "the program does not run on this machine ($(uname -m)): ${source:-downloaded}"
     if [ -f "$program" ] && cmp -s "$work/kedge" "$program"; then
@@ -155,9 +200,19 @@ get_program() {
     fi
 }
 
+# The sum that the operator named, by a way of his own.
+check_sum() { # check_sum FILE
+    [ -n "$INSTALL_KEDGE_SHA256" ] || return 0
+    sum=$(sha256sum "$1" | cut -d ' ' -f 1)
+    [ "$sum" = "$INSTALL_KEDGE_SHA256" ] || die "the program is not the one of INSTALL_KEDGE_SHA256: its sum is $sum"
+}
+
 download() {
     base=${INSTALL_KEDGE_ARTIFACT_URL%/}
     [ -n "$base" ] || die "name the folder of releases with INSTALL_KEDGE_ARTIFACT_URL, or a file with INSTALL_KEDGE_BINARY, or put the program beside this script as 'kedge'"
+    case $base in
+    http://*) [ -n "$INSTALL_KEDGE_SHA256" ] || die "over http:// anybody on the way chooses the program: use https://, or name its sum with INSTALL_KEDGE_SHA256" ;;
+    esac
     choose_arch
     version=$INSTALL_KEDGE_VERSION
     if [ -z "$version" ]; then
@@ -179,15 +234,18 @@ note() { # note KIND NAME PATH: what uninstall removes
     grep -qxF "$line" "$record" 2>/dev/null || printf '%s\n' "$line" >>"$record"
 }
 
+# Both are called in this shell, never behind a pipe: what they note and how they end would be lost in the pipe's own.
 changed=
 put() { # put MODE FILE: writes standard input there if it differs
-    new=$2.new
-    (umask 077 && cat >"$new")
-    chmod "$1" "$new"
-    if cmp -s "$new" "$2"; then
-        rm -f "$new"
+    (umask 077 && cat >"$2.new")
+    settle "$1" "$2"
+}
+settle() { # settle MODE FILE: the same for what lies in FILE.new
+    chmod "$1" "$2.new"
+    if cmp -s "$2.new" "$2"; then
+        rm -f "$2.new"
     else
-        mv -f "$new" "$2"
+        mv -f "$2.new" "$2"
         changed=yes
     fi
 }
@@ -227,32 +285,42 @@ put_scripts() {
     for command in killall uninstall; do
         script=$bin_dir/kedge-$command.sh
         [ "$role" = agent ] && [ "$command" = uninstall ] && script=$bin_dir/kedge-agent-uninstall.sh
-        printf '#!/bin/sh\nexec %s %s "$@"\n' "$program" "$command" | put 0755 "$script"
+        put 0755 "$script" <<SCRIPT
+#!/bin/sh
+exec $program $command "\$@"
+SCRIPT
         note script "$command" "$script"
     done
 }
 
 # KEY=VALUE lines for systemd's EnvironmentFile, and for a shell: values stand in double quotes.
 put_env() {
-    old=$env_file.old
-    if [ -f "$env_file" ]; then (umask 077 && cp "$env_file" "$old"); else (umask 077 && : >"$old"); fi
-    {
-        names=' '
-        for name in $(env | sed -n 's/^\(KEDGE_[A-Za-z0-9_]*\|K3S_[A-Za-z0-9_]*\|CONTAINERD_[A-Za-z0-9_]*\|[A-Za-z0-9_]*_[Pp][Rr][Oo][Xx][Yy]\)=.*/\1/p' | sort -u); do
-            eval "value=\${$name-}"
-            # shellcheck disable=SC2154 # eval sets it
-            case $value in *'
+    names=$(env | sed -n 's/^\(KEDGE_[A-Za-z0-9_]*\|K3S_[A-Za-z0-9_]*\|CONTAINERD_[A-Za-z0-9_]*\|[A-Za-z0-9_]*_[Pp][Rr][Oo][Xx][Yy]\)=.*/\1/p' | sort -u)
+    for name in $names; do
+        eval "value=\${$name-}"
+        # shellcheck disable=SC2154 # eval sets it
+        case $value in *'
 '*) die "the variable $name holds a line break: write it to $config_dir/config.yaml instead" ;; esac
+    done
+    (umask 077 && : >"$env_file.new")
+    {
+        seen=' '
+        for name in $names; do
+            eval "value=\${$name-}"
             printf '%s="%s"\n' "$name" "$(printf '%s' "$value" | sed 's/[\\"$`]/\\&/g')"
-            names="$names$name "
+            seen="$seen$name "
         done
-        while IFS= read -r line; do
-            case $names in *" ${line%%=*} "*) ;; *) printf '%s\n' "$line" ;; esac
-        done <"$old"
-    } | put 0600 "$env_file"
-    rm -f "$old"
+        if [ -f "$env_file" ]; then
+            while IFS= read -r line; do
+                case $seen in *" ${line%%=*} "*) ;; *) printf '%s\n' "$line" ;; esac
+            done <"$env_file"
+        fi
+    } >"$env_file.new"
+    settle 0600 "$env_file"
     note env "$service" "$env_file"
-    printf '%s\n' "$args" | put 0600 "$config_dir/$service.args"
+    put 0600 "$config_dir/$service.args" <<ARGS
+$args
+ARGS
     note args "$service" "$config_dir/$service.args"
 }
 
@@ -417,11 +485,39 @@ check_machine() {
     fi
 }
 
+# An agent that has joined has a key of its own, and its token is of no more use here, but to thieves.
+forget_token() {
+    [ "$role" = agent ] && [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] && [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
+    grep -q '^\(KEDGE\|K3S\)_TOKEN=' "$env_file" || return 0
+    folder=${KEDGE_DATA_DIR:-${K3S_DATA_DIR:-/var/lib/kedge}}
+    # shellcheck disable=SC2086 # the last of several counts, as with kedge
+    for word in $(printf '%s\n' "$args" | xargs printf '%s\n' | sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p'); do folder=$word; done
+    joined=$folder/agent/membership.json tries=0
+    # shellcheck disable=SC3013 # dash and busybox know -nt
+    until [ "$joined" -nt "$env_file" ]; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt "${INSTALL_KEDGE_JOIN_SECS:-60}" ]; then
+            say "this machine has not joined yet: its token stays in $env_file until the next run"
+            return 0
+        fi
+        sleep 1
+    done
+    # What is in it already is readable for root alone.
+    cp -p "$env_file" "$env_file.new"
+    sed '/^\(KEDGE\|K3S\)_TOKEN=/d' "$env_file" >"$env_file.new"
+    mv -f "$env_file.new" "$env_file"
+    say "joined: the token is forgotten, the machine's own key in $config_dir/node lets it in from now on"
+}
+
 main() {
     [ "$(id -u)" = 0 ] || die "this must run as root: pipe it into 'sudo sh -'"
     [ "$(uname -s)" = Linux ] || die "kedge runs on Linux"
     take_k3s_names
     choose_role "$@"
+    hide_secrets
+    case $role,${KEDGE_TOKEN:-${K3S_TOKEN:-}} in
+    agent,K10*::server:*) say "warning: this token makes servers: an agent needs no more than the one of the server's file server/node-token" ;;
+    esac
     choose_folders
     get_program
     check_machine
@@ -437,6 +533,7 @@ main() {
     else
         put_plain
     fi
+    forget_token
     say "done; remove it again with: $program uninstall"
     if [ "$role" = server ]; then say "kubeconfig: $config_dir/kedge.yaml"; fi
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 
 use base::chain::Chain;
 use base::task::Group;
@@ -53,6 +54,24 @@ impl Variables {
         }
         let wanted = all.into_iter().filter(|(name, _)| !disabled.contains(*name) && (*name != "coredns" || self.dns_image.is_some()));
         wanted.map(|(name, text)| Packaged { name, text: self.expand(text) }).collect()
+    }
+}
+
+/// Names that `--disable` knows: what is packaged, the parts that have no manifest, and k3s's ingress, which is never there.
+const COMPONENTS: [&str; 6] = ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb", "traefik"];
+
+/// Whether each of the names is one of a component, or of a file of the operator's own in `manifests`.
+///
+/// Errors: a text for a person. A word that disables nothing is a mistake.
+pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), String> {
+    let of_file = |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
+    match names.iter().find(|name| !COMPONENTS.contains(&name.as_str()) && !of_file(name)) {
+        None => Ok(()),
+        Some(unknown) => Err(format!(
+            "there is no component {unknown}, and no such file in {}; components are {}",
+            manifests.display(),
+            COMPONENTS.join(", ")
+        )),
     }
 }
 

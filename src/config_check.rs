@@ -214,7 +214,7 @@ fn clock() -> Verdict {
 fn swap(list: &str) -> Verdict {
     match list.lines().count() {
         0 | 1 => Fine("off".to_owned()),
-        _ => Fine("on; pods are not given any".to_owned()),
+        _ => Lacks("on: the kernel may swap pods out, and then they are slow; 'swapoff -a' ends it".to_owned()),
     }
 }
 
@@ -232,6 +232,12 @@ mod tests {
         assert!(matches!(cgroups(dir.path()), Fails(text) if text.contains("cgroup_enable=memory")));
         fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         assert!(matches!(cgroups(dir.path()), Fine(text) if text.starts_with("version 2")));
+    }
+
+    #[test]
+    fn swap_that_pods_may_use_is_told() {
+        assert!(matches!(swap("Filename Type\n"), Fine(_)));
+        assert!(matches!(swap("Filename Type\n/swap file\n"), Lacks(text) if text.contains("may swap pods out")));
     }
 
     #[test]

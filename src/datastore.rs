@@ -8,6 +8,7 @@ use base::chain::Chain;
 use base::cron::Schedule;
 use base::files::FileError;
 use base::rng::Rng;
+use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
 use clap::Args;
@@ -220,8 +221,8 @@ impl StoreFlags {
         Ok(Some(Arc::new(config)))
     }
 
-    /// `--cluster-reset`: makes this server the only one, from a snapshot if one is named. Answers with what to say.
-    pub(crate) fn reset(&self, data_dir: &Path, config: &Path) -> Result<String, DatastoreError> {
+    /// `--cluster-reset`: makes this server the only one, from a snapshot if one is named, which `token` sealed. Answers with what to say.
+    pub(crate) fn reset(&self, data_dir: &Path, config: &Path, token: Option<&Secret<String>>) -> Result<String, DatastoreError> {
         let (clock, rng) = (Clock::system(), Rng::from_os());
         let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db and start it: it joins anew.";
         if let Some(archive) = &self.cluster_reset_restore_path {
@@ -235,7 +236,7 @@ impl StoreFlags {
                 })?;
             }
             let archive = got.as_ref().map_or(archive.as_path(), Got::path);
-            let restored = snapshot::restore(&self.places(data_dir, config), archive, &clock, &rng)?;
+            let restored = snapshot::restore(&self.places(data_dir, config), archive, token, &clock, &rng)?;
             return Ok(format!("Restored the state of {} at revision {}. {next}", restored.manifest.created, restored.manifest.revision));
         }
         let db = data_dir.join("server/db");

@@ -15,6 +15,7 @@ use base::time::Clock;
 use client::informer::Informers;
 use cluster::credentials::{Credentials, Passwords};
 use cluster::identity::{self, Claim, Identities, Standing};
+use cluster::names::ServerNames;
 use cluster::protocol::{CACERTS, PING, Settings};
 use cluster::refusal::Refusal;
 use cluster::supervisor::{self, Supervisor};
@@ -27,6 +28,7 @@ use pki::token::{Credential, JoinToken};
 use store::store::Store;
 use tracing::warn;
 
+use crate::flags::ServerArgs;
 use crate::{cli, host};
 
 /// Why joining cannot be offered.
@@ -115,6 +117,16 @@ impl Given<'_> {
         Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
     }
 
+    /// The password that sealed a snapshot, whichever cluster it is of.
+    pub(crate) fn seal(&self) -> Result<Option<Secret<String>>, FrontError> {
+        let refused = |reason: String| FrontError::Flag { flag: self.flag, reason };
+        let Some(text) = self.read()? else { return Ok(None) };
+        match JoinToken::parse(&text).map_err(|err| refused(err.to_string()))?.credential {
+            Credential::Password { password, .. } => Ok(Some(password)),
+            Credential::Bootstrap(_) => Err(refused("a bootstrap token seals nothing; give the servers'".to_owned())),
+        }
+    }
+
     /// The password in the token. A token that pins another authority than `ca` is another cluster's.
     fn password(&self, ca: &str) -> Result<Option<Secret<String>>, FrontError> {
         let refused = |reason: String| FrontError::Flag { flag: self.flag, reason };
@@ -135,38 +147,63 @@ impl Given<'_> {
     }
 }
 
-/// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them.
-pub(crate) fn passwords(server: &Given<'_>, agent: &Given<'_>, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, FrontError> {
-    let ca = pki.authority(Ca::Server).bundle();
-    let (token_path, agent_path) = (server_dir.join("token"), server_dir.join("agent-token"));
-    let found =
-        Given { flag: "token", text: None, file: Some(&token_path).filter(|path| path.exists()).map(|path| path.as_path()), own: true };
-    let password = match server.password(ca)? {
-        Some(password) => password,
-        None => found.password(ca)?.unwrap_or_else(|| pki::token::new_password(rng)),
-    };
-    // A file that is no link was written for an agents' token of its own, maybe by another server.
-    let own = agent_path.exists() && !agent_path.is_symlink();
-    let found = Given { flag: "agent-token", text: None, file: Some(agent_path.as_path()).filter(|_| own), own };
-    let agent_password = agent.password(ca)?.map_or_else(|| found.password(ca), |password| Ok(Some(password)))?;
-    write_tokens(ca, server_dir, &password, agent_password.as_ref())?;
-    Ok(Passwords { agent: agent_password.unwrap_or_else(|| password.clone()), server: password })
+/// The passwords by a server's flags; see [`passwords`].
+pub(crate) fn passwords_of(
+    args: &ServerArgs,
+    pki: &Pki,
+    server_dir: &Path,
+    rng: &Rng,
+) -> Result<(Passwords, Option<Secret<String>>), FrontError> {
+    let server = Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
+    let agent = Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref(), own: false };
+    passwords(&server, &agent, pki, server_dir, rng)
 }
 
-/// Writes the passwords as full tokens. `agent`: if agents have one of their own.
-pub(crate) fn write_tokens(ca: &str, server_dir: &Path, server: &Secret<String>, agent: Option<&Secret<String>>) -> Result<(), FrontError> {
+/// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them. Beside them the
+/// servers' password as a file held it before.
+///
+/// Agents have a password of their own, which makes no server. A cluster from before that was so gets one that all its servers derive
+/// alike; its agents go on with what they have, for the servers' password makes agents, too.
+fn passwords(
+    server: &Given<'_>,
+    agent: &Given<'_>,
+    pki: &Pki,
+    server_dir: &Path,
+    rng: &Rng,
+) -> Result<(Passwords, Option<Secret<String>>), FrontError> {
+    let ca = pki.authority(Ca::Server).bundle();
+    let (token_path, agent_path) = (server_dir.join("token"), server_dir.join("agent-token"));
+    let kept = |flag: &'static str, path: &Path, there: bool| {
+        Given { flag, text: None, file: Some(path).filter(|_| there), own: true }.password(ca)
+    };
+    let known = kept("token", &token_path, token_path.exists())?;
+    let password = match (server.password(ca)?, &known) {
+        (Some(password), _) => password,
+        (None, Some(known)) => known.clone(),
+        (None, None) => pki::token::new_password(rng),
+    };
+    // A link is of a time when agents had the servers' password.
+    let found = kept("agent-token", &agent_path, agent_path.exists() && !agent_path.is_symlink())?;
+    let agent = match (agent.password(ca)?.or(found), &known) {
+        (Some(agent), _) => agent,
+        (None, Some(_)) => pki::token::derived_password(&password),
+        (None, None) => pki::token::new_password(rng),
+    };
+    write_tokens(ca, server_dir, &password, &agent)?;
+    Ok((Passwords { agent, server: password }, known))
+}
+
+/// Writes the passwords as full tokens: `token` makes servers, `agent-token` agents. `node-token`, the name that k3s users know, is the
+/// one that is handed to nodes.
+pub(crate) fn write_tokens(ca: &str, server_dir: &Path, server: &Secret<String>, agent: &Secret<String>) -> Result<(), FrontError> {
     let full = |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n");
     let agent_path = server_dir.join("agent-token");
     files::write_atomic(&server_dir.join("token"), full("server", server)?.as_bytes(), 0o600)?;
-    link(&server_dir.join("node-token"), "token")?;
-    match agent {
-        Some(own) => {
-            remove(&agent_path)?;
-            files::write_atomic(&agent_path, full("node", own)?.as_bytes(), 0o600)?;
-        }
-        None => link(&agent_path, "token")?,
+    if agent_path.is_symlink() {
+        remove(&agent_path)?;
     }
-    Ok(())
+    files::write_atomic(&agent_path, full("node", agent)?.as_bytes(), 0o600)?;
+    Ok(link(&server_dir.join("node-token"), "agent-token")?)
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {
@@ -189,6 +226,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) pki: &'a Arc<Pki>,
     pub(crate) credentials: Credentials,
     pub(crate) client: kube::Client,
+    pub(crate) names: ServerNames,
     pub(crate) settings: Settings,
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) authorities: String,
@@ -203,6 +241,7 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
         pki: Arc::clone(parts.pki),
         credentials: parts.credentials,
         identities: Identities::new(parts.client.clone()),
+        names: parts.names,
         client: parts.client,
         settings: parts.settings,
         flags: parts.flags,
@@ -234,4 +273,58 @@ pub(crate) async fn own_identity(node: &str, data_dir: &Path, client: &kube::Cli
 /// Ties identities to Nodes, so that deleting a Node frees its name.
 pub(crate) fn tie_identities(client: kube::Client, informers: &Informers, group: &Group) {
     identity::tie_to_nodes(Identities::new(client), informers, group);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pki(dir: &Path) -> Pki {
+        let options = pki::server::Options {
+            clock: Clock::system(),
+            leaf_life: pki::authority::LEAF_LIFE,
+            node_name: "s1".to_owned(),
+            node_ips: vec![],
+            service_ips: vec![],
+            cluster_domain: "cluster.local".to_owned(),
+            tls_sans: vec![],
+        };
+        Pki::load_or_create(&dir.join("tls"), options).unwrap()
+    }
+
+    fn given(flag: &'static str, text: Option<&'static str>) -> Given<'static> {
+        Given { flag, text, file: None, own: false }
+    }
+
+    #[test]
+    fn agents_have_a_password_of_their_own_that_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = pki(dir.path());
+        let start =
+            |token, agent| passwords(&given("token", token), &given("agent-token", agent), &pki, dir.path(), &Rng::from_os()).unwrap().0;
+        let first = start(None, None);
+        assert_ne!(first.server, first.agent);
+        assert_eq!(start(None, None), first);
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        assert!(read("node-token").contains("::node:") && read("node-token") == read("agent-token"));
+        assert!(read("token").contains("::server:") && !read("node-token").contains(first.server.expose().as_str()));
+        assert_eq!(start(None, Some("small")).agent.expose(), "small");
+    }
+
+    #[test]
+    fn servers_of_a_cluster_without_an_agents_password_make_the_same_one() {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let agents = dirs.each_ref().map(|dir| {
+            let pki = pki(dir.path());
+            // As the version before left it.
+            std::fs::write(dir.path().join("token"), "hunter2").unwrap();
+            std::os::unix::fs::symlink("token", dir.path().join("agent-token")).unwrap();
+            std::os::unix::fs::symlink("token", dir.path().join("node-token")).unwrap();
+            let (made, known) = passwords(&given("token", None), &given("agent-token", None), &pki, dir.path(), &Rng::from_os()).unwrap();
+            assert_eq!((made.server.expose().as_str(), known), ("hunter2", Some(made.server.clone())));
+            assert!(!dir.path().join("agent-token").is_symlink());
+            made.agent
+        });
+        assert!(agents[0] == agents[1] && agents[0].expose() != "hunter2");
+    }
 }

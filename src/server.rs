@@ -12,11 +12,13 @@ use apiserver::guards::Parts;
 use base::chain::Chain;
 use base::files::{self, FileError};
 use base::rng::Rng;
+use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
 use client::informer::Informers;
 use client::transport::Clients;
 use cluster::credentials::{Credentials, Passwords};
+use cluster::names::ServerNames;
 use cluster::protocol::Settings;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
@@ -86,7 +88,8 @@ pub(crate) enum ServerError {
 pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
     logging::start(&args.common)?;
     if args.store.cluster_reset {
-        println!("{}", args.store.reset(&args.common.state.data_dir, &args.common.config)?);
+        let given = front::Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
+        println!("{}", args.store.reset(&args.common.state.data_dir, &args.common.config, given.seal()?.as_ref())?);
         return Ok(());
     }
     let plan = Plan::of(args)?;
@@ -121,6 +124,8 @@ impl Plan {
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         args.store.check()?;
+        addons::check_disabled(&args.disable, &args.common.state.data_dir.join("server/manifests"))
+            .map_err(|reason| ServerError::Flag { flag: "disable", reason })?;
         // Everybody who may list processes sees it.
         if let Some(flag) = cli::secret_on_command_line() {
             warn!(flag, "a secret stands on the command line, which every user sees: put it into the configuration file");
@@ -235,6 +240,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         pki,
         credentials: credentials.clone(),
         client: supervisor.clone(),
+        names: ServerNames::new(Arc::clone(&base.storage)),
         settings: settings(plan),
         flags: cluster_flags(plan),
         authorities: using.clone(),
@@ -242,23 +248,21 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         server_dir: server_dir.clone(),
         store: base.embedded.clone(),
     };
+    parts.names.publish(&plan.node_name, Leaf::ServingApiserver.spec(pki.options()).sans, workers);
     base.front.open(Arc::clone(&server), front::supervisor(parts, tunnels, &groups.serving));
     info!("API server is up");
     kubeconfig(plan).write(pki)?;
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
-    let ca = pki.authority(Ca::Server).bundle().to_owned();
     let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), using.clone())]);
-    authorities::follow(server_dir.clone(), using, &informers, workers);
-    rotation::follow(credentials, server_dir, ca, &informers, workers);
+    authorities::follow(server_dir, using, &informers, workers);
+    rotation::follow(follower(plan, &base, credentials, supervisor.clone()), &informers, workers)?;
     let (port, own) = (plan.advertise_port(), advertised.clone());
     membership::follow_servers(tell_servers, move || SocketAddr::new(*own.borrow(), port).to_string(), &informers, workers);
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
         membership::end_when_removed(Arc::clone(store), plan.args.common.state.data_dir.join("server/db"), workers);
-    }
-    if base.embedded.is_some() {
         let store = &plan.args.store;
         let places = store.places(&plan.args.common.state.data_dir, &plan.args.common.config);
         snapshots::keep_by(store, places, &plan.node_name, supervisor.clone(), &clock, workers)?;
@@ -271,7 +275,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
         addons::mark_control_plane(supervisor, plan.node_name.clone(), uses, &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));
-        let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.client_bundle()?))?;
+        let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.user_bundle()?))?;
         agent::build(node_half, serving, node, &informers, workers).await?;
     }
     let keeper = Keeper {
@@ -288,10 +292,25 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     Ok(())
 }
 
+/// What takes join tokens over that are rotated.
+fn follower(plan: &Plan, base: &Base, credentials: Credentials, client: kube::Client) -> rotation::Follower {
+    rotation::Follower {
+        credentials,
+        server_dir: plan.args.common.state.data_dir.join("server"),
+        ca: base.pki.authority(Ca::Server).bundle().to_owned(),
+        known: base.known.clone(),
+        client,
+        rng: base.rng.clone(),
+        now_ms: base.clock.now().as_millisecond(),
+    }
+}
+
 /// What everything else stands on: certificates, the port, the store.
 struct Base {
     pki: Arc<Pki>,
     passwords: Passwords,
+    /// The servers' password before this start.
+    known: Option<Secret<String>>,
     front: Arc<Front>,
     storage: Arc<dyn store::Storage>,
     embedded: Option<Arc<Store>>,
@@ -315,7 +334,7 @@ impl Base {
         let place = joining.fetch(clock, rng, &groups.port).await?;
         authorities::take_next(&server_dir)?;
         let pki = Arc::new(open_pki(plan, &server_dir, clock)?);
-        let passwords = join_passwords(plan, &pki, &server_dir, rng)?;
+        let (passwords, known) = front::passwords_of(&plan.args, &pki, &server_dir, rng)?;
         let (peers, dial) = between_peers(&pki)?;
         let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
         drop(lock);
@@ -336,7 +355,16 @@ impl Base {
             joining.settle(place, store, &pki, rng, &groups.port).await?;
             datastore::serve_etcd(store, &pki, &db, rng, &groups.serving).await?;
         }
-        Ok(Base { pki, passwords, front, storage: datastore.storage, embedded: datastore.embedded, clock: clock.clone(), rng: rng.clone() })
+        Ok(Base {
+            pki,
+            passwords,
+            known,
+            front,
+            storage: datastore.storage,
+            embedded: datastore.embedded,
+            clock: clock.clone(),
+            rng: rng.clone(),
+        })
     }
 }
 
@@ -449,6 +477,7 @@ async fn api_server(
         service_cidrs: plan.ranges.service.clone(),
         node_ports: first..=last,
         serve_usage: plan.deploys("metrics-server"),
+        build: cli::build(),
         more_metrics: {
             let (pki, clock) = (Arc::clone(pki), clock.clone());
             apiserver::serve::MoreMetrics(Arc::new(move || certificates::metrics(&pki, &clock)))
@@ -460,13 +489,6 @@ async fn api_server(
         rng: rng.clone(),
     };
     Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector, group)).await?)
-}
-
-fn join_passwords(plan: &Plan, pki: &Pki, server_dir: &Path, rng: &Rng) -> Result<Passwords, ServerError> {
-    let args = &plan.args;
-    let server = front::Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
-    let agent = front::Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref(), own: false };
-    Ok(front::passwords(&server, &agent, pki, server_dir, rng)?)
 }
 
 /// What nodes that join are told of the cluster.

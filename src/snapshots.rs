@@ -7,6 +7,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::cron::Schedule;
 use base::rng::Rng;
+use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
 use clap::{Args, Subcommand, ValueEnum};
@@ -24,6 +25,7 @@ use self::away::{AwayError, Got, S3Flags};
 use crate::admin::{Admin, AdminError};
 use crate::cli::{AdminArgs, CONFIG_FILE, StateArgs, VERSION};
 use crate::datastore::{DatastoreError, StoreFlags};
+use crate::front::{FrontError, Given};
 use crate::host::{self, HostError};
 use crate::life::LifeError;
 
@@ -89,6 +91,12 @@ enum Action {
         /// The archive, or a snapshot's name in the bucket of --etcd-s3.
         #[arg(value_name = "FILE")]
         file: PathBuf,
+        /// Servers' token with which it was sealed (default: that of this machine's server/token). Rather as a file: everybody sees a command line.
+        #[arg(long, short, value_name = "TOKEN")]
+        token: Option<String>,
+        /// File with that token.
+        #[arg(long, value_name = "FILE", conflicts_with = "token")]
+        token_file: Option<PathBuf>,
     },
 }
 
@@ -117,6 +125,8 @@ pub(crate) enum SnapshotsError {
     Life(#[from] LifeError),
     #[error("the snapshot {kept} is kept on this machine, but not in S3", kept = kept.display())]
     NotUploaded { kept: PathBuf, source: AwayError },
+    #[error(transparent)]
+    Token(#[from] FrontError),
     #[error("cannot print the list")]
     Print(#[from] serde_json::Error),
 }
@@ -142,14 +152,14 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
     let (group, _reports) = Group::root("snapshot");
     let clock = Clock::system();
     // A restore names a file of this machine, or else what is in the bucket.
-    let local = matches!(&args.action, Action::Restore { file } if file.exists());
+    let local = matches!(&args.action, Action::Restore { file, .. } if file.exists());
     let bucket = if args.s3.etcd_s3 && !local { Some(open(&args, &group).await?) } else { None };
     let bucket = bucket.as_ref();
     match args.action {
         Action::Save { name } => {
-            let saved = snapshot::save(&places, &name, &node, VERSION, &clock)?;
+            let saved = snapshot::save(&places, &name, &node, VERSION, &clock, &Rng::from_os())?;
             println!(
-                "Snapshot {} saved: {} bytes, revision {}. It holds every key of the cluster: keep it safe.",
+                "Snapshot {} saved: {} bytes, revision {}. It holds the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place.",
                 saved.location.display(),
                 saved.size,
                 saved.manifest.revision
@@ -169,6 +179,9 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
                 },
             );
             print(&rows(&here, &away, bucket), output)?;
+            for (path, why) in snapshot::damaged(&places.dir)? {
+                eprintln!("warning: {}: {}", path.display(), Chain(&why));
+            }
         }
         Action::Delete { names } => {
             for name in names {
@@ -185,7 +198,10 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
                 }
             }
         }
-        Action::Restore { file } => restore(&places, &file, bucket, &clock).await?,
+        Action::Restore { file, token, token_file } => {
+            let given = Given { flag: "token", text: token.as_deref(), file: token_file.as_deref(), own: false };
+            restore(&places, &file, given.seal()?.as_ref(), bucket, &clock).await?;
+        }
     }
     group.shutdown().await;
     Ok(())
@@ -218,12 +234,18 @@ async fn delete(dir: &Path, name: &str, bucket: Option<&Bucket>) -> Result<(), S
     Ok(())
 }
 
-async fn restore(places: &Places, file: &Path, bucket: Option<&Bucket>, clock: &Clock) -> Result<(), SnapshotsError> {
+async fn restore(
+    places: &Places,
+    file: &Path,
+    token: Option<&Secret<String>>,
+    bucket: Option<&Bucket>,
+    clock: &Clock,
+) -> Result<(), SnapshotsError> {
     let got = match bucket {
         Some(bucket) => Some(Got::new(bucket, &file.to_string_lossy(), &places.data_dir).await?),
         None => None,
     };
-    let restored = snapshot::restore(places, got.as_ref().map_or(file, Got::path), clock, &Rng::from_os())?;
+    let restored = snapshot::restore(places, got.as_ref().map_or(file, Got::path), token, clock, &Rng::from_os())?;
     println!(
         "Restored the state of {} made on {} (revision {}).",
         restored.manifest.created, restored.manifest.node, restored.manifest.revision
@@ -319,7 +341,7 @@ fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
             }
             let (now, taking) = (clock.clone(), Arc::clone(&plan));
             let taken = Group::blocking(move || {
-                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now)?;
+                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &Rng::from_os())?;
                 snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
             });
             let failed = |what: &str, why: String| {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
+use base::files::FileError;
 use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use clap::{Args, Subcommand, ValueEnum};
-use cluster::credentials::NODE_GROUP;
+use cluster::credentials::{NODE_GROUP, Passwords};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -17,8 +19,8 @@ use pki::token::{BootstrapToken, Credential as JoinCredential, JoinToken};
 use serde_json::json;
 
 use crate::admin::{Admin, AdminError};
-use crate::cli::AdminArgs;
-use crate::rotation::{self, Rotated};
+use crate::cli::{AdminArgs, StateArgs};
+use crate::rotation::{self, Held, Rotated};
 
 type HiddenText = base::secret::Secret<String>;
 
@@ -30,6 +32,8 @@ const TYPE: &str = "bootstrap.kubernetes.io/token";
 pub(crate) struct TokenArgs {
     #[command(flatten)]
     admin: AdminArgs,
+    #[command(flatten)]
+    state: StateArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -61,7 +65,8 @@ enum Verb {
     },
     /// Print a random token, and store nothing.
     Generate,
-    /// Set the token with which servers and agents join from now on, on all servers, and print it. Machines that are in stay in.
+    /// Set the tokens with which servers and agents join from now on, on all servers, and print the servers'. Machines that are in stay in.
+    /// Runs on a server.
     Rotate {
         /// The token as it is now, to make sure that this is the cluster that is meant.
         #[arg(long, short)]
@@ -69,7 +74,7 @@ enum Verb {
         /// The new one (default: a random one).
         #[arg(long, value_name = "TOKEN")]
         new_token: Option<String>,
-        /// The new one with which agents join (default: they keep one of their own if it was set by rotate, else have the servers').
+        /// The new one with which agents join (default: a random one, in the servers' files server/node-token).
         #[arg(long, value_name = "TOKEN")]
         new_agent_token: Option<String>,
     },
@@ -107,8 +112,10 @@ pub(crate) enum TokenError {
     New { flag: &'static str, why: String },
     #[error("--token is not the cluster's token")]
     Old,
-    #[error("cannot say whether --token is right before the first rotation: leave it out")]
-    Unknown,
+    #[error("only a server can set the tokens of all servers: run this on one, as root, with its --data-dir")]
+    NoServer(#[source] FileError),
+    #[error("the new tokens cannot be sealed")]
+    Seal,
     #[error("cannot start the async runtime")]
     Runtime(#[source] io::Error),
 }
@@ -157,7 +164,7 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
         Verb::Generate => Ok(()),
         Verb::Rotate { token, new_token, new_agent_token } => {
             let new = [new_token.as_deref(), new_agent_token.as_deref()];
-            println!("{}", rotate(&api, &admin.ca, token.as_deref(), new).await?);
+            println!("{}", rotate(&api, &admin.ca, &args.state.data_dir.join("server"), token.as_deref(), new).await?);
             Ok(())
         }
         Verb::Create { token, description, groups, ttl, usages } => {
@@ -212,26 +219,37 @@ fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, Toke
     }
 }
 
-/// Writes new passwords where all servers look. Answers with the new full token. `new`: the servers' and the agents'.
-async fn rotate(api: &Api<Secret>, ca: &str, old: Option<&str>, new: [Option<&str>; 2]) -> Result<String, TokenError> {
-    let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
-    let before = found.as_ref().and_then(Rotated::of);
+/// Writes new passwords where all servers look, sealed. Answers with the new full token. `new`: the servers' and the agents'.
+async fn rotate(api: &Api<Secret>, ca: &str, server_dir: &Path, old: Option<&str>, new: [Option<&str>; 2]) -> Result<String, TokenError> {
+    let (seal, rng, now) = (rotation::seal(server_dir).map_err(TokenError::NoServer)?, Rng::from_os(), Clock::system().now());
     if let Some(old) = old {
-        let before = before.as_ref().ok_or(TokenError::Unknown)?;
-        if password("token", old, ca)? != before.server {
+        // The server's file follows every rotation.
+        let path = server_dir.join("token");
+        let text = std::fs::read_to_string(&path).map_err(FileError::at("cannot read", &path)).map_err(TokenError::NoServer)?;
+        if password("token", old, ca)? != password("token", &text, ca)? {
             return Err(TokenError::Old);
         }
     }
-    let server = new[0].map(|text| password("new-token", text, ca)).transpose()?;
-    let agent = new[1].map(|text| password("new-agent-token", text, ca)).transpose()?;
-    let server = server.unwrap_or_else(|| pki::token::new_password(&Rng::from_os()));
-    let rotated = Rotated { server, agent: agent.or_else(|| before.and_then(|before| before.agent)) };
+    let given = |flag: &'static str, text: Option<&str>| text.map(|text| password(flag, text, ca)).transpose();
+    let server = given("new-token", new[0])?.unwrap_or_else(|| pki::token::new_password(&rng));
+    let agent = given("new-agent-token", new[1])?.unwrap_or_else(|| pki::token::new_password(&rng));
+    let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
+    let last = found.as_ref().and_then(|found| match Held::of(found, &seal) {
+        Some(Held::Sealed(last)) => Some(last.at_ms),
+        _ => None,
+    });
+    // A clock that was set back makes no rotation older than the last.
+    let at_ms = now.as_millisecond().max(last.map_or(i64::MIN, |last| last + 1));
+    let token = JoinToken::full(ca.as_bytes(), "server", server.expose())?;
+    let rotated = Rotated { passwords: Passwords { server, agent }, at_ms };
+    let version = found.as_ref().and_then(|found| found.metadata.resource_version.clone());
+    let secret = rotated.secret(version, &seal, &rng).ok_or(TokenError::Seal)?;
     let made = match found {
-        Some(found) => api.replace(rotation::NAME, &PostParams::default(), &rotated.secret(found.metadata.resource_version)).await,
-        None => api.create(&PostParams::default(), &rotated.secret(None)).await,
+        Some(_) => api.replace(rotation::NAME, &PostParams::default(), &secret).await,
+        None => api.create(&PostParams::default(), &secret).await,
     };
     made.map_err(TokenError::Refused)?;
-    Ok(JoinToken::full(ca.as_bytes(), "server", rotated.server.expose())?)
+    Ok(token)
 }
 
 fn secret_name(id: &str) -> String {

@@ -19,7 +19,24 @@ pub const MAJOR: &str = "1";
 /// Its minor version.
 pub const MINOR: &str = "36";
 /// As `kubectl version` shows it.
-pub const GIT_VERSION: &str = concat!("v1.36.2+kedge", env!("CARGO_PKG_VERSION_MAJOR"));
+pub const GIT_VERSION: &str = base::version::GIT_VERSION;
+
+/// Where the program comes from. `Default` is for tests.
+#[derive(Clone, Debug)]
+pub struct Build {
+    /// The commit, or `unknown`.
+    pub commit: &'static str,
+    /// `clean`, `dirty` or `unknown`.
+    pub tree: &'static str,
+    /// RFC 3339.
+    pub date: String,
+}
+
+impl Default for Build {
+    fn default() -> Build {
+        Build { commit: "unknown", tree: "unknown", date: "1970-01-01T00:00:00Z".to_owned() }
+    }
+}
 
 /// Whether a request without credentials may ask for this path.
 pub fn open_to_anonymous(path: &str) -> bool {
@@ -43,7 +60,7 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let catalog = x.catalog.as_ref();
     match parts.as_slice() {
         [] => json_answer(x, &json!({ "paths": listed(x.server) })),
-        ["version"] => json_answer(x, &version()),
+        ["version"] => json_answer(x, &version(&x.server.config.build)),
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(x, &parts).await),
         ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, health::slis(x.server).await)),
         ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
@@ -104,10 +121,10 @@ fn found(x: &Exchange<'_>, value: Option<Value>) -> Result<Response<Body>, Statu
 }
 
 /// What `/version` says.
-pub fn version() -> Value {
+pub fn version(build: &Build) -> Value {
     json!({
         "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR, "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
-        "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "gitVersion": GIT_VERSION, "gitCommit": build.commit, "gitTreeState": build.tree, "buildDate": build.date,
         "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
     })
 }

@@ -191,6 +191,7 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
     match x.server.guards.authenticator.authenticate(&x.parts, &x.conn).await {
         Ok(Some(user)) => {
             x.server.metrics.judged(Verdict::KnownUser);
+            x.conn.vouch();
             x.attributes.user = Arc::new(user);
         }
         Ok(None) => x.attributes.user = Arc::new(UserInfo::anonymous()),

@@ -57,6 +57,8 @@ pub struct Config {
     pub request_header_ca_pem: String,
     /// Whether this server answers for `metrics.k8s.io` where no APIService gives the group to another.
     pub serve_usage: bool,
+    /// Where the program comes from, for `/version`.
+    pub build: crate::paths::Build,
     /// What else stands on the page of metrics.
     pub more_metrics: MoreMetrics,
     /// Upstream's flags.

@@ -19,11 +19,11 @@ use crate::refusal::Refusal;
 pub const NODE_GROUP: &str = "system:bootstrappers:kedge:default-node-token";
 
 /// The passwords in the join tokens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passwords {
     /// Makes servers and agents.
     pub server: Secret<String>,
-    /// Makes agents.
+    /// Makes agents, and nothing else.
     pub agent: Secret<String>,
 }
 

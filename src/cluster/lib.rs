@@ -20,6 +20,10 @@ pub mod credentials;
 
 pub mod identity;
 
+pub mod names;
+
+mod turns;
+
 pub mod supervisor;
 
 pub mod node_files;
@@ -35,3 +39,6 @@ pub mod s3;
 pub mod addons;
 
 pub mod helm;
+
+#[cfg(test)]
+mod fuzz_tests;

@@ -19,7 +19,13 @@ use crate::tunnel::split;
 /// One attempt: the store takes its time to agree.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Takes a server in. The machine that has its name already and another number lost its store: its old self goes first.
+/// A member that lives answers by then.
+const ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Takes a server in. The machine that has its name already and another number lost its store: its old self goes, as soon as the new
+/// one is in.
+///
+/// Errors: `Twin` while the old self answers at another address: then one is a copy of the other.
 pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal> {
     let members = store.members().await.map_err(|err| refusal(&err))?;
     if members.iter().any(|member| member.id == new.id && !member.name.is_empty() && member.name != new.name) {
@@ -27,11 +33,29 @@ pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal>
             why: format!("the store has a member {:x} already, of another name: remove server/db of the joining server", new.id),
         });
     }
-    for old in members.iter().filter(|member| member.name == new.name && member.id != new.id) {
+    let mut old = members.iter().filter(|member| member.name == new.name && member.id != new.id);
+    if old.clone().any(|old| old.voter && members.iter().filter(|member| member.voter).count() == 1) {
+        return Err(refusal(&Error::LastMember));
+    }
+    for other in old.clone().filter(|other| other.address != new.address) {
+        if answers(&other.address).await {
+            return Err(Refusal::Twin { name: new.name.clone(), address: other.address.clone() });
+        }
+    }
+    // The new one first: it is asked at its address before it is taken in. If it does not answer there, nothing has changed.
+    store.add_learner(new.id, &new.name, &new.address).await.map_err(|err| refusal(&err))?;
+    for old in &mut old {
         info!(name = new.name, peer = old.id, "a server comes back without its store: its old self is removed");
         store.remove(old.id).await.map_err(|err| refusal(&err))?;
     }
-    store.add_learner(new.id, &new.name, &new.address).await.map_err(|err| refusal(&err))
+    Ok(())
+}
+
+/// Whether somebody is at a member's address: a copy of a machine that lives is not that machine.
+async fn answers(address: &str) -> bool {
+    let Some((host, port)) = split(address) else { return false };
+    let dialled = tokio::time::timeout(ALIVE_TIMEOUT, dial::tcp(host, port, host, None)).await;
+    dialled.is_ok_and(|dialled| dialled.is_ok())
 }
 
 fn refusal(err: &Error) -> Refusal {

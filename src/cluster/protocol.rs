@@ -27,8 +27,10 @@ pub const PING: &str = "/ping";
 pub const SIGNATURE: &str = "kedge-signature";
 /// The minor version of Kubernetes that this program speaks.
 pub const MINOR: u32 = 36;
-/// Bytes of a request or an answer.
+/// Bytes of an answer, which may hold a bundle of authorities.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of a request: strangers send it, and 512 of them at once.
+pub const JOIN_BYTES_MAX: usize = 64 * 1024;
 
 /// What a machine wants to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ pub type Secrets = BTreeMap<String, String>;
 /// The files in the order in which they are written: keys before their certificates, so that a certificate is never without one.
 fn names() -> Vec<String> {
     let authorities = Ca::ALL.iter().flat_map(|ca| ["key", "crt"].map(|ending| format!("tls/{}.{ending}", ca.stem())));
-    let others = ["tls/service.key", "token", "agent-token", "cred/encryption-config.json"].map(str::to_owned);
+    let others = ["tls/service.key", "token", "agent-token", "cred/join-tokens", "cred/encryption-config.json"].map(str::to_owned);
     authorities.chain(others).collect()
 }
 

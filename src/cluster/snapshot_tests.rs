@@ -31,28 +31,40 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     let (from, to, clock) = (places(here.path()), places(there.path()), Clock::system());
     let (running, group) = open_store(&from.data_dir).await;
     create_private_dir(&from.data_dir.join("server/tls/etcd")).unwrap();
-    fs::write(from.data_dir.join("server/tls/etcd/peer-ca.key"), "key").unwrap();
+    fs::write(from.data_dir.join("server/tls/etcd/peer-ca.key"), "the peers' key").unwrap();
+    fs::write(from.data_dir.join("server/token"), "hunter2\n").unwrap();
     create_private_dir(from.config.parent().unwrap()).unwrap();
     fs::write(&from.config, "tls-san: [x]\n").unwrap();
     running.txn(put("saved")).await.unwrap();
-    let saved = save(&from, "on-demand", "node-1", "test", &clock).unwrap();
+    let saved = save(&from, "on-demand", "node-1", "test", &clock, &Rng::from_os()).unwrap();
     running.txn(put("later")).await.unwrap();
     assert_eq!(fs::metadata(&saved.location).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(list(&from.dir).unwrap(), std::slice::from_ref(&saved));
-    let Err(SnapshotError::Store(store::error::Error::InUse { .. })) = restore(&from, &saved.location, &clock, &Rng::from_os()) else {
+    let Err(SnapshotError::Store(store::error::Error::InUse { .. })) = restore(&from, &saved.location, None, &clock, &Rng::from_os())
+    else {
         panic!("restored under a running server")
     };
     group.shutdown().await;
-    let restored = restore(&to, &saved.location, &clock, &Rng::from_os()).unwrap();
+    // Nobody gets at the keys who has the archive alone: not by its bytes, and not by restoring it elsewhere.
+    let bytes = zstd::decode_all(File::open(&saved.location).unwrap()).unwrap();
+    let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(saved.manifest.sealed && !holds("the peers' key") && !holds("hunter2") && !holds("tls-san"));
+    let token = |text: &str| Secret::new(text.to_owned());
+    for wrong in [None, Some(token("hunter3"))] {
+        let refused = restore(&to, &saved.location, wrong.as_ref(), &clock, &Rng::from_os());
+        assert!(matches!(refused, Err(SnapshotError::Sealed { .. })), "{refused:?}");
+        assert!(!to.data_dir.join("server").exists());
+    }
+    let restored = restore(&to, &saved.location, Some(&token("hunter2")), &clock, &Rng::from_os()).unwrap();
     assert_eq!((restored.kept, restored.config, restored.manifest.revision), (None, true, 2));
-    assert_eq!(fs::read_to_string(to.data_dir.join("server/tls/etcd/peer-ca.key")).unwrap(), "key");
+    assert_eq!(fs::read_to_string(to.data_dir.join("server/tls/etcd/peer-ca.key")).unwrap(), "the peers' key");
     let (store, group) = open_store(&to.data_dir).await;
     let reply = store.range(RangeRequest { key: "/registry/a".into(), ..RangeRequest::default() }).await.unwrap();
     assert_eq!(reply.kvs[0].value, "saved");
     assert_ne!(store.cluster_id(), restored.manifest.cluster_id, "old members would be let in");
     store.txn(put("goes on")).await.unwrap();
     group.shutdown().await;
-    let again = restore(&from, &saved.location, &clock, &Rng::from_os()).unwrap();
+    let again = restore(&from, &saved.location, None, &clock, &Rng::from_os()).unwrap();
     assert!(again.kept.unwrap().join("db/state.db").is_file());
     assert_eq!(list(&from.dir).unwrap().len(), 1, "snapshots are lost");
 }
@@ -63,7 +75,7 @@ async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
     let (places, clock) = (places(root.path()), Clock::fixed("2026-01-01T00:00:00Z".parse().unwrap()));
     let (_store, group) = open_store(&places.data_dir).await;
     for prefix in ["auto", "auto", "auto", "mine"] {
-        save(&places, prefix, "n", "test", &clock).unwrap();
+        save(&places, prefix, "n", "test", &clock, &Rng::from_os()).unwrap();
         clock.advance(jiff::SignedDuration::from_secs(60));
     }
     group.shutdown().await;
@@ -72,7 +84,7 @@ async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
     assert_eq!(left, ["auto-n-1767225720.tar.zst", "mine-n-1767225780.tar.zst"]);
     delete(&places.dir, "mine-n-1767225780").unwrap();
     assert!(matches!(delete(&places.dir, "mine-n-1767225780"), Err(SnapshotError::NotFound { .. })));
-    assert!(matches!(save(&places, "../x", "n", "test", &clock), Err(SnapshotError::Name(_))));
+    assert!(matches!(save(&places, "../x", "n", "test", &clock, &Rng::from_os()), Err(SnapshotError::Name(_))));
 }
 
 #[test]
@@ -81,6 +93,22 @@ fn what_is_no_snapshot_is_refused_by_name() {
     let file = dir.path().join("x.tar.zst");
     fs::write(&file, "nonsense").unwrap();
     assert!(read_manifest(&file).unwrap_err().to_string().contains("x.tar.zst"));
+    assert!(list(dir.path()).unwrap().is_empty());
+    let damaged = damaged(dir.path()).unwrap();
+    assert!(damaged.len() == 1 && damaged[0].0 == file && damaged[0].1.to_string().contains("is damaged"), "{damaged:?}");
+}
+
+#[test]
+fn a_place_that_is_replaced_is_never_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["new", "old"] {
+        create_private_dir(&at(name)).unwrap();
+        fs::write(at(name).join("which"), name).unwrap();
+    }
+    exchange(&at("new"), &at("old"), &at("kept")).unwrap();
+    let which = |name: &str| fs::read_to_string(at(name).join("which")).unwrap();
+    assert_eq!((which("old"), which("kept"), at("new").exists()), ("new".to_owned(), "old".to_owned(), false));
 }
 
 #[test]

@@ -20,23 +20,27 @@ use pki::csr::{self, Profile};
 use pki::leaf::Ca;
 use pki::server::Pki;
 use store::store::Store;
-use tokio::sync::Semaphore;
 use tracing::{debug, info};
+use wire::body::CollectError;
 use wire::{Body, ConnInfo, body};
 
 use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
+use crate::names::ServerNames;
 use crate::protocol::{
-    AUTHORITIES, BODY_BYTES_MAX, CACERTS, JOIN, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings,
+    AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings,
     TUNNEL, Welcome,
 };
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 use crate::secrets::{self, Secrets};
 use crate::tunnel::Tunnels;
+use crate::turns::Turns;
 use crate::{members, protocol};
 
-/// Joins that are judged at once; the others wait.
-const JOINS_MAX: usize = 16;
+/// A request's body comes within this, or not at all: strangers send it.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A node that opens a tunnel speaks on it within this.
+const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A wrong token waits this long for its answer, so that guessing is slow.
 const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
 
@@ -51,6 +55,8 @@ pub struct Config {
     pub credentials: Credentials,
     /// Knows whose a name is.
     pub identities: Identities,
+    /// Knows what the servers are called.
+    pub names: ServerNames,
     /// Reads where servers are.
     pub client: kube::Client,
     /// What nodes must know.
@@ -76,7 +82,7 @@ const SUPERVISOR: &str = "system:kedge-supervisor";
 pub struct Supervisor {
     config: Config,
     tunnels: Arc<Tunnels>,
-    joins: Semaphore,
+    turns: Arc<Turns>,
     group: Group,
 }
 
@@ -91,7 +97,7 @@ impl Supervisor {
         if let Some(store) = config.store.clone() {
             group.spawn("lonely-server", part_when_lonely(store, Arc::clone(&tunnels)));
         }
-        Arc::new(Supervisor { config, tunnels, joins: Semaphore::new(JOINS_MAX), group: group.child("tunnels") })
+        Arc::new(Supervisor { config, tunnels, turns: Turns::new(), group: group.child("tunnels") })
     }
 
     /// Answers one request for which [`serves`] is true.
@@ -101,13 +107,7 @@ impl Supervisor {
             (Method::GET, PING) => Response::new(body::full("pong")),
             (Method::GET, CACERTS) => Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned())),
             (Method::GET, AUTHORITIES) => Response::new(body::full(self.config.authorities.clone())),
-            (Method::POST, JOIN) => match self.join(req, conn).await {
-                Ok(welcome) => as_json(StatusCode::OK, &welcome),
-                Err(refusal) => {
-                    info!(peer = %conn.peer, why = %refusal, "a machine was not let in");
-                    as_json(status_of(&refusal), &refusal)
-                }
-            },
+            (Method::POST, JOIN) => self.answer_join(req, conn).await,
             (Method::POST, MEMBERS) => match self.member(req, conn).await {
                 Ok(()) => text(StatusCode::OK, "ok"),
                 Err(refusal) => {
@@ -121,13 +121,40 @@ impl Supervisor {
         }
     }
 
+    /// Judges a machine that wants to join. A wrong token is answered later, so that guessing is slow: the pause counts among what its
+    /// address asks at once, and takes nobody's turn.
+    async fn answer_join(&self, req: Request<Body>, conn: &ConnInfo) -> Response<Body> {
+        let judged = match self.turns.enter(conn.peer.ip()) {
+            Ok(place) => self.join(req, conn).await.map_err(|refusal| (refusal, Some(place))),
+            Err(refusal) => Err((refusal, None)),
+        };
+        match judged {
+            Ok(welcome) => {
+                conn.vouch();
+                as_json(StatusCode::OK, &welcome)
+            }
+            Err((refusal, place)) => {
+                info!(peer = %conn.peer, why = %refusal, "a machine was not let in");
+                if place.is_some() && status_of(&refusal) == StatusCode::UNAUTHORIZED {
+                    tokio::time::sleep(WRONG_TOKEN_PAUSE).await;
+                }
+                as_json(status_of(&refusal), &refusal)
+            }
+        }
+    }
+
     async fn join(&self, req: Request<Body>, conn: &ConnInfo) -> Result<Welcome, Refusal> {
-        let _turn = self.joins.acquire().await.map_err(|_| Refusal::NotReady { why: "it is stopping".to_owned() })?;
         let (parts, body) = req.into_parts();
         let header = |name: http::HeaderName| parts.headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
         let shown = Shown::parse(header(AUTHORIZATION).as_deref());
         let signature = header(http::HeaderName::from_static(SIGNATURE)).unwrap_or_default();
-        let bytes = body::collect(body, BODY_BYTES_MAX).await.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
+        // Before the turn: a slow sender keeps nobody waiting but itself.
+        let bytes = body::collect_within(body, JOIN_BYTES_MAX, BODY_TIMEOUT).await;
+        let bytes = bytes.map_err(|err| match err {
+            CollectError::TooLong { .. } => Refusal::Invalid { why: Chain(&err).to_string() },
+            CollectError::Broken(_) | CollectError::TooSlow { .. } => Refusal::NotReady { why: Chain(&err).to_string() },
+        })?;
+        let _turn = self.turns.turn().await?;
         let asked: JoinRequest =
             serde_json::from_slice(&bytes).map_err(|err| Refusal::Invalid { why: format!("the join request cannot be read: {err}") })?;
         if !pki::node_key::verify(&asked.public_key, &bytes, &signature) {
@@ -164,7 +191,7 @@ impl Supervisor {
         if asked.role == Role::Server {
             return self.welcome_server(&asked, &claim, welcome).await;
         }
-        let requests = self.checked_requests(&asked, &welcome.servers)?;
+        let requests = self.checked_requests(&asked, self.reserved(&welcome.servers).await?)?;
         if asked.check {
             return Ok(welcome);
         }
@@ -192,16 +219,17 @@ impl Supervisor {
             return Err(Refusal::Invalid { why: "only servers of this cluster may become members of its store".to_owned() });
         }
         let unread = |err: &dyn std::fmt::Display| Refusal::Invalid { why: format!("the request cannot be read: {err}") };
-        let bytes = body::collect(req.into_body(), BODY_BYTES_MAX).await.map_err(|err| unread(&Chain(&err)))?;
+        let bytes = body::collect_within(req.into_body(), JOIN_BYTES_MAX, BODY_TIMEOUT).await.map_err(|err| unread(&Chain(&err)))?;
         let new: NewMember = serde_json::from_slice(&bytes).map_err(|err| unread(&err))?;
         check_name(&new.name)?;
         members::admit(store, &new).await
     }
 
-    /// Whether the connection shows the certificate of a server's supervisor.
+    /// Whether the connection shows the certificate of a server's supervisor. Its group no signer gives to anybody (`pki/csr.rs`), so a
+    /// common name that somebody approved is not enough.
     fn is_server(&self, conn: &ConnInfo) -> bool {
         let Ok(clients) = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()) else { return false };
-        let named = || pki::identity::parse(conn.client_certs.first()?).ok().filter(|who| who.common_name == SUPERVISOR);
+        let named = || pki::identity::parse(conn.client_certs.first()?).ok().filter(is_supervisor);
         clients.verify_client(&conn.client_certs, self.config.clock.now()).is_ok() && named().is_some()
     }
 
@@ -233,16 +261,7 @@ impl Supervisor {
                 None => Ok(()),
             };
         }
-        let judged = match shown {
-            Ok(shown) => self.config.credentials.judge(&shown, asked.role, self.config.clock.now()).await,
-            Err(refusal) => Err(refusal),
-        };
-        if let Err(refusal) = judged {
-            if !refusal.may_pass() {
-                tokio::time::sleep(WRONG_TOKEN_PAUSE).await;
-            }
-            return Err(refusal);
-        }
+        self.config.credentials.judge(&shown?, asked.role, self.config.clock.now()).await?;
         match standing {
             Standing::Taken { same_machine } => Err(self.config.identities.taken(claim, same_machine).await),
             Standing::Own | Standing::Free => Ok(()),
@@ -266,7 +285,7 @@ impl Supervisor {
     }
 
     /// The three signing requests, if they ask for nothing but what this node may have.
-    fn checked_requests(&self, asked: &JoinRequest, servers: &[String]) -> Result<[(Vec<u8>, Ca, Profile); 3], Refusal> {
+    fn checked_requests(&self, asked: &JoinRequest, reserved: Reserved) -> Result<[(Vec<u8>, Ca, Profile); 3], Refusal> {
         let refused = |what: &str, why: &dyn std::fmt::Display| Refusal::Invalid {
             why: format!("the request for the {what} certificate is refused: {why}"),
         };
@@ -285,7 +304,7 @@ impl Supervisor {
         if proxy.common_name != "system:kube-proxy" || !proxy.organizations.is_empty() {
             return Err(refused("proxy's client", &"its subject is not system:kube-proxy"));
         }
-        check_serving_names(&asked.node_name, &serving.sans, &self.reserved(servers))?;
+        check_serving_names(&asked.node_name, &serving.sans, &reserved)?;
         Ok([
             (client_der, Ca::Client, Profile::KubeletClient),
             (serving_der, Ca::Server, Profile::KubeletServing),
@@ -293,13 +312,19 @@ impl Supervisor {
         ])
     }
 
-    /// Names that a kubelet's certificate must not hold, for then it could pose as an API server.
-    fn reserved(&self, servers: &[String]) -> Reserved {
-        let options = self.config.pki.options();
-        let spec = pki::leaf::Leaf::ServingApiserver.spec(options);
-        let mut names = spec.sans;
+    /// Names that a kubelet's certificate must not hold, for then it could pose as an API server: those of this server and of all
+    /// others, whether they run or not.
+    async fn reserved(&self, servers: &[String]) -> Result<Reserved, Refusal> {
+        let unread = |err: &store::error::Error| Refusal::NotReady { why: format!("it does not know its servers' names: {}", Chain(err)) };
+        let members = match &self.config.store {
+            Some(store) => Some(store.members().await.map_err(|err| unread(&err))?),
+            None => None,
+        };
+        let counts = |node: &str| members.as_ref().is_none_or(|members| members.iter().any(|member| member.name == node));
+        let mut names = self.config.names.all(counts).await.map_err(|err| unread(&err))?;
+        names.extend(pki::leaf::Leaf::ServingApiserver.spec(self.config.pki.options()).sans);
         names.extend(servers.iter().filter_map(|server| server.rsplit_once(':')).map(|(host, _)| host.trim_matches(['[', ']']).to_owned()));
-        Reserved { names, ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect() }
+        Ok(Reserved { names, ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect() })
     }
 
     fn sign(&self, requests: [(Vec<u8>, Ca, Profile); 3]) -> Result<[String; 3], Refusal> {
@@ -327,7 +352,8 @@ impl Supervisor {
         let (tunnels, peer) = (Arc::clone(&self.tunnels), conn.peer.ip().to_canonical());
         self.group.spawn_short("tunnel", async move {
             let opened = async { wire::tunnel::Tunnel::accept(wire::upgrade::stream(upgrade).await?).await };
-            match opened.await {
+            let late = |_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it did not speak in time"));
+            match tokio::time::timeout(TUNNEL_TIMEOUT, opened).await.unwrap_or_else(late) {
                 Ok((tunnel, ended)) => {
                     let (id, cut) = tunnels.add(&node, peer, tunnel);
                     info!(node = %node, peer = %peer, "tunnel opened");
@@ -352,6 +378,10 @@ impl Supervisor {
         let is_node = who.organizations.iter().any(|group| group == "system:nodes");
         who.common_name.strip_prefix("system:node:").filter(|_| is_node).map(str::to_owned)
     }
+}
+
+fn is_supervisor(who: &pki::identity::Identity) -> bool {
+    who.common_name == SUPERVISOR && who.organizations.iter().any(|group| group == "system:masters")
 }
 
 /// Whether the server is in touch with a majority, as far as it knows.

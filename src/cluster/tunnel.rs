@@ -29,6 +29,9 @@ struct Open {
     cut: CancellationToken,
 }
 
+/// Tunnels of one node: one, and for a while the one that it replaces. Another takes the place of the oldest.
+const PER_NODE_MAX: usize = 4;
+
 /// The tunnels that nodes hold open to this server.
 #[derive(Default)]
 pub struct Tunnels {
@@ -45,7 +48,13 @@ impl Tunnels {
     pub fn add(&self, node: &str, peer: IpAddr, tunnel: Tunnel) -> (u64, CancellationToken) {
         let (id, cut) = (self.last_id.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
         let open = Open { id, peer, tunnel, cut: cut.clone() };
-        self.with(|all| all.entry(node.to_owned()).or_default().push(open));
+        self.with(|all| {
+            let of_node = all.entry(node.to_owned()).or_default();
+            if of_node.len() >= PER_NODE_MAX {
+                of_node.remove(0).cut.cancel();
+            }
+            of_node.push(open);
+        });
         (id, cut)
     }
 
@@ -211,6 +220,18 @@ pub fn split(server: &str) -> Option<(&str, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_node_has_a_few_tunnels_and_loses_the_oldest() {
+        let (tunnels, mut cuts) = (Tunnels::default(), Vec::new());
+        for _ in 0..PER_NODE_MAX + 2 {
+            let (tunnel, _driven) = Tunnel::accept(tokio::io::duplex(1 << 16).0).await.unwrap();
+            cuts.push(tunnels.add("n1", IpAddr::from([192, 0, 2, 1]), tunnel).1);
+        }
+        let cut: Vec<bool> = cuts.iter().map(CancellationToken::is_cancelled).collect();
+        assert_eq!(cut, [true, true, false, false, false, false]);
+        assert_eq!(tunnels.with(|all| all["n1"].len()), PER_NODE_MAX);
+    }
 
     #[test]
     fn an_address_is_split_at_its_last_colon() {

@@ -37,7 +37,7 @@ const REPORT_SECS: i64 = 300;
 /// Upstream's `nodeStatusMaxImages`.
 const IMAGES_MAX: usize = 50;
 /// The Kubernetes version that this node speaks.
-pub(crate) const VERSION: &str = concat!("v1.36.0+kedge", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+pub(crate) const VERSION: &str = base::version::GIT_VERSION;
 
 /// The labels that the node registers with.
 pub(crate) fn labels(config: &Config) -> BTreeMap<String, String> {

@@ -195,6 +195,7 @@ impl Server {
             let user = status.user.ok_or_else(unauthorized)?;
             (user.username.unwrap_or_default(), user.groups.unwrap_or_default(), user.uid, user.extra.unwrap_or_default())
         };
+        conn.vouch();
         if groups.iter().any(|group| group == "system:masters") {
             return Ok(());
         }

@@ -24,3 +24,6 @@ pub mod server;
 mod service_key;
 pub mod tls;
 pub mod token;
+
+#[cfg(test)]
+mod fuzz_tests;

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use base::files::{self, FileError};
 use base::rng::Rng;
-use base::secret::Secret;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, KeyIdMethod, KeyUsagePurpose};
 use rustls_pki_types::CertificateDer;
@@ -20,10 +19,10 @@ use crate::error::PkiError;
 use crate::identity::{self, hex};
 use crate::leaf::Ca;
 use crate::pem;
-use crate::seal::{Cipher, Key};
+use crate::seal::AmongServers;
 
 /// What the sealed set is bound to.
-const CONTEXT: &[u8] = b"kedge authorities";
+const CONTEXT: &str = "kedge authorities";
 
 /// The files of all authorities: certificates and key of each by its stem.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,20 +154,17 @@ impl Replacement {
     /// For a place where more people read than may have keys; `service_key` is a text that all servers, and they alone, hold.
     pub fn seal(&self, service_key: &str, rng: &Rng) -> Result<Vec<u8>, PkiError> {
         let plain = serde_json::to_vec(self).map_err(|err| PkiError::malformed("authority", err))?;
-        Cipher::AesGcm.seal(&key_of(service_key), CONTEXT, &plain, rng).ok_or(PkiError::Sign)
+        among(service_key).seal(&plain, rng).ok_or(PkiError::Sign)
     }
 
     /// The reverse; `None` if it was sealed in another cluster, or is not whole.
     pub fn open(sealed: &[u8], service_key: &str) -> Option<Replacement> {
-        let key = key_of(service_key);
-        let text = sealed.strip_prefix(Cipher::AesGcm.prefix(&key.name).as_bytes())?;
-        serde_json::from_slice(&Cipher::AesGcm.open(&key, CONTEXT, text)?).ok()
+        serde_json::from_slice(&among(service_key).open(sealed)?).ok()
     }
 }
 
-fn key_of(service_key: &str) -> Key {
-    let secret = Sha256::new().chain_update(CONTEXT).chain_update(service_key.trim()).finalize().to_vec();
-    Key { name: "authorities".to_owned(), secret: Secret::new(secret) }
+fn among(service_key: &str) -> AmongServers {
+    AmongServers::new("authorities", CONTEXT, service_key)
 }
 
 /// Whether an authority can do its work.

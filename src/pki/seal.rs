@@ -2,6 +2,8 @@
 //!
 //! What one of these wrote, kube-apiserver reads with the same keys, and the other way round.
 
+use std::num::NonZeroU32;
+
 use aes::cipher::block_padding::Pkcs7;
 use aes::cipher::{BlockDecryptMut as _, BlockEncryptMut as _, KeyIvInit as _};
 use aes::{Aes128, Aes192, Aes256};
@@ -11,6 +13,7 @@ use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
 use base::rng::Rng;
 use base::secret::Secret;
 use crypto_secretbox::XSalsa20Poly1305;
+use sha2::{Digest as _, Sha256};
 
 /// Bytes of a block of AES, and of the vector in front of a CBC text.
 const BLOCK: usize = 16;
@@ -131,6 +134,42 @@ impl Cipher {
     }
 }
 
+/// Work for each guess at a password that a key was made from.
+const GUESS_ITERATIONS: NonZeroU32 = NonZeroU32::new(200_000).expect("it is not zero");
+
+/// A key from a password that a person may have chosen; `salt` makes it another one for each use.
+pub fn key_from_password(name: &str, password: &Secret<String>, salt: &[u8]) -> Key {
+    let mut key = [0; 32];
+    ring::pbkdf2::derive(ring::pbkdf2::PBKDF2_HMAC_SHA256, GUESS_ITERATIONS, salt, password.expose().as_bytes(), &mut key);
+    Key { name: name.to_owned(), secret: Secret::new(key.to_vec()) }
+}
+
+/// What servers tell each other where others can read and write: sealed with a text that all servers, and they alone, hold.
+pub struct AmongServers {
+    key: Key,
+    context: &'static str,
+}
+
+impl AmongServers {
+    /// `name` stands before what is sealed; `context` keeps what was sealed for one purpose from being taken for another.
+    /// `service_key` is the text of `tls/service.key`.
+    pub fn new(name: &str, context: &'static str, service_key: &str) -> AmongServers {
+        let secret = Sha256::new().chain_update(context).chain_update(service_key.trim()).finalize().to_vec();
+        AmongServers { key: Key { name: name.to_owned(), secret: Secret::new(secret) }, context }
+    }
+
+    /// For a place that others read and write.
+    pub fn seal(&self, plain: &[u8], rng: &Rng) -> Option<Vec<u8>> {
+        Cipher::AesGcm.seal(&self.key, self.context.as_bytes(), plain, rng)
+    }
+
+    /// The reverse; `None` if no server of this cluster sealed it for this purpose.
+    pub fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+        let text = sealed.strip_prefix(Cipher::AesGcm.prefix(&self.key.name).as_bytes())?;
+        Cipher::AesGcm.open(&self.key, self.context.as_bytes(), text)
+    }
+}
+
 /// Seals with a key of its own, derived from `seed` (32 bytes): upstream's form for key management plugins, without a prefix.
 pub fn with_seed(seed: &[u8], context: &[u8], plain: &[u8], rng: &Rng) -> Option<Vec<u8>> {
     let (mut derivation, mut nonce) = ([0; DERIVATION], [0; GCM_NONCE]);
@@ -180,6 +219,16 @@ mod tests {
                 assert_ne!(cipher.open(&other, b"/registry/x", text).as_deref(), Some(&b"value"[..]));
             }
         }
+    }
+
+    #[test]
+    fn only_servers_seal_what_servers_open() {
+        let (ours, rng) = (AmongServers::new("tokens", "one purpose", "key\n"), Rng::from_seed(1));
+        let sealed = ours.seal(b"value", &rng).unwrap();
+        assert_eq!(AmongServers::new("tokens", "one purpose", "key").open(&sealed).unwrap(), b"value");
+        assert!(AmongServers::new("tokens", "another", "key").open(&sealed).is_none());
+        assert!(AmongServers::new("tokens", "one purpose", "other").open(&sealed).is_none());
+        assert!(ours.open(b"value").is_none() && ours.open(&sealed[..sealed.len() - 1]).is_none());
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl Pki {
         Bundle::from_pem(self.authority(Ca::Server).bundle())
     }
 
+    /// Trusts users' certificates alone: for ports that know no front proxy.
+    pub fn user_bundle(&self) -> Result<Bundle, PkiError> {
+        Bundle::from_pem(self.authority(Ca::Client).bundle())
+    }
+
     /// What the API server's port accepts at the handshake: users' and front proxies' certificates.
     pub fn client_bundle(&self) -> Result<Bundle, PkiError> {
         Bundle::from_pems([self.authority(Ca::Client).bundle(), self.authority(Ca::RequestHeader).bundle()])

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::PkiError;
 use crate::identity::{self, hex};
-use crate::pem;
+use crate::{pem, seal};
 
 const FULL_PREFIX: &str = "K10";
 const HASH_HEX: usize = 64;
@@ -111,6 +111,13 @@ pub fn new_password(rng: &Rng) -> Secret<String> {
     Secret::new(rng.hex(16))
 }
 
+/// The agents' password of a cluster that never had one of its own: every server derives the same from the servers' password, and
+/// nobody gets from it to that one without guessing it.
+pub fn derived_password(server: &Secret<String>) -> Secret<String> {
+    let key = seal::key_from_password("agents", server, b"kedge agent token");
+    Secret::new(hex(&key.secret.expose()[..16]))
+}
+
 /// `[a-z0-9]{6}.[a-z0-9]{16}`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BootstrapToken {
@@ -167,6 +174,14 @@ mod tests {
         assert!(matches!(boot.credential, Credential::Bootstrap(t) if t.id == "abc123"));
         assert!(matches!(JoinToken::parse("abc123.0123456789abcdef\n").unwrap().credential, Credential::Bootstrap(_)));
         assert!(matches!(JoinToken::parse("hunter2").unwrap().credential, Credential::Password { user: None, .. }));
+    }
+
+    #[test]
+    fn all_servers_derive_the_same_password_for_agents() {
+        let derived = |text: &str| derived_password(&Secret::new(text.to_owned()));
+        assert_eq!(derived("hunter2"), derived("hunter2"));
+        assert_ne!(derived("hunter2"), derived("hunter3"));
+        assert_eq!(derived("hunter2").expose().len(), 32);
     }
 
     #[test]

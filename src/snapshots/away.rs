@@ -13,9 +13,11 @@ use cluster::s3::bucket::{Bucket, S3Error};
 use cluster::s3::settings::{Bad, Settings, parse_timeout, settings};
 use cluster::s3::xml::Entry;
 use cluster::snapshot::{self, SnapshotError};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret as SecretObject};
+use k8s_openapi::api::core::v1::Secret as SecretObject;
 use kube::api::Api;
 
+/// What a Secret may say. All else is a matter of the machine's own flags and files.
+const FROM_SECRET: [&str; 3] = ["access-key", "secret-key", "session-token"];
 /// Where the Secret of --etcd-s3-config-secret is.
 const NAMESPACE: &str = "kube-system";
 
@@ -67,7 +69,8 @@ pub(crate) struct S3Flags {
     /// Snapshots of one name and node to keep in the bucket.
     #[arg(long, alias = "s3-retention", global = true, value_name = "N", default_value_t = 5, value_parser = crate::datastore::parse_retention, help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_retention: usize,
-    /// Secret in kube-system whose keys, named as these flags, say what no flag says.
+    /// Secret in kube-system with the credentials that no flag says: etcd-s3-access-key, etcd-s3-secret-key, etcd-s3-session-token.
+    /// Where snapshots go the flags alone say.
     #[arg(long, alias = "s3-config-secret", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_config_secret: Option<String>,
 }
@@ -89,6 +92,10 @@ pub(crate) enum AwayError {
     Unread { kind: &'static str, name: String, source: Box<kube::Error> },
     #[error("--etcd-s3-config-secret {name}: {source}")]
     InSecret { name: String, source: Bad },
+    #[error(
+        "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must not choose where the cluster goes: give the flag, and remove the key"
+    )]
+    NotFromSecret { name: String, key: String },
     #[error("--etcd-s3-config-secret: the Secret cannot be read while the server does not run; give the flags themselves")]
     NoServer,
     #[error(transparent)]
@@ -134,6 +141,9 @@ impl S3Flags {
         match more {
             None => Ok(settings(&self.given(), &read)?),
             Some((name, mut values)) => {
+                if let Some(key) = values.iter().find(|(key, text)| !FROM_SECRET.contains(&key.as_str()) && !text.expose().is_empty()) {
+                    return Err(AwayError::NotFromSecret { name: name.to_owned(), key: format!("etcd-s3-{}", key.0) });
+                }
                 values.extend(self.given());
                 settings(&values, &read).map_err(|source| AwayError::InSecret { name: name.to_owned(), source })
             }
@@ -151,25 +161,15 @@ impl S3Flags {
     }
 }
 
-/// The values of the Secret; the authorities may be in a ConfigMap that it names.
+/// The values of the Secret.
 async fn read_secret(client: &kube::Client, name: &str) -> Result<BTreeMap<String, Secret<String>>, AwayError> {
-    let unread = |kind, name: &str| {
-        let name = name.to_owned();
-        move |err: kube::Error| AwayError::Unread { kind, name, source: Box::new(err) }
-    };
     let api: Api<SecretObject> = Api::namespaced(client.clone(), NAMESPACE);
-    let found = api.get(name).await.map_err(unread("Secret", name))?;
+    let found = api.get(name).await.map_err(|err| AwayError::Unread { kind: "Secret", name: name.to_owned(), source: Box::new(err) })?;
     let mut values = BTreeMap::new();
     for (key, value) in found.data.unwrap_or_default() {
         if let (Some(key), Ok(text)) = (key.strip_prefix("etcd-s3-"), String::from_utf8(value.0)) {
             values.insert(key.to_owned(), Secret::new(text));
         }
-    }
-    if let Some(map) = values.get("endpoint-ca-name").map(|name| name.expose().trim().to_owned()).filter(|name| !name.is_empty()) {
-        let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-        let found = api.get(&map).await.map_err(unread("ConfigMap", &map))?;
-        let pem: Vec<String> = found.data.unwrap_or_default().into_values().collect();
-        values.insert("endpoint-ca".to_owned(), Secret::new(pem.join("\n")));
     }
     Ok(values)
 }
@@ -251,12 +251,17 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_says_what_no_flag_says() {
+    fn a_secret_says_who_one_is_and_not_where_snapshots_go() {
         let more = |values: &[(&str, &str)]| values.iter().map(|(k, v)| ((*k).to_owned(), Secret::new((*v).to_owned()))).collect();
         let given = flags(&["--s3", "--s3-bucket=mine"]);
-        let values = more(&[("bucket", "theirs"), ("region", "r"), ("access-key", "A"), ("secret-key", "S")]);
-        let both = given.settings(Some(("name", values))).unwrap();
-        assert_eq!((both.bucket.as_str(), both.region.as_str()), ("mine", "r"));
+        let both = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S")])))).unwrap();
+        assert_eq!(both.bucket.as_str(), "mine");
+        for key in ["endpoint", "endpoint-ca", "endpoint-ca-name", "skip-ssl-verify", "bucket", "folder", "proxy"] {
+            let Err(err) = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S"), (key, "theirs")])))) else {
+                panic!("{key} is taken")
+            };
+            assert!(err.to_string().contains(&format!("etcd-s3-{key} is taken from --etcd-s3-{key} alone")), "{err}");
+        }
         let Err(err) = given.settings(Some(("name", BTreeMap::new()))) else { panic!() };
         assert!(err.to_string().starts_with("--etcd-s3-config-secret name: etcd-s3-access-key"), "{err}");
     }

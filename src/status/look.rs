@@ -30,7 +30,7 @@ const DISK_FREE_PERCENT_MIN: u64 = 10;
 pub(super) async fn report(data_dir: &Path, kubeconfig: &Path) -> Report {
     let mut report = Report::default();
     let role = role(data_dir);
-    let pid = find_process(role);
+    let pid = find_process(role, data_dir);
     version(&mut report, role, pid);
     if role == "server" {
         cluster(&mut report, kubeconfig, pid).await;
@@ -51,16 +51,46 @@ fn role(data_dir: &Path) -> &'static str {
     }
 }
 
-/// The running kedge of that role, by its command line.
-fn find_process(role: &str) -> Option<u32> {
+/// The running kedge of that role whose folder this is: several may run on a machine.
+fn find_process(role: &str, data_dir: &Path) -> Option<u32> {
     let all = fs::read_dir("/proc").ok()?.flatten();
+    let data_dir = data_dir.canonicalize().ok()?;
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut words = line.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned());
         let program = words.next().unwrap_or_default();
         let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.starts_with("kedge") && words.next().as_deref() == Some(role)
+        name.starts_with("kedge") && words.next().as_deref() == Some(role) && uses(*pid, &data_dir)
     })
+}
+
+/// Whether a process has a file below the folder open, as a server has its store, or names the folder, as an agent does.
+fn uses(pid: u32, data_dir: &Path) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let holds = open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|file| file.starts_with(data_dir));
+    let words = |file: &str| fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let named = named_folder(&words("cmdline").unwrap_or_default(), &words("environ").unwrap_or_default());
+    holds || (words("cmdline").is_ok_and(|line| line.split('\0').nth(1) == Some("agent")) && Path::new(&named) == data_dir)
+}
+
+/// The data folder by a command line and an environment, each word ended by a zero.
+fn named_folder(line: &str, environment: &str) -> String {
+    let mut words = line.split('\0');
+    let mut named = None;
+    while let Some(word) = words.next() {
+        named = match word {
+            "-d" | "--data-dir" => words.next(),
+            word => word.strip_prefix("--data-dir=").or_else(|| word.strip_prefix("-d=")).or(named),
+        };
+    }
+    let variable = |name: &str| environment.split('\0').find_map(|word| word.strip_prefix(name));
+    named.or_else(|| variable("KEDGE_DATA_DIR=")).or_else(|| variable("K3S_DATA_DIR=")).unwrap_or("/var/lib/kedge").to_owned()
+}
+
+/// Bytes of the files in a folder.
+fn bytes_in(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }
 
 fn field(pid: u32, file: &str, name: &str) -> Option<u64> {
@@ -171,15 +201,15 @@ async fn addons(report: &mut Report, client: &kube::Client) -> Result<(), kube::
 
 fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
     let size = |name: &str| fs::metadata(db.join(name)).map_or(0, |meta| meta.len());
-    let (file, wal) = (size("state.db"), size("state.db-wal"));
+    let (file, log) = (size("state.db") + size("state.db-wal"), bytes_in(&store::journal::dir_in(db)));
     let written = pid.and_then(|pid| field(pid, "io", "write_bytes"));
-    let mut lines = vec![format!("{} and {} of log in {}", mib(file), mib(wal), db.display())];
-    let fsync = fsync_p99(db);
-    match &fsync {
-        Ok(p99) => {
-            lines.push(format!("fsync p99 {:.1} ms over {PROBES} writes just now", p99.as_secs_f64() * 1e3));
-            if *p99 > FSYNC_SLOW {
-                let what = format!("the disk is slow: fsync p99 is {:.1} s", p99.as_secs_f64());
+    let mut lines = vec![format!("{} and {} of log in {}", mib(file), mib(log), db.display())];
+    let slowest = slowest_write(db);
+    match &slowest {
+        Ok(slowest) => {
+            lines.push(format!("{:.1} ms for the slowest of {PROBES} durable writes of this command's own", slowest.as_secs_f64() * 1e3));
+            if *slowest > FSYNC_SLOW {
+                let what = format!("the disk is slow: a small durable write took {:.1} s", slowest.as_secs_f64());
                 report.problems.push(Problem::new(
                     what,
                     "every write waits for it: put DATA/server/db on a better disk, or find who else writes there",
@@ -193,12 +223,12 @@ fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
     if let Some(written) = written {
         lines.push(format!("{} written by this kedge since its start", mib(written)));
     }
-    let p99 = fsync.ok().map(|p99| p99.as_secs_f64());
-    report.add("store", lines, json!({ "bytes": file, "logBytes": wal, "fsyncP99Seconds": p99, "writtenBytes": written }));
+    let slowest = slowest.ok().map(|slowest| slowest.as_secs_f64());
+    report.add("store", lines, json!({ "bytes": file, "logBytes": log, "slowestWriteSeconds": slowest, "writtenBytes": written }));
 }
 
 /// The slowest of some small durable writes beside the store.
-fn fsync_p99(dir: &Path) -> std::io::Result<Duration> {
+fn slowest_write(dir: &Path) -> std::io::Result<Duration> {
     let path = dir.join(format!(".fsync-probe.{}", std::process::id()));
     let probe = || {
         let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path)?;
@@ -265,5 +295,18 @@ fn disk(report: &mut Report, data_dir: &Path) {
     if percent < DISK_FREE_PERCENT_MIN {
         let what = format!("the disk of {} has {percent} % left", place.display());
         report.problems.push(Problem::new(what, "make room: 'kedge images', 'kedge snapshot ls', logs in /var/log"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_folder_is_the_one_that_it_was_given() {
+        assert_eq!(named_folder("kedge\0agent\0-d\0/data\0", "K3S_DATA_DIR=/other\0"), "/data");
+        assert_eq!(named_folder("kedge\0agent\0--data-dir=/data\0", ""), "/data");
+        assert_eq!(named_folder("kedge\0agent\0", "A=b\0K3S_DATA_DIR=/other\0"), "/other");
+        assert_eq!(named_folder("kedge\0agent\0", ""), "/var/lib/kedge");
     }
 }

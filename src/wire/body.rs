@@ -1,5 +1,7 @@
 //! The one body type of requests and responses.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use http_body::Frame;
@@ -24,6 +26,12 @@ pub enum CollectError {
     /// The connection or the producer failed.
     #[error("body ended early")]
     Broken(#[source] BodyError),
+    /// It did not come in the time that the caller allows.
+    #[error("body did not come within {limit:?}")]
+    TooSlow {
+        /// The time that was passed.
+        limit: Duration,
+    },
 }
 
 /// A body that is there already.
@@ -83,6 +91,11 @@ pub async fn collect(mut body: Body, limit: usize) -> Result<Bytes, CollectError
     Ok(if all.is_empty() { first } else { all.into() })
 }
 
+/// The same for bodies that strangers send: they come within `within`, or not at all.
+pub async fn collect_within(body: Body, limit: usize, within: Duration) -> Result<Bytes, CollectError> {
+    tokio::time::timeout(within, collect(body, limit)).await.unwrap_or(Err(CollectError::TooSlow { limit: within }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +106,12 @@ mod tests {
         assert!(matches!(collect(full("abcd"), 3).await, Err(CollectError::TooLong { limit: 3 })));
         let broken = stream(futures_util::stream::iter([Err::<Bytes, _>(std::io::Error::other("gone"))]));
         assert!(matches!(collect(broken, 3).await, Err(CollectError::Broken(_))));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_never_comes_is_waited_for_no_longer_than_said() {
+        let silent = stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
+        let waited = collect_within(silent, 3, Duration::from_millis(20)).await;
+        assert!(matches!(waited, Err(CollectError::TooSlow { .. })));
     }
 }

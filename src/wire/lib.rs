@@ -6,6 +6,8 @@
 pub mod authority;
 pub mod body;
 
+pub mod seats;
+
 pub mod serve;
 
 pub mod dial;
@@ -42,13 +44,27 @@ pub struct ConnInfo {
     pub client_certs: Vec<CertificateDer<'static>>,
     /// Who the caller is, when the caller is a part of this process. The apiserver knows its type.
     pub identity: Option<Arc<dyn Any + Send + Sync>>,
+    /// Its place among the listener's connections; without one nobody counts it.
+    pub seat: Option<Arc<seats::Seat>>,
 }
 
 impl ConnInfo {
+    /// A caller over TCP. With a certificate, which the server has verified, it is no stranger.
+    pub fn tcp(peer: SocketAddr, local: SocketAddr, client_certs: Vec<CertificateDer<'static>>) -> ConnInfo {
+        ConnInfo { peer, local, client_certs, identity: None, seat: None }
+    }
+
+    /// A handler has found out who the caller is: the connection is no stranger's any more, so it may stay.
+    pub fn vouch(&self) {
+        if let Some(seat) = &self.seat {
+            seat.vouch();
+        }
+    }
+
     /// A caller in the same process.
     pub fn in_process(identity: Arc<dyn Any + Send + Sync>) -> ConnInfo {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        ConnInfo { peer: nowhere, local: nowhere, client_certs: Vec::new(), identity: Some(identity) }
+        ConnInfo { peer: nowhere, local: nowhere, client_certs: Vec::new(), identity: Some(identity), seat: None }
     }
 }
 
@@ -60,3 +76,6 @@ pub trait Handler: Send + Sync + 'static {
     /// Cancel safety: dropped when the client goes away.
     async fn handle(&self, req: http::Request<Body>, conn: Arc<ConnInfo>) -> http::Response<Body>;
 }
+
+#[cfg(test)]
+mod fuzz_tests;

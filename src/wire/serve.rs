@@ -3,23 +3,28 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
-use hyper::body::{Body as _, Incoming};
+use bytes::Bytes;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tracing::{debug, warn};
 
 use crate::authority::Dashed;
+use crate::seats::{self, Seat, Seats};
 use crate::{ConnInfo, Handler, body};
 
 /// A client that has not finished its TLS handshake by then is dropped.
@@ -27,6 +32,10 @@ const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A client that has not sent its request headers by then is dropped. An HTTP/1.1 connection that waits for its next request is one of
 /// these: as long as upstream lets it be idle, for a client that thinks it is alive sends a write into its end.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
+/// A connection without a request is closed after this, as upstream's `IdleTimeout`: HTTP/2 is told to go, and loses nothing.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// A connection that was told to go has so long for the requests that are on it.
+const GOING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent requests on one HTTP/2 connection, as upstream's `http2-max-streams-per-connection`.
 const HTTP2_STREAMS_MAX: u32 = 250;
 /// After an error of accept() (no file descriptors left), so that the loop does not spin.
@@ -38,6 +47,7 @@ pub struct Server {
     tls: Option<Arc<rustls::ServerConfig>>,
     handler: Arc<dyn Handler>,
     beside: Option<Protocol>,
+    seats: Arc<Seats>,
 }
 
 /// A second face of a TLS port, for clients that name it in ALPN: certificates, authorities and handler of its own.
@@ -56,7 +66,7 @@ pub struct Protocol {
 impl Server {
     /// Binds now, so that a port in use is an error at start and not a log line later.
     pub async fn bind(addr: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>, handler: Arc<dyn Handler>) -> io::Result<Server> {
-        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler, beside: None })
+        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler, beside: None, seats: Seats::new(seats::LIMITS) })
     }
 
     /// Serves another protocol on the same port.
@@ -83,14 +93,18 @@ impl Server {
                     Ok((socket, peer)) => {
                         // IPv4's callers come to a socket of both families under another name.
                         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                        let Some(seat) = self.seats.take(peer.ip()) else {
+                            debug!(peer = %peer, "an address with too many connections is refused another");
+                            continue;
+                        };
                         let (tls, handler) = (self.tls.clone(), Arc::clone(&self.handler));
                         let Some(beside) = self.beside.clone() else {
-                            group.spawn_short("connection", report(peer, serve_tcp(socket, peer, tls, handler)));
+                            group.spawn_short("connection", report(peer, serve_tcp(socket, peer, seat, tls, handler)));
                             continue;
                         };
                         let group = group.clone();
                         // Whose connection it is shows in its first message.
-                        let sorted = async move { sort(socket, peer, (tls, handler, group), beside).await };
+                        let sorted = async move { sort(socket, (peer, seat), (tls, handler, group), beside).await };
                         shaking.spawn_short("handshake", report(peer, sorted));
                     }
                     Err(err) => {
@@ -156,9 +170,9 @@ async fn report(peer: SocketAddr, served: impl Future<Output = io::Result<()>>) 
 type Face = (Option<Arc<rustls::ServerConfig>>, Arc<dyn Handler>, Group);
 
 /// Reads the client's first message, and hands the connection to the protocol that it names.
-async fn sort(socket: TcpStream, peer: SocketAddr, first: Face, beside: Protocol) -> io::Result<()> {
-    let (tls, handler, group) = first;
-    let Some(tls) = tls else { return serve_tcp(socket, peer, None, handler).await };
+async fn sort(socket: TcpStream, from: (SocketAddr, Arc<Seat>), first: Face, beside: Protocol) -> io::Result<()> {
+    let ((peer, seat), (tls, handler, group)) = (from, first);
+    let Some(tls) = tls else { return serve_tcp(socket, peer, seat, None, handler).await };
     socket.set_nodelay(true)?;
     let local = socket.local_addr()?;
     let too_long = |_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake took too long");
@@ -169,52 +183,144 @@ async fn sort(socket: TcpStream, peer: SocketAddr, first: Face, beside: Protocol
         Ok::<_, io::Error>((hello.into_stream(tls).await?, handler, group))
     };
     let (stream, handler, group) = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, shaken).await.map_err(too_long)??;
-    group.spawn_short("connection", report(peer, serve_tls(stream, peer, local, handler)));
+    group.spawn_short("connection", report(peer, serve_tls(stream, peer, local, seat, handler)));
     Ok(())
 }
 
-async fn serve_tls(stream: TlsStream<TcpStream>, peer: SocketAddr, local: SocketAddr, handler: Arc<dyn Handler>) -> io::Result<()> {
+async fn serve_tls(
+    stream: TlsStream<TcpStream>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    seat: Arc<Seat>,
+    handler: Arc<dyn Handler>,
+) -> io::Result<()> {
     let certs = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let client_certs = certs.iter().map(|cert| cert.clone().into_owned()).collect();
-    serve_stream(stream, ConnInfo { peer, local, client_certs, identity: None }, handler).await
+    let client_certs: Vec<_> = certs.iter().map(|cert| cert.clone().into_owned()).collect();
+    if !client_certs.is_empty() {
+        seat.vouch();
+    }
+    serve_stream(stream, ConnInfo { seat: Some(seat), ..ConnInfo::tcp(peer, local, client_certs) }, handler).await
 }
 
 async fn serve_tcp(
     socket: TcpStream,
     peer: SocketAddr,
+    seat: Arc<Seat>,
     tls: Option<Arc<rustls::ServerConfig>>,
     handler: Arc<dyn Handler>,
 ) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let local = socket.local_addr()?;
     let Some(tls) = tls else {
-        let conn = ConnInfo { peer, local, client_certs: Vec::new(), identity: None };
-        return serve_stream(socket, conn, handler).await;
+        return serve_stream(socket, ConnInfo { seat: Some(seat), ..ConnInfo::tcp(peer, local, Vec::new()) }, handler).await;
     };
     let stream = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(socket))
         .await
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "TLS handshake took too long"))??;
-    serve_tls(stream, peer, local, handler).await
+    serve_tls(stream, peer, local, seat, handler).await
 }
 
-/// Serves HTTP on any connected stream until it ends.
+/// Serves HTTP on any connected stream until it ends, until nothing was asked on it for a while, or until a stranger has to go.
 pub async fn serve_stream<S>(stream: S, conn: ConnInfo, handler: Arc<dyn Handler>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let conn = Arc::new(conn);
+    let (conn, requests) = (Arc::new(conn), watch::Sender::new(0_u64));
+    let (of_service, under_way) = (Arc::clone(&conn), requests.subscribe());
     let service = service_fn(move |req: http::Request<Incoming>| {
-        let (handler, conn) = (Arc::clone(&handler), Arc::clone(&conn));
+        let (handler, conn, place) = (Arc::clone(&handler), Arc::clone(&of_service), UnderWay::begin(&requests));
         let asks_head = req.method() == http::Method::HEAD;
         async move {
             let response = handler.handle(req.map(body::from_http), conn).await;
-            Ok::<_, Infallible>(if asks_head { without_body(response) } else { response })
+            let response = if asks_head { without_body(response) } else { response };
+            Ok::<_, Infallible>(response.map(|body| Lasting { body, _place: place }))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS_MAX).keep_alive_interval(HEADER_TIMEOUT);
-    builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await.map_err(io::Error::other)
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = serving.as_mut() => return ended.map_err(io::Error::other),
+        () = its_time(&conn, under_way) => {}
+    }
+    serving.as_mut().graceful_shutdown();
+    match tokio::time::timeout(GOING_TIMEOUT, serving).await {
+        Ok(ended) => ended.map_err(io::Error::other),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the connection had no place any more, and did not end by itself")),
+    }
+}
+
+/// Resolves when a connection has to go. Those of this machine's own programs, over unix sockets, stay.
+async fn its_time(conn: &ConnInfo, under_way: watch::Receiver<u64>) {
+    let lost = async {
+        match &conn.seat {
+            Some(seat) => seat.lost().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = lost => {}
+        () = idle(under_way), if conn.identity.is_none() => {}
+    }
+}
+
+/// Resolves when no request was under way for [`IDLE_TIMEOUT`].
+async fn idle(mut under_way: watch::Receiver<u64>) {
+    loop {
+        if *under_way.borrow_and_update() > 0 {
+            if under_way.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            continue;
+        }
+        match tokio::time::timeout(IDLE_TIMEOUT, under_way.changed()).await {
+            Err(_) => return,
+            Ok(Ok(())) => {}
+            // The service is gone, and with it the connection.
+            Ok(Err(_)) => std::future::pending::<()>().await,
+        }
+    }
+}
+
+/// A request that has not got its whole answer yet.
+struct UnderWay(watch::Sender<u64>);
+
+impl UnderWay {
+    fn begin(requests: &watch::Sender<u64>) -> UnderWay {
+        requests.send_modify(|n| *n += 1);
+        UnderWay(requests.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|n| *n -= 1);
+    }
+}
+
+/// An answer's body; the request is under way as long as it is there.
+struct Lasting {
+    body: body::Body,
+    _place: UnderWay,
+}
+
+impl http_body::Body for Lasting {
+    type Data = Bytes;
+    type Error = body::BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, body::BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The answer to HEAD: as long as it says, and nothing of it. HTTP/1 would drop the body by itself, HTTP/2 would send it.

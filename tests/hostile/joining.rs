@@ -1,1 +1,222 @@
 //! Machines that join, or pretend to, with tokens and certificates that give less than they ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::task::Group;
+use base::time::Clock;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cluster::join::Joiner;
+use cluster::protocol::{MEMBERS, Role};
+use cluster::refusal::Refusal;
+use http::{Method, Request};
+use pki::authority::Authority;
+use pki::certstore::{CertStore, Pair};
+use pki::leaf::{LeafSpec, Usage};
+use pki::node_key::NodeKey;
+use pki::token::JoinToken;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::connections::{Caller, runtime};
+use crate::harness::{SETTLE_LIMIT, Said, Server, run_with, wait_for};
+
+/// What an enemy on the node itself tries.
+pub(crate) const CHAPTERS: &[crate::Chapter] =
+    &[("a front proxy's certificate is nobody's at the kubelet", a_front_proxys_certificate_is_nobody_at_the_kubelet)];
+
+/// Asks a server to be let in as `role`, with this token; nothing is made.
+fn ask(server: &Server, role: Role, token: &str) -> Result<(), Refusal> {
+    let dir = tempfile::tempdir().unwrap();
+    let said = runtime().block_on(async {
+        let (group, _fatal) = Group::root("joiner");
+        let joiner = Joiner {
+            role,
+            token: Some(JoinToken::parse(token).unwrap()),
+            key: NodeKey::load_or_create(&dir.path().join("key"), "m").unwrap(),
+            node_name: "edge".to_owned(),
+            node_ips: vec![[192, 0, 2, 9].into()],
+            machine_id: "m".to_owned(),
+            version: "v1.36.2+kedge".to_owned(),
+            flags: BTreeMap::new(),
+            dir: dir.path().to_owned(),
+            clock: Clock::system(),
+            group: group.clone(),
+        };
+        let said = joiner.join(&[format!("127.0.0.1:{}", server.place.port)], true).await;
+        group.shutdown().await;
+        said
+    });
+    match said {
+        // The flags of a server are compared after its token was taken.
+        Ok(_) | Err(Refusal::FlagsDiffer { .. }) => Ok(()),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn token_of(server: &Server, name: &str) -> String {
+    fs::read_to_string(server.place.data_dir().join("server").join(name)).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_token_that_is_handed_to_nodes_makes_no_server() {
+    let server = Server::start();
+    let (node, own) = (token_of(&server, "node-token"), token_of(&server, "token"));
+    assert_ne!(node, own);
+    assert_eq!(token_of(&server, "agent-token"), node);
+    assert_eq!(ask(&server, Role::Agent, &node), Ok(()));
+    assert_eq!(ask(&server, Role::Server, &node), Err(Refusal::AgentToken));
+    // The client chooses the user's name: it makes no difference.
+    let as_server = node.replace("::node:", "::server:");
+    assert_eq!(ask(&server, Role::Server, &as_server), Err(Refusal::AgentToken));
+    assert_eq!(ask(&server, Role::Server, &own), Ok(()));
+    assert_eq!(ask(&server, Role::Agent, &own), Ok(()));
+    // A start later the tokens are the same.
+    let server = Server::start_in(server.stop());
+    assert_eq!((token_of(&server, "node-token"), token_of(&server, "token")), (node, own));
+    server.check_log();
+}
+
+fn rotate(server: &Server) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kedge"));
+    command.args(["token", "rotate", "--kubeconfig"]).arg(server.place.kubeconfig()).arg("--data-dir").arg(server.place.data_dir());
+    let said: Said = run_with(&mut command, "");
+    assert_eq!(said.code, 0, "{said:?}");
+    said.out.trim().to_owned()
+}
+
+#[test]
+fn who_writes_secrets_does_not_choose_the_servers_token() {
+    let mut server = Server::start();
+    server.announce("join tokens");
+    let told = |server: &Server, words: &str| {
+        wait_for(words, SETTLE_LIMIT, || {
+            let log = fs::read_to_string(server.place.path("log")).unwrap();
+            if log.contains(words) { Ok(()) } else { Err("not in the log".to_owned()) }
+        });
+    };
+    let own = token_of(&server, "token");
+    let (pin, _) = own.split_once("::").unwrap();
+    // What an earlier kedge wrote, by somebody who knows no token.
+    let open = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kedge.io/join-tokens", "stringData": { "server": "mine" },
+        "metadata": { "name": "kedge-join-tokens", "namespace": "kube-system" } });
+    server.ok_with(&["create", "-f", "-"], &open.to_string());
+    told(&server, "that no server sealed");
+    assert_eq!(ask(&server, Role::Server, &format!("{pin}::server:mine")), Err(Refusal::WrongToken));
+    assert_eq!(ask(&server, Role::Server, &own), Ok(()));
+    // A server's own rotation is taken, is not to be read, and is not taken again once another came.
+    let first = rotate(&server);
+    wait_for("the first rotation", SETTLE_LIMIT, || ask(&server, Role::Server, &first).map_err(|why| why.to_string()));
+    let text = server.ok(&["-n", "kube-system", "get", "secret", "kedge-join-tokens", "-o", "json"]);
+    let mut kept: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (_, password) = first.rsplit_once(':').unwrap();
+    assert!(!kept["data"].to_string().contains(&STANDARD.encode(password)[..16]), "the password can be read");
+    let second = rotate(&server);
+    wait_for("the second rotation", SETTLE_LIMIT, || ask(&server, Role::Server, &second).map_err(|why| why.to_string()));
+    kept["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    server.ok_with(&["replace", "-f", "-"], &kept.to_string());
+    told(&server, "from before the last rotation");
+    assert_eq!(ask(&server, Role::Server, &first), Err(Refusal::WrongToken));
+    assert_eq!(ask(&server, Role::Server, &second), Ok(()));
+    assert_ne!(token_of(&server, "node-token"), token_of(&server, "token"));
+    server.check_log();
+}
+
+/// A certificate that an authority of the server signs for these words.
+fn signed(server: &Server, authority: &str, common_name: &str, organization: Option<&str>) -> Arc<CertStore> {
+    let tls = server.place.data_dir().join("server/tls");
+    let ca = Authority::load(&tls.join(format!("{authority}.crt")), &tls.join(format!("{authority}.key"))).unwrap();
+    let spec = LeafSpec {
+        common_name: common_name.to_owned(),
+        organizations: organization.map(str::to_owned).into_iter().collect(),
+        sans: BTreeSet::new(),
+        usage: Usage::Client,
+    };
+    let issued = ca.issue(&spec, Clock::system().now()).unwrap();
+    CertStore::new(Pair::from_pem(&issued.cert_pem, &issued.key_pem).unwrap())
+}
+
+#[test]
+fn a_common_name_makes_nobody_a_server() {
+    let server = Server::start();
+    let (_, der) = pki::csr::create(&LeafSpec {
+        common_name: "system:kedge-supervisor".to_owned(),
+        organizations: vec!["devs".to_owned()],
+        sans: BTreeSet::new(),
+        usage: Usage::Client,
+    })
+    .unwrap();
+    let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der));
+    let request = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "s" },
+        "spec": { "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": STANDARD.encode(pem) } });
+    server.ok_with(&["create", "-f", "-"], &request.to_string());
+    server.ok(&["certificate", "approve", "s"]);
+    server.until(&["get", "csr", "s", "-o", "jsonpath={.status}"], SETTLE_LIMIT, |out| {
+        out.contains("Failed") && !out.contains("certificate\":")
+    });
+    // And one that somebody has all the same, from before, is nobody's.
+    let new = json!({ "id": 7, "name": "test", "address": "192.0.2.66:1" }).to_string();
+    for (organization, words) in [(None, "only servers"), (Some("devs"), "only servers")] {
+        let shown = signed(&server, "client-ca", "system:kedge-supervisor", organization);
+        let answer = runtime().block_on(async {
+            let caller = Caller::to(&server, server.place.port, [127, 0, 0, 1]).showing(shown);
+            let req = Request::builder().method(Method::POST).uri(MEMBERS).header("host", "s").body(wire::body::full(new.clone())).unwrap();
+            caller.ask(req).await
+        });
+        assert!(answer.contains(words), "{answer}");
+    }
+    server.check_log();
+}
+
+fn a_front_proxys_certificate_is_nobody_at_the_kubelet(server: &Server) {
+    let shown = signed(server, "request-header-ca", "eve", Some("system:masters"));
+    let user = signed(server, "client-ca", "eve", Some("system:masters"));
+    let ask = |shown: Arc<CertStore>| {
+        runtime().block_on(async {
+            let caller = Caller::to(server, 10250, [127, 0, 0, 1]).showing(shown);
+            let req = Request::builder().uri("/pods").header("host", "n1").body(wire::body::empty()).unwrap();
+            caller.try_ask(req).await
+        })
+    };
+    let told = ask(user).unwrap();
+    assert!(told.contains("PodList"), "{told}");
+    // At the handshake, or by a status: it is not let in.
+    if let Ok(told) = ask(shown) {
+        assert!(!told.contains("PodList"), "{told}");
+    }
+}
+
+#[test]
+fn slow_clients_stop_nobody_from_joining() {
+    let server = Server::start();
+    let port = server.place.port;
+    runtime().block_on(async {
+        let slow = Caller::to(&server, port, [127, 0, 0, 2]);
+        let mut held = Vec::new();
+        for _ in 0..60 {
+            let mut stream = slow.connect().await.unwrap();
+            stream.write_all(b"POST /v1-kedge/join HTTP/1.1\r\nHost: s\r\nContent-Length: 9\r\n\r\n{").await.unwrap();
+            stream.flush().await.unwrap();
+            held.push(stream);
+        }
+        // Others are judged as if nobody were there.
+        let began = Instant::now();
+        for _ in 0..3 {
+            let req =
+                Request::builder().method(Method::POST).uri("/v1-kedge/join").header("host", "s").body(wire::body::full("{}")).unwrap();
+            let answer = Caller::to(&server, port, [127, 0, 0, 3]).ask(req).await;
+            assert!(answer.contains("join request cannot be read"), "{answer}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(8), "an honest machine waited {:?}", began.elapsed());
+        // Whoever is slow is told so, and let go.
+        let mut told = vec![0; 4096];
+        let n = tokio::time::timeout(Duration::from_secs(30), held[0].read(&mut told)).await.expect("a slow client was kept").unwrap();
+        assert!(String::from_utf8_lossy(&told[..n]).contains("503"), "{}", String::from_utf8_lossy(&told[..n]));
+    });
+    assert_eq!(ask(&server, Role::Agent, &token_of(&server, "node-token")), Ok(()));
+    server.check_log();
+}

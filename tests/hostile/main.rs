@@ -13,7 +13,9 @@ mod namespaces;
 mod node;
 
 mod clients;
+mod connections;
 mod fields;
+mod install;
 mod joining;
 mod network;
 mod pods;
@@ -55,7 +57,9 @@ fn pods_on_a_node_harm_nothing_but_themselves() {
     let only = std::env::var("KEDGE_CHAPTER").unwrap_or_default();
     // A chapter that fails does not hide the next ones.
     let mut failed = Vec::new();
-    for &(name, tell) in [volumes::CHAPTERS, pods::CHAPTERS, network::CHAPTERS].concat().iter().filter(|(name, _)| name.contains(&only)) {
+    for &(name, tell) in
+        [volumes::CHAPTERS, pods::CHAPTERS, network::CHAPTERS, joining::CHAPTERS].concat().iter().filter(|(name, _)| name.contains(&only))
+    {
         let began = Instant::now();
         if std::panic::catch_unwind(AssertUnwindSafe(|| tell(&server))).is_err() {
             failed.push(name);

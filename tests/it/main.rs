@@ -13,6 +13,7 @@ mod outside;
 mod refusals;
 mod settings;
 mod snapshots;
+mod status;
 mod watching;
 mod why;
 mod workloads;

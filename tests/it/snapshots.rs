@@ -69,6 +69,11 @@ fn snapshot(place: &Place, args: &[&str], key: &str) -> Said {
     command.output().unwrap().into()
 }
 
+/// An archive's bytes as text.
+fn zstd_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&zstd::decode_all(bytes).unwrap()).into_owned()
+}
+
 #[test]
 fn snapshots_go_to_a_bucket_and_a_new_machine_restores_from_there() {
     let (address, objects) = bucket();
@@ -96,13 +101,20 @@ fn snapshots_go_to_a_bucket_and_a_new_machine_restores_from_there() {
     );
     assert!(!format!("{refused:?}{saved:?}").contains("hunter2"));
     assert_eq!(snapshot(&server.place, &["ls", "--etcd-s3-bucket=other"], "KEY").out.matches("second-edge-1-").count(), 2);
+    // The keys in it are sealed, so a reader of the bucket gets none.
+    let token = std::fs::read_to_string(server.place.data_dir().join("server/token")).unwrap();
+    let archive = zstd_of(&objects.lock().unwrap().values().next().unwrap().clone());
+    assert!(!archive.contains("PRIVATE KEY") && !archive.contains(token.trim()), "keys in the bucket");
     server.stop();
 
     let new = Place::new(&["--disable=coredns"]);
     std::fs::write(new.path("config.yaml"), config(&address)).unwrap();
     let missing = snapshot(&new, &["restore", "no-such-1"], "KEY");
     assert!(missing.code == 1 && missing.err.contains("NoSuchKey"), "{missing:?}");
-    let restored = snapshot(&new, &["restore", &name], "KEY");
+    let sealed = snapshot(&new, &["restore", &name], "KEY");
+    assert!(sealed.code == 1 && sealed.err.contains("--token-file"), "{sealed:?}");
+    std::fs::write(new.path("token"), token).unwrap();
+    let restored = snapshot(&new, &["restore", &name, "--token-file", new.path("token").to_str().unwrap()], "KEY");
     assert_eq!(restored.code, 0, "{restored:?}");
     assert!(std::fs::read_dir(new.data_dir()).unwrap().all(|entry| !entry.unwrap().file_name().to_string_lossy().starts_with('.')));
     std::fs::write(new.path("config.yaml"), "").unwrap();
@@ -119,16 +131,20 @@ fn a_scheduled_snapshot_that_the_bucket_refuses_is_an_event_and_stays_here() {
     let (address, objects) = bucket();
     let mut place =
         Place::new(&["--disable=coredns", "--etcd-snapshot-schedule-cron=@every 2s", "--etcd-s3", "--etcd-s3-config-secret=bucket"]);
-    place.flags.push("--etcd-s3-insecure".to_owned());
+    place.flags.extend(["--etcd-s3-insecure", "--etcd-s3-bucket=b"].map(str::to_owned));
+    place.flags.push(format!("--etcd-s3-endpoint={address}"));
     let mut server = Server::start_in(place);
     server.announce("but not in S3");
     let event = |words: &str| {
         server.until(&["get", "events", "-o", "json"], SETTLE_LIMIT * 2, |out| out.contains("SnapshotFailed") && out.contains(words));
     };
     event("cannot read Secret kube-system/bucket");
-    let values = format!("--from-literal=etcd-s3-endpoint={address}");
-    let secret = ["create", "secret", "generic", "bucket", "-n", "kube-system", "--from-literal=etcd-s3-bucket=b", &values];
+    let secret = ["create", "secret", "generic", "bucket", "-n", "kube-system"];
     let keys = ["--from-literal=etcd-s3-access-key=KEY", "--from-literal=etcd-s3-secret-key=hunter2"];
+    // Whoever writes the Secret does not say where snapshots go.
+    server.ok(&[&secret[..], &keys[..], &["--from-literal=etcd-s3-endpoint=198.51.100.1"]].concat());
+    event("etcd-s3-endpoint is taken from --etcd-s3-endpoint alone");
+    server.ok(&["delete", "secret", "bucket", "-n", "kube-system"]);
     server.ok(&[&secret[..], &keys[..]].concat());
     crate::harness::wait_for("a snapshot in the bucket", SETTLE_LIMIT * 2, || {
         let names: Vec<String> = objects.lock().unwrap().keys().cloned().collect();

@@ -79,7 +79,7 @@ impl World {
 
 fn nobody() -> wire::ConnInfo {
     let at = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    wire::ConnInfo { peer: at, local: at, client_certs: Vec::new(), identity: None }
+    wire::ConnInfo::tcp(at, at, Vec::new())
 }
 
 fn parts(headers: &[(&str, &str)]) -> Parts {

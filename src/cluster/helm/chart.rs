@@ -211,8 +211,21 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     Ok(layout)
 }
 
+/// Whether helm reads a name as the path of one value: with a second one behind a comma it would read a file of its author's choice.
+fn is_one_path(name: &str) -> bool {
+    let (mut escaped, mut fine) = (false, !name.is_empty());
+    for c in name.chars() {
+        fine &= !c.is_control() && (escaped || !matches!(c, '=' | ',' | '{' | '}'));
+        escaped = c == '\\' && !escaped;
+    }
+    fine && !escaped
+}
+
 /// One value of `set`: numbers and true, false, null as they are; text by way of a file, for it may be a secret.
 fn set(values: &mut Vec<String>, files: &mut BTreeMap<String, Vec<u8>>, idx: usize, name: &str, value: &Value) -> Result<(), String> {
+    if !is_one_path(name) {
+        return Err(format!("set: {name:?} is no path of one value: '=', ',', '{{' and '}}' must be escaped with a backslash"));
+    }
     let plain = |text: &str| matches!(text.to_lowercase().as_str(), "true" | "false" | "null");
     match value {
         Value::String(text) if !plain(text) => {
@@ -313,6 +326,16 @@ mod tests {
 
     fn laid(value: Value) -> Result<Layout, String> {
         layout(&spec(value), None, &Fetched::default())
+    }
+
+    #[test]
+    fn a_name_of_a_value_is_no_second_value() {
+        for good in ["a", "a.b[0].c", r"a\,b", r"nodeSelector.kubernetes\.io/os", r"a\=b"] {
+            assert!(is_one_path(good), "{good}");
+        }
+        for bad in ["", "a=/var/lib/kedge/server/tls/client-ca.key,b", "a,b", r"a\\,b=c", "{a}", "a\nb", r"a\"] {
+            assert!(!is_one_path(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::files::{FileError, create_private_dir};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
 use super::chart::Layout;
@@ -21,6 +22,8 @@ const QUESTION: Duration = Duration::from_secs(60);
 /// Of what it said last, in a condition.
 const SAID_LINES: usize = 6;
 const SAID_CHARS: usize = 1024;
+/// Bytes of what it says that are kept, the last ones: a chart's notes may be of any length.
+const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Why helm did not do it.
 #[derive(Debug, thiserror::Error)]
@@ -190,16 +193,35 @@ impl Session {
             command.env(name, here.join(file));
         }
         command.current_dir(here).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn().map_err(failed)?;
         let limit = limit + GRACE;
         let late = |_| HelmError::Late { verb: verb.to_owned(), secs: limit.as_secs() };
-        let output = tokio::time::timeout(limit, child.wait_with_output()).await.map_err(late)?.map_err(failed)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let ended = async { tokio::join!(child.wait(), last_bytes(out, OUTPUT_BYTES_MAX), last_bytes(err, OUTPUT_BYTES_MAX)) };
+        let (status, out, err) = tokio::time::timeout(limit, ended).await.map_err(late)?;
+        let (status, out, err) = (status.map_err(failed)?, out.map_err(failed)?, err.map_err(failed)?);
+        if status.success() {
+            return Ok(String::from_utf8_lossy(&out).into_owned());
         }
-        let said = last_lines(&String::from_utf8_lossy(&output.stderr), here);
-        let said = if said.is_empty() { output.status.to_string() } else { said };
+        let said = last_lines(&String::from_utf8_lossy(&err), here);
+        let said = if said.is_empty() { status.to_string() } else { said };
         Err(HelmError::Failed { verb: verb.to_owned(), said })
+    }
+}
+
+/// Reads to the end and keeps the last `max` bytes.
+async fn last_bytes(from: Option<impl AsyncRead + Unpin>, max: usize) -> io::Result<Vec<u8>> {
+    let (Some(mut from), mut kept, mut chunk) = (from, Vec::new(), vec![0; 16 * 1024]) else { return Ok(Vec::new()) };
+    loop {
+        let n = from.read(&mut chunk).await?;
+        if n == 0 {
+            kept.drain(..kept.len().saturating_sub(max));
+            return Ok(kept);
+        }
+        kept.extend_from_slice(&chunk[..n]);
+        if kept.len() > 2 * max {
+            kept.drain(..kept.len() - max);
+        }
     }
 }
 
@@ -233,6 +255,14 @@ mod tests {
         let history = r#"[{"revision":2,"status":"pending-upgrade","chart":"x-1"}]"#;
         assert_eq!(newest(history), Some(Release { status: "pending-upgrade".to_owned(), revision: 2 }));
         assert_eq!(newest("[]"), None);
+    }
+
+    #[tokio::test]
+    async fn what_it_says_is_kept_to_a_bound() {
+        let long = [vec![b'a'; 500], b"end".to_vec()].concat();
+        assert_eq!(last_bytes(Some(&long[..]), 5).await.unwrap(), b"aaend");
+        assert_eq!(last_bytes(Some(&b"ab"[..]), 5).await.unwrap(), b"ab");
+        assert_eq!(last_bytes(None::<&[u8]>, 5).await.unwrap(), b"");
     }
 
     #[test]

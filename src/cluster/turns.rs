@@ -1,0 +1,113 @@
+//! Turns: how many machines ask to join at once, in all and from one address. Strangers ask, so nobody waits without an end here, and
+//! nobody waits for those of another address longer than their requests take to be judged.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use wire::seats;
+
+use crate::refusal::Refusal;
+
+/// Requests of one address that are read, judged or paused at once: many machines may be behind one address.
+const PER_PEER_MAX: usize = 32;
+/// Requests of all addresses.
+const ALL_MAX: usize = 512;
+/// Requests that are judged at once; the others wait for their turn.
+const JUDGED_MAX: usize = 16;
+/// A request whose turn has not come by then is sent away; the machine asks again.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The requests that are under way.
+pub(crate) struct Turns {
+    by_peer: Mutex<BTreeMap<IpAddr, usize>>,
+    judged: Semaphore,
+}
+
+/// A request's place among those of its address; given back when it is dropped.
+pub(crate) struct Place {
+    peer: IpAddr,
+    turns: Arc<Turns>,
+}
+
+fn busy(why: &str) -> Refusal {
+    Refusal::NotReady { why: why.to_owned() }
+}
+
+impl Turns {
+    pub(crate) fn new() -> Arc<Turns> {
+        Arc::new(Turns { by_peer: Mutex::default(), judged: Semaphore::new(JUDGED_MAX) })
+    }
+
+    /// A place for a request that is not read yet.
+    ///
+    /// Errors: `NotReady` if its address, or all of them, have too many.
+    pub(crate) fn enter(self: &Arc<Turns>, peer: IpAddr) -> Result<Place, Refusal> {
+        let peer = seats::who(peer);
+        let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
+        if by_peer.get(&peer).is_some_and(|n| *n >= PER_PEER_MAX) {
+            return Err(busy("too many machines ask from this address"));
+        }
+        if by_peer.values().sum::<usize>() >= ALL_MAX {
+            return Err(busy("too many machines ask at once"));
+        }
+        *by_peer.entry(peer).or_default() += 1;
+        Ok(Place { peer, turns: Arc::clone(self) })
+    }
+
+    /// The turn of a request that is read: held while it is judged, never while somebody is waited for.
+    ///
+    /// Errors: `NotReady` if it does not come in time. Cancel safety: the turn goes to the next.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.turn_within(TURN_TIMEOUT).await
+    }
+
+    async fn turn_within(&self, limit: Duration) -> Result<SemaphorePermit<'_>, Refusal> {
+        match tokio::time::timeout(limit, self.judged.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(busy("it is stopping")),
+            Err(_) => Err(busy("too many machines join at once")),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_peer = self.turns.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = by_peer.get_mut(&self.peer) {
+            *n -= 1;
+            if *n == 0 {
+                by_peer.remove(&self.peer);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_asks_too_often_is_sent_away_and_others_are_not() {
+        let (turns, peer) = (Turns::new(), |n: u8| IpAddr::from([192, 0, 2, n]));
+        let places: Vec<_> = (0..PER_PEER_MAX).map(|_| turns.enter(peer(1)).unwrap()).collect();
+        assert!(matches!(turns.enter(peer(1)), Err(Refusal::NotReady { .. })));
+        drop(turns.enter(peer(2)).unwrap());
+        drop(places);
+        assert!(turns.enter(peer(1)).is_ok() && turns.by_peer.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_does_not_come_is_not_waited_for() {
+        let turns = Turns::new();
+        let mut held = Vec::new();
+        for _ in 0..JUDGED_MAX {
+            held.push(turns.turn().await.unwrap());
+        }
+        assert!(matches!(turns.turn_within(Duration::from_millis(20)).await, Err(Refusal::NotReady { .. })));
+        held.pop();
+        assert!(turns.turn().await.is_ok());
+    }
+}
