@@ -126,7 +126,7 @@ fn keys_change_on_all(servers: &[Server]) {
 /// The join token is another one from now on: the old one is refused, with a reason.
 fn another_token(servers: &[Server], agent: &Host, old: &str) -> String {
     let kubeconfig = servers[1].host.dir.join("kubeconfig");
-    let data = servers[1].data_dir();
+    let data = servers[1].host.data_dir();
     let rotate = ["token", "rotate", "--kubeconfig", kubeconfig.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
     let said = run_command(servers[1].host.command(program_of(&servers[1])).args(rotate));
     assert!(said.ok, "{}", said.text);
