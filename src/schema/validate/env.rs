@@ -121,28 +121,6 @@ fn key_ref(reference: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// A file of variables is in a volume of the pod that containers write: an emptyDir.
-///
-/// Spec: upstream v1.36 `validateFileKeyRefVolumes`.
-pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        for (idx, container) in read::list(spec, list).iter().enumerate() {
-            for (at, variable) in read::list(container, "env").iter().enumerate() {
-                let Some(reference) = read::at(variable, "valueFrom.fileKeyRef") else { continue };
-                let name = read::text(reference, "volumeName");
-                let here = format!("{path}.{list}[{idx}].env[{at}].valueFrom.fileKeyRef.volumeName");
-                match read::list(spec, "volumes").iter().find(|volume| read::text(volume, "name") == name) {
-                    None => errors.push(FieldError::not_found(here, name)),
-                    Some(volume) if read::at(volume, "emptyDir").is_none() => {
-                        errors.push(FieldError::invalid(here, name, "referenced volume must be of type emptyDir"));
-                    }
-                    Some(_) => {}
-                }
-            }
-        }
-    }
-}
-
 fn file_ref(reference: &Value, path: &str, errors: &mut Errors) {
     match read::text(reference, "key") {
         "" => errors.push(FieldError::required(format!("{path}.key"), "")),

@@ -79,7 +79,6 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for (field, role) in lists {
         container::containers(read::list(spec, field), &format!("{path}.{field}"), role, &pod, &mut seen, errors);
     }
-    env::file_volumes(spec, path, errors);
     for (idx, debugger) in read::list(spec, "ephemeralContainers").iter().enumerate() {
         ephemeral(spec, debugger, &format!("{path}.ephemeralContainers[{idx}]"), errors);
     }
