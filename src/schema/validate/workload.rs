@@ -286,21 +286,45 @@ pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(path, now, format!("can only be modified in tandem with {}", "spec.parallelism")));
         }
     }
-    // A job that has not started since it was suspended may still change where its pods go.
-    let open = read::flag(old, "spec.suspend") && read::at(old, "status.startTime").is_none();
-    let template = |object: &Value| {
-        let mut template = read::at(object, "spec.template").cloned().unwrap_or_default();
-        if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut).filter(|_| open) {
-            spec.retain(|k, _| !["affinity", "nodeSelector", "tolerations", "schedulingGates"].contains(&k.as_str()));
+    let open = may_change_template(old);
+    let path = if open { "spec.template.spec" } else { "spec.template" };
+    let kept = |object: &Value| {
+        let mut kept = read::at(object, path).cloned().unwrap_or_default();
+        if let Some(spec) = kept.as_object_mut().filter(|_| open) {
+            drop_what_may_change(spec);
         }
-        if let Some(map) = template.as_object_mut().filter(|_| open) {
-            map.remove("metadata");
-        }
-        template
+        kept
     };
-    if template(new) != template(old) {
-        let value = read::at(new, "spec.template").cloned().unwrap_or(Value::Null);
-        errors.push(FieldError::invalid("spec.template", value, IMMUTABLE));
+    if kept(new) != kept(old) {
+        let value = read::at(new, path).cloned().unwrap_or(Value::Null);
+        errors.push(FieldError::invalid(path, value, IMMUTABLE));
+    }
+}
+
+/// A suspended job without pods may still change where its pods go and what they ask for, also if it has run before.
+/// Spec: upstream's `shouldAllowMutablePodTemplate` (1.36.2).
+fn may_change_template(old: &Value) -> bool {
+    let conditions = read::list(old, "status.conditions");
+    let suspended = conditions.iter().any(|c| read::text(c, "type") == "Suspended" && read::text(c, "status") == "True");
+    read::flag(old, "spec.suspend")
+        && (suspended || read::at(old, "status.startTime").is_none())
+        && read::integer(old, "status.active").unwrap_or(0) == 0
+}
+
+/// Leaves of a pod's spec what stays as it is.
+fn drop_what_may_change(spec: &mut serde_json::Map<String, Value>) {
+    spec.retain(|k, _| !["nodeSelector", "tolerations", "schedulingGates"].contains(&k.as_str()));
+    if let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) {
+        affinity.remove("nodeAffinity");
+        if affinity.is_empty() {
+            spec.remove("affinity");
+        }
+    }
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
+            container.remove("resources");
+        }
     }
 }
 
@@ -372,5 +396,39 @@ pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
     }
     if let Some(selector) = read::at(spec, "selector") {
         label_selector(selector, "spec.selector", errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Spec: upstream 1.36.2, MutablePodResourcesForSuspendedJobs and MutableSchedulingDirectivesForSuspendedJobs.
+    #[test]
+    fn a_suspended_job_without_pods_may_ask_for_other_resources_and_nothing_else() {
+        let job = |status: Value, container: Value, more: Value| {
+            let mut spec = json!({"containers": [container], "affinity": {"podAffinity": {}}});
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!({"spec": {"suspend": true, "template": {"metadata": {}, "spec": spec}}, "status": status})
+        };
+        let plain = || json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
+        let refused = |status: Value, container: Value, more: Value| {
+            let mut errors = Errors::new();
+            job_update(&job(json!({}), container, more), &job(status, plain(), json!({})), &mut errors);
+            errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+        };
+        let more = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}});
+        let stopped = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]});
+        assert!(refused(json!({}), more.clone(), json!({})).is_empty());
+        assert!(refused(stopped.clone(), more.clone(), json!({"nodeSelector": {"a": "b"}})).is_empty());
+        let near = json!({"affinity": {"podAffinity": {}, "nodeAffinity": {}}});
+        assert!(refused(stopped.clone(), plain(), near).is_empty());
+        assert_eq!(refused(stopped, json!({"name": "c", "image": "other"}), json!({})), ["spec.template.spec"]);
+        assert_eq!(refused(json!({}), plain(), json!({"affinity": null})), ["spec.template.spec"]);
+        // Its pods are still there, or it has not been stopped yet.
+        assert_eq!(refused(json!({"active": 1}), more.clone(), json!({})), ["spec.template"]);
+        assert_eq!(refused(json!({"startTime": "2026-01-01T00:00:00Z"}), more, json!({})), ["spec.template"]);
     }
 }
