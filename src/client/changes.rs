@@ -13,6 +13,9 @@ use crate::informer::{Change, Key};
 /// between is not told of.
 const CHANGES_OF_ONE_MAX: usize = 16;
 
+/// Objects for which a subscriber keeps room while nothing waits.
+const KEPT_ROOM: usize = 64;
+
 /// Changes by object, in the order of the first one of each.
 struct Waiting<K> {
     order: VecDeque<Key>,
@@ -48,6 +51,10 @@ impl<K> Subscriber<K> {
             waiting.by_key.remove(&key);
         } else {
             waiting.order.push_front(key);
+        }
+        // A burst is over: what it took is given back, as there is a subscriber for each kind in each controller.
+        if waiting.order.is_empty() && waiting.by_key.capacity() > KEPT_ROOM {
+            *waiting = Waiting { order: VecDeque::new(), by_key: HashMap::new() };
         }
         change
     }
