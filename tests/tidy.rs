@@ -309,20 +309,3 @@ fn features_of_dependencies_are_chosen_in_one_place() {
     }
     none("features outside the root Cargo.toml", &found);
 }
-
-/// A role without its controller is a right that somebody gets by giving a service account a name.
-#[test]
-fn roles_of_controllers_are_for_controllers_that_run_here() {
-    let table = read("src/apiserver/authz/bootstrap/controllers.rs");
-    let line = |line: &str| {
-        let line = line.trim().strip_prefix("role(").unwrap_or(line.trim());
-        let name = line.strip_prefix('"')?.split('"').next()?.to_owned();
-        let named = name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
-        named.then_some(name)
-    };
-    let names: BTreeSet<String> = table.lines().filter_map(line).collect();
-    assert!(names.contains("job-controller"), "the table is not read: {names:?}");
-    let code: String = files_below("src/controllers").iter().filter(|path| path.ends_with(".rs")).map(|path| read(path)).collect();
-    let idle: Vec<String> = names.into_iter().filter(|name| !code.contains(&format!("{name:?}"))).collect();
-    none("a role of a controller that is not in src/controllers", &idle);
-}

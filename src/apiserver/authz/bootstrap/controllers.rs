@@ -1,5 +1,4 @@
 //! Cluster roles of the controllers, each bound to the service account `kube-system/<controller>`. [`super::notation`] explains a line.
-//! Those of controllers that run here, and of no others: a service account of that name is anybody's to make who may make one there.
 
 use super::notation::{ClusterRole, role};
 
@@ -29,6 +28,7 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "create,patch,update @core,events.k8s.io events",
         ],
     ),
+    role("clusterrole-aggregation-controller", &["read,escalate,patch,update @rbac.authorization.k8s.io clusterroles"]),
     role(
         "cronjob-controller",
         &[
@@ -61,6 +61,17 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "update @apps,extensions deployments/finalizers",
             "read,create,delete,patch,update @apps,extensions replicasets",
             "read,update @core pods",
+            "create,patch,update @core,events.k8s.io events",
+        ],
+    ),
+    role(
+        "device-taint-eviction-controller",
+        &[
+            "read,delete @core pods",
+            "patch,update @core pods/status",
+            "read @resource.k8s.io resourceclaims",
+            "read @resource.k8s.io resourceslices",
+            "read @resource.k8s.io deviceclasses",
             "create,patch,update @core,events.k8s.io events",
         ],
     ),
@@ -117,6 +128,15 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "create,patch,update @core,events.k8s.io events",
         ],
     ),
+    role(
+        "expand-controller",
+        &[
+            "read,patch,update @core persistentvolumes",
+            "patch,update @core persistentvolumeclaims/status",
+            "read @core persistentvolumeclaims",
+            "create,patch,update @core,events.k8s.io events",
+        ],
+    ),
     role("generic-garbage-collector", &["read,delete,patch,update @* *", "create,patch,update @core,events.k8s.io events"]),
     role(
         "horizontal-pod-autoscaler",
@@ -140,6 +160,10 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "create,delete,list,patch,watch @core pods",
             "create,patch,update @core,events.k8s.io events",
         ],
+    ),
+    role(
+        "legacy-service-account-token-cleaner",
+        &["get @core configmaps =kube-apiserver-legacy-service-account-token-tracking", "delete,patch @core secrets"],
     ),
     role(
         "namespace-controller",
@@ -201,11 +225,35 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
         ],
     ),
     role(
+        "resource-claim-controller",
+        &[
+            "read @core pods",
+            "update @core pods/finalizers",
+            "read,create,delete @resource.k8s.io resourceclaims",
+            "patch,update @resource.k8s.io resourceclaims resourceclaims/status",
+            "patch,update @core pods/status",
+            "create,patch,update @core,events.k8s.io events",
+            "patch,update @resource.k8s.io resourceclaims/binding",
+        ],
+    ),
+    role(
         "resourcequota-controller",
         &["list,watch @* *", "update @core resourcequotas/status", "create,patch,update @core,events.k8s.io events"],
     ),
     role("root-ca-cert-publisher", &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"]),
+    role("route-controller", &["list,watch @core nodes", "patch @core nodes/status", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "selinux-warning-controller",
+        &[
+            "create,patch,update @core,events.k8s.io events",
+            "read @core persistentvolumes",
+            "read @core persistentvolumeclaims",
+            "read @core pods",
+            "read @storage.k8s.io csidrivers",
+        ],
+    ),
     role("service-account-controller", &["create @core serviceaccounts", "create,patch,update @core,events.k8s.io events"]),
+    role("service-ca-cert-publisher", &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"]),
     role(
         "service-cidrs-controller",
         &[
@@ -242,4 +290,21 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
     ),
     role("ttl-after-finished-controller", &["read,delete @batch jobs", "create,patch,update @core,events.k8s.io events"]),
     role("ttl-controller", &["list,patch,update,watch @core nodes", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "validatingadmissionpolicy-status-controller",
+        &[
+            "read @admissionregistration.k8s.io validatingadmissionpolicies",
+            "get,patch,update @admissionregistration.k8s.io validatingadmissionpolicies/status",
+            "create,patch,update @core,events.k8s.io events",
+        ],
+    ),
+    role(
+        "volumeattributesclass-protection-controller",
+        &[
+            "read @core persistentvolumeclaims",
+            "read @core persistentvolumes",
+            "read,update @storage.k8s.io volumeattributesclasses",
+            "create,patch,update @core,events.k8s.io events",
+        ],
+    ),
 ];
