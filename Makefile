@@ -25,8 +25,8 @@ fix: ## the mutating twin of check
 test-room: ## one room's unit tests: make test-room R=store
 	cargo test -p $(R)
 
-simulate: ## power cuts of the store, N=100000 seeds of them, and clients while leaders are cut off
-	KEDGE_SEEDS=$(or $(N),100000) cargo test -p store --lib -- --nocapture power_tests linear_tests
+simulate: ## failing disks of the store, N=100000 seeds of them (from KEDGE_SEED on), and clients while leaders are cut off
+	KEDGE_SEEDS=$(or $(N),100000) cargo test -p store --lib -- --nocapture power_tests faults_tests linear_tests
 
 chaos: ## faults on three servers and three agents, SECS=1800 of them; `make test` does it for three minutes
 	@sh scripts/chaos.sh $(or $(SECS),1800)
