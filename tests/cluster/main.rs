@@ -15,6 +15,7 @@ mod life;
 mod lost;
 mod network;
 mod servers;
+mod six;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -42,6 +43,11 @@ fn a_server_and_agents_behind_a_firewall() {
 #[test]
 fn a_cluster_of_ipv4_gets_ipv6() {
     inside("a_cluster_of_ipv4_gets_ipv6", dual::run);
+}
+
+#[test]
+fn machines_with_ipv6_alone_need_no_tunnel() {
+    inside("machines_with_ipv6_alone_need_no_tunnel", six::run);
 }
 
 #[test]

@@ -1,11 +1,25 @@
 //! Pods that attack the network of the node: policies, ports, names.
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::harness::{Server, wait_for};
-use crate::{BUSYBOX, Chapter, POD_LIMIT};
+use crate::harness::{SETTLE_LIMIT, Server, run_with, wait_for};
+use crate::{BUSYBOX, Chapter, POD_LIMIT, namespaces, node};
 
-pub(crate) const CHAPTERS: &[Chapter] = &[("a pod cannot leave its network policies", a_pod_cannot_leave_its_network_policies)];
+pub(crate) const CHAPTERS: &[Chapter] = &[
+    ("a pod cannot leave its network policies", a_pod_cannot_leave_its_network_policies),
+    ("a Service does not take the machine's ports", a_service_does_not_take_the_machines_ports),
+    ("a pod does not reach the machine's loopback", a_pod_does_not_reach_the_machines_loopback),
+    ("a flush of all rules is mended", a_flush_of_all_rules_is_mended),
+];
+
+/// Rules that somebody flushed are there again within this, on a busy machine.
+const MENDED_LIMIT: Duration = Duration::from_secs(20);
 
 fn pod(ns: &str, name: &str, script: &str, more: &Value) -> Value {
     let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": ns, "labels": { "app": name } },
@@ -37,11 +51,11 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     apply(server, &[namespace("walled"), namespace("open"), deny, pod("open", "web", WEB, &json!({}))]);
     let web = address(server, "open", "web");
     let uid = server.ok(&["-n", "open", "get", "pod", "web", "-o", "jsonpath={.metadata.uid}"]);
-    // It is killed by its deadline and goes on for a while.
+    // It is told to end by its deadline, which is long enough for a busy machine to start it, and goes on for a while.
     let late = format!(
-        "trap '' TERM; n=0; while [ $n -lt 10 ]; do timeout 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
+        "trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
     );
-    let late = pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 4, "terminationGracePeriodSeconds": 40 }));
+    let late = pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 25, "terminationGracePeriodSeconds": 90 }));
     apply(server, &[pod("walled", "p", "sleep 9999", &json!({})), pod("open", "friend", "sleep 9999", &json!({})), late]);
     address(server, "walled", "p");
     address(server, "open", "friend");
@@ -58,10 +72,200 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
         assert_eq!(ask("walled", "p"), "", "config.hash={hash}");
         assert_eq!(ask("open", "friend"), "page\n");
     }
-    let told = wait_for("ten tries of a pod past its deadline", POD_LIMIT, || {
+    let told = wait_for("forty tries of a pod, the last of them past its deadline", POD_LIMIT, || {
         let told = server.said(&["-n", "walled", "logs", "late"]).out;
-        if told.lines().count() >= 10 { Ok(told) } else { Err(told) }
+        if told.lines().count() >= 40 { Ok(told) } else { Err(told) }
     });
     assert!(!told.contains("OUT"), "{told}");
     server.ok(&["delete", "namespace", "walled", "open", "--wait=false"]);
+}
+
+/// A Service of the web pod with what `more` says.
+fn service(ns: &str, name: &str, more: &Value) -> Value {
+    let mut spec = json!({ "selector": { "app": "web" }, "ports": [{ "port": 80, "targetPort": 80 }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": ns }, "spec": spec })
+}
+
+/// Answers every caller with one word, as a program of the machine would. It ends with the test.
+fn machines_own() -> SocketAddr {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _request = stream.read(&mut [0; 1024]);
+            let _gone = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nthe machine's\n");
+        }
+    });
+    SocketAddr::new(namespaces::NODE_IP.parse().unwrap(), port)
+}
+
+fn a_service_does_not_take_the_machines_ports(server: &Server) {
+    let own = machines_own();
+    let stolen = |name: &str, port: u16| {
+        service("ports", name, &json!({ "externalIPs": [namespaces::NODE_IP], "ports": [{ "port": port, "targetPort": 80 }] }))
+    };
+    let balanced = |name: &str, port: u16, protocol: &str| {
+        service("ports", name, &json!({ "type": "LoadBalancer", "ports": [{ "port": port, "protocol": protocol, "targetPort": 80 }] }))
+    };
+    apply(server, &[namespace("ports"), pod("ports", "web", WEB, &json!({})), balanced("fine", 8086, "TCP")]);
+    address(server, "ports", "web");
+    let names = [("ssh", 22, "TCP"), ("overlay", 8472, "UDP"), ("kubelet", 10250, "TCP"), ("listener", own.port(), "TCP")];
+    let mut all: Vec<Value> = names.iter().map(|(name, port, protocol)| balanced(name, *port, protocol)).collect();
+    all.push(stolen("outside", own.port()));
+    apply(server, &all);
+    // The last Service is in force when its cluster address answers.
+    apply(server, &[service("ports", "last", &json!({}))]);
+    let ip = server.ok(&["-n", "ports", "get", "service", "last", "-o", "jsonpath={.spec.clusterIP}"]);
+    wait_for("the last Service", POD_LIMIT, || node::page(format!("{ip}:80").parse().unwrap()));
+    let fine = SocketAddr::new(own.ip(), 8086);
+    wait_for("a port that nobody has", POD_LIMIT, || node::page(fine));
+    assert_eq!(node::page(own).unwrap(), "the machine's\n");
+    for name in ["ssh", "overlay", "kubelet"] {
+        let path = "jsonpath={.status.loadBalancer.ingress}";
+        assert_eq!(server.ok(&["-n", "ports", "get", "service", name, "-o", path]), "", "{name}");
+        let events = [
+            "-n",
+            "ports",
+            "get",
+            "events",
+            "--field-selector",
+            &format!("involvedObject.name={name}"),
+            "-o",
+            "jsonpath={.items[*].message}",
+        ];
+        server.until(&events, SETTLE_LIMIT, |out| out.contains("is the node's own"));
+    }
+    server.ok(&["delete", "namespace", "ports", "--wait=false"]);
+}
+
+/// CVE-2020-8558: a host port makes loopback addresses routable, and a pod with a network of its own asks for one over its cable.
+fn a_pod_does_not_reach_the_machines_loopback(server: &Server) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _gone = stream.write_all(b"REACHED\n");
+        }
+    });
+    let mut ported = pod("loop", "web", WEB, &json!({}));
+    ported["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 8087 }]);
+    let mut thief = pod("loop", "thief", "sleep 9999", &json!({}));
+    thief["spec"]["containers"][0]["securityContext"] = json!({ "privileged": true });
+    apply(server, &[namespace("loop"), ported, thief]);
+    address(server, "loop", "web");
+    address(server, "loop", "thief");
+    let script = format!(
+        "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; ip route del local 127.0.0.0/8 dev lo table local; ip route del local 127.0.0.1 dev lo table local; \
+         ip addr del 127.0.0.1/8 dev lo; gw=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); ip route add 127.0.0.1/32 via $gw dev eth0; timeout 3 nc 127.0.0.1 {port}; echo asked"
+    );
+    let said = server.said(&["-n", "loop", "exec", "thief", "--", "sh", "-c", &script]);
+    assert!(said.out.ends_with("asked\n") && !said.out.contains("REACHED"), "{said:?}");
+    // The machine itself reaches the host port on its loopback, which is what the kernel's parameter is for.
+    wait_for("the host port on localhost", POD_LIMIT, || node::page("127.0.0.1:8087".parse().unwrap()));
+    server.ok(&["delete", "namespace", "loop", "--wait=false"]);
+}
+
+/// As `systemctl restart nftables` does.
+fn a_flush_of_all_rules_is_mended(server: &Server) {
+    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "deny", "namespace": "flush" },
+        "spec": { "podSelector": { "matchLabels": { "app": "p" } }, "policyTypes": ["Egress"] } });
+    let mut web = pod("flush", "web", WEB, &json!({}));
+    web["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 8088 }]);
+    let exposed = service("flush", "web", &json!({ "type": "NodePort", "ports": [{ "port": 80, "targetPort": 80, "nodePort": 30088 }] }));
+    apply(server, &[namespace("flush"), deny, web, pod("flush", "p", "sleep 9999", &json!({})), exposed]);
+    let ip = address(server, "flush", "web");
+    address(server, "flush", "p");
+    let port = |port: u16| SocketAddr::new(namespaces::NODE_IP.parse().unwrap(), port);
+    wait_for("the node port", POD_LIMIT, || node::page(port(30088)));
+    wait_for("the host port", POD_LIMIT, || node::page(port(8088)));
+    for command in
+        [&["flush", "ruleset"][..], &["delete", "table", "inet", "kedge-policy"], &["flush", "chain", "ip", "kedge-proxy", "services"]]
+    {
+        let said = run_with(Command::new("nft").args(command), "");
+        assert_eq!(said.code, 0, "{said:?}");
+        wait_for(&format!("the node port after {command:?}"), MENDED_LIMIT, || node::page(port(30088)));
+        wait_for(&format!("the host port after {command:?}"), MENDED_LIMIT, || node::page(port(8088)));
+        wait_for(&format!("the policy after {command:?}"), MENDED_LIMIT, || {
+            let script = format!("timeout 1 wget -qO- http://{ip}/");
+            let said = server.said(&["-n", "flush", "exec", "p", "--", "sh", "-c", &script]);
+            if said.out.is_empty() { Ok(()) } else { Err(format!("{said:?}")) }
+        });
+    }
+    server.ok(&["delete", "namespace", "flush", "--wait=false"]);
+}
+
+/// The plugins run `nft` and `conntrack` with words of their own alone: what a pod's author writes arrives as parsed addresses and numbers in
+/// nft's script, or is refused.
+#[test]
+fn programs_that_plugins_call_get_no_words_of_a_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let fake = format!(
+        "#!/bin/sh\nfor word in \"$@\"; do echo \"arg $word\"; done >>{log}\n[ \"$1\" = -f ] && sed 's/^/in /' >>{log}\necho '{{\"nftables\": []}}'\n",
+        log = log.display()
+    );
+    for name in ["nft", "conntrack"] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, &fake).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let evil = "x } ; add table ip evil ; {";
+    let call = |plugin: &str, runtime: &Value, prev_interface: &str| {
+        let link = dir.path().join(plugin);
+        if !link.exists() {
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kedge"), &link).unwrap();
+        }
+        let config = json!({ "cniVersion": "1.0.0", "name": "kedge", "type": plugin, "runtimeConfig": runtime,
+            "prevResult": { "cniVersion": "1.0.0", "interfaces": [{ "name": prev_interface }, { "name": "eth0", "sandbox": "/run/netns/x" }],
+                "ips": [{ "interface": 1, "address": "10.42.0.5/24" }] } });
+        let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new(&link);
+        command.env("PATH", path).env("CNI_COMMAND", "ADD").env("CNI_CONTAINERID", "abc").env("CNI_NETNS", "/run/netns/x");
+        command.env("CNI_IFNAME", "eth0").env("CNI_ARGS", format!("K8S_POD_NAMESPACE=a;K8S_POD_NAME={}", evil.replace(';', "")));
+        run_with(&mut command, &config.to_string())
+    };
+    let mapping = |port: &Value, protocol: &str, ip: &str| json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": ip }] });
+    let refused = [
+        ("portmap", mapping(&json!(8080), evil, "")),
+        ("portmap", mapping(&json!(8080), "tcp", evil)),
+        ("portmap", mapping(&json!(evil), "tcp", "")),
+        ("portmap", mapping(&json!(80_000), "tcp", "")),
+        ("bandwidth", json!({ "bandwidth": { "ingressRate": evil } })),
+    ];
+    for (plugin, runtime) in &refused {
+        let said = call(plugin, runtime, "cni0");
+        assert!(said.code == 1 && !log.exists(), "{plugin} {runtime}: {said:?}");
+    }
+    for (plugin, runtime) in
+        [("portmap", mapping(&json!(8080), "UDP", "10.0.0.1")), ("bandwidth", json!({ "bandwidth": { "ingressRate": 8_000_000 } }))]
+    {
+        // An interface's name is part of a path.
+        let said = call(plugin, &runtime, "../../../../../../../tmp/evil");
+        assert_eq!(said.code, 0, "{plugin}: {said:?}");
+    }
+    let told = std::fs::read_to_string(&log).unwrap();
+    assert!(told.contains("10.0.0.1 . udp . 8080 comment \"abc\" : 10.42.0.5 . 80") && !told.contains("evil"), "{told}");
+    let known = [
+        "-f",
+        "-",
+        "-j",
+        "list",
+        "map",
+        "ip",
+        "ip6",
+        "inet",
+        "kedge-hostport",
+        "kedge-bandwidth",
+        "by-address",
+        "any-address",
+        "-D",
+        "-p",
+        "udp",
+        "--dport",
+        "8080",
+    ];
+    for word in told.lines().filter_map(|line| line.strip_prefix("arg ")) {
+        assert!(known.contains(&word), "{word:?} in\n{told}");
+    }
 }
