@@ -53,7 +53,7 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     let uid = server.ok(&["-n", "open", "get", "pod", "web", "-o", "jsonpath={.metadata.uid}"]);
     // It is told to end by its deadline, which is long enough for a busy machine to start it, and goes on for a while.
     let late = format!(
-        "trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout -s KILL 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
+        "exec 2>/dev/null; trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout -s KILL 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
     );
     let late = pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 25, "terminationGracePeriodSeconds": 90 }));
     apply(server, &[pod("walled", "p", "sleep 9999", &json!({})), pod("open", "friend", "sleep 9999", &json!({})), late]);
