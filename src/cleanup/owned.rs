@@ -173,7 +173,7 @@ mod tests {
         for path in ["/", "/var", "/var/lib", "/root", "/home"] {
             assert!(!may_clean(Path::new(path)).unwrap(), "{path}");
         }
-        assert!(is_of_system(Path::new("/home/ann"), "ann:x:1:1::/home/ann:/bin/sh\n"));
+        assert!(is_of_system(Path::new("/data/ann"), "ann:x:1:1::/data/ann:/bin/sh\n"));
         fs::create_dir(dir.path().join("photos")).unwrap();
         assert!(!may_clean(dir.path()).unwrap(), "no mark");
         std::os::unix::fs::symlink("/var", dir.path().join("link")).unwrap();

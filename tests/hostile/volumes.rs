@@ -92,7 +92,7 @@ fn last_words(server: &Server) {
     pod(
         server,
         "words",
-        "yes words | head -c 9000 >/dev/termination-log; truncate -s 1T /dev/termination-log; exit 3",
+        "yes words | head -c 9000 >/dev/termination-log; truncate -s 1024G /dev/termination-log; exit 3",
         &json!({"restartPolicy": "Never"}),
     );
     let message = ["get", "pod", "words", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"];
@@ -200,7 +200,7 @@ fn file_variables(server: &Server) {
     for (name, writes) in [
         ("file-env-link", format!("ln -s {} /v/config.env", secret.display())),
         ("file-env-fifo", "mkfifo /v/config.env".to_owned()),
-        ("file-env-huge", "truncate -s 1T /v/config.env".to_owned()),
+        ("file-env-huge", "truncate -s 1024G /v/config.env".to_owned()),
     ] {
         with_file(server, name, &writes);
         let reason = ["get", "pod", name, "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}"];
