@@ -1,5 +1,124 @@
 //! Pods that outlive, outgrow or outwit the kubelet.
 
-use crate::Chapter;
+use std::fs;
+use std::time::Duration;
 
-pub(crate) const CHAPTERS: &[Chapter] = &[];
+use serde_json::{Value, json};
+
+use crate::harness::{Server, wait_for};
+use crate::{BUSYBOX, Chapter, POD_LIMIT, node};
+
+pub(crate) const CHAPTERS: &[Chapter] = &[
+    ("a pod ends for others only when it has ended", a_pod_ends_for_others_only_when_it_has_ended),
+    ("a pod cannot become nobody's", a_pod_cannot_become_nobodys),
+    ("no grace period is too long for the node", no_grace_period_is_too_long_for_the_node),
+    ("a sidecar may say farewell", a_sidecar_may_say_farewell),
+    ("a pod that is busy is unready at once", a_pod_that_is_busy_is_unready_at_once),
+];
+
+/// A pod of one container that runs `script`, with `more` in its spec.
+fn pod(name: &str, script: &str, more: &Value) -> Value {
+    let container = json!({ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
+    let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false, "containers": [container] } });
+    pod["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    pod
+}
+
+fn apply(server: &Server, pod: &Value) {
+    server.ok_with(&["apply", "-f", "-"], &pod.to_string());
+}
+
+fn running(server: &Server, name: &str) {
+    server.until(&["get", "pod", name, "-o", "jsonpath={.status.phase}"], POD_LIMIT, |phase| phase == "Running");
+}
+
+/// Waits until no process has the words in its command line.
+fn gone(words: &[&str]) {
+    wait_for("the processes to end", POD_LIMIT, || match node::processes(words) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?} run still")),
+    });
+}
+
+// review node.md N3
+fn a_pod_ends_for_others_only_when_it_has_ended(server: &Server) {
+    let script = "trap '' TERM; i=0; while [ $i -lt 99999 ]; do sleep 1; i=$((i+1)); done # outliver";
+    apply(server, &pod("outliver", script, &json!({ "activeDeadlineSeconds": 2, "terminationGracePeriodSeconds": 12 })));
+    running(server, "outliver");
+    let over = |text: &str| text.starts_with("Failed");
+    server.until(&["get", "events", "--field-selector=reason=DeadlineExceeded", "-o", "name"], POD_LIMIT, |out| !out.is_empty());
+    let mut looks = 0;
+    wait_for("the pod to fail", POD_LIMIT, || {
+        // The phase first: a process that ends between the two looks is no lie.
+        let status = server.ok(&["get", "pod", "outliver", "-o", "jsonpath={.status.phase} {.status.reason}"]);
+        let alive = !node::processes(&["outliver"]).is_empty();
+        assert!(!(over(&status) && alive), "{status} while it runs");
+        looks += i32::from(alive);
+        if over(&status) { Ok(()) } else { Err(status) }
+    });
+    assert!(looks > 0, "it did live on after its deadline");
+    server.ok(&["delete", "pod", "outliver"]);
+}
+
+// review security-2.md F2
+fn a_pod_cannot_become_nobodys(server: &Server) {
+    apply(server, &pod("ghost", "sleep 7777", &json!({})));
+    running(server, "ghost");
+    // The API may refuse it; if it does not, the kubelet ends the pod, and takes nothing for static that no file is.
+    for (note, value) in [("kubernetes.io/config.source", "file"), ("kubernetes.io/config.mirror", "x")] {
+        let _refused_is_fine = server.said(&["annotate", "--overwrite", "pod", "ghost", &format!("{note}={value}")]);
+    }
+    let object = || server.said(&["get", "pod", "ghost", "-o", "name"]).code == 0;
+    wait_for("the pod to be there, or gone altogether", POD_LIMIT, || match (object(), node::processes(&["sleep", "7777"]).is_empty()) {
+        (true, false) | (false, true) => Ok(()),
+        other => Err(format!("object, no process: {other:?}")),
+    });
+    server.said(&["delete", "pod", "ghost", "--wait=true"]);
+    gone(&["sleep", "7777"]);
+}
+
+// review node.md N15
+fn no_grace_period_is_too_long_for_the_node(server: &Server) {
+    apply(server, &pod("patient", "exec sleep 8888", &json!({ "terminationGracePeriodSeconds": 400_000_000_000_i64 })));
+    running(server, "patient");
+    // It is asked to end, and its task lives: when the deletion becomes shorter it obeys.
+    server.ok(&["delete", "pod", "patient", "--wait=false"]);
+    server.ok(&["delete", "pod", "patient", "--grace-period=1", "--wait=true", "--timeout=60s"]);
+    gone(&["sleep", "8888"]);
+}
+
+// review node.md N13
+fn a_sidecar_may_say_farewell(server: &Server) {
+    let dir = server.place.path("farewell");
+    fs::create_dir_all(&dir).unwrap();
+    let sidecar = json!({ "name": "s", "image": BUSYBOX, "imagePullPolicy": "Never", "restartPolicy": "Always",
+        "command": ["sh", "-c", "trap 'echo bye >/h/bye; exit' TERM; sleep 5555 & wait"],
+        "volumeMounts": [{ "name": "h", "mountPath": "/h" }] });
+    let more = json!({ "terminationGracePeriodSeconds": 3, "initContainers": [sidecar], "volumes": [{ "name": "h", "hostPath": { "path": dir } }] });
+    apply(server, &pod("pair", "trap '' TERM; sleep 5554; sleep 5554", &more));
+    running(server, "pair");
+    server.ok(&["wait", "pod/pair", "--for=condition=Ready", "--timeout=90s"]);
+    server.ok(&["delete", "pod", "pair", "--wait=true", "--timeout=60s"]);
+    assert_eq!(fs::read_to_string(dir.join("bye")).unwrap_or_default(), "bye\n");
+}
+
+// review node.md N14
+fn a_pod_that_is_busy_is_unready_at_once(server: &Server) {
+    let of = |name: &str, script: &str, more: &Value| {
+        let mut container = json!({ "name": name, "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        container
+    };
+    let probe =
+        json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ok"] }, "periodSeconds": 1, "failureThreshold": 1 } });
+    let hook = json!({ "lifecycle": { "postStart": { "exec": { "command": ["sleep", "120"] } } } });
+    let more = json!({ "containers": [of("a", "touch /tmp/ok; sleep 4444", &probe), of("b", "sleep 4443", &hook)] });
+    apply(server, &pod("busy", "", &more));
+    let ready = ["get", "pod", "busy", "-o", "jsonpath={.status.containerStatuses[?(@.name=='a')].ready}"];
+    server.until(&ready, POD_LIMIT, |ready| ready == "true");
+    server.ok(&["exec", "busy", "-c", "a", "--", "rm", "/tmp/ok"]);
+    // Well before the hook of the other container has ended.
+    server.until(&ready, Duration::from_secs(30), |ready| ready == "false");
+    server.ok(&["delete", "pod", "busy", "--wait=false"]);
+}
