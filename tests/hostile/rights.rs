@@ -88,6 +88,7 @@ const CHECKS: &[Check] = &[
     ("a mirror pod is its kubelet's", mirrors),
     ("a node writes itself, and of itself what is its own", nodes),
     ("a watch of one object shows that object", watches),
+    ("a prefix of a path is no other verb's right", prefixes),
     ("a role of millions of rights is judged at once", roles),
     ("a definition takes no built-in name", definitions),
     ("a policy's author may read its parameters", parameters),
@@ -273,6 +274,15 @@ fn watches(server: &Server) {
     }
     for query in ["&fieldSelector=metadata.name!%3Dzzz", "&fieldSelector=metadata.name%3Dtheirs", "&fieldSelector=metadata.namespace%3Da"] {
         refused(&watch(query), "fieldSelector metadata.name doesn't match requested name");
+    }
+}
+
+// The old prefixes of paths: what was authorized is what is executed.
+fn prefixes(server: &Server) {
+    server.ok(&["-n", "a", "create", "role", "old", "--verb=watch,proxy", "--resource=services/proxy,pods/log,pods/exec"]);
+    server.ok(&["-n", "a", "create", "rolebinding", "old", "--role=old", "--user=eve"]);
+    for path in ["watch/namespaces/a/services/s/proxy/x", "proxy/namespaces/a/services/s/proxy/x", "watch/namespaces/a/pods/p/log"] {
+        refused(&server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/{path}")]), "the server does not allow this method");
     }
 }
 
