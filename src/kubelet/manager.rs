@@ -289,7 +289,7 @@ impl Desk {
                 self.pods.modify(&uid, |d| d.gone = true);
             }
             Change::Ousted(pod) => {
-                warn!(ns = ?pod.metadata.namespace, name = ?pod.metadata.name, "a pod that runs here calls itself a mirror: it is ended");
+                info!(ns = ?pod.metadata.namespace, name = ?pod.metadata.name, "a pod that runs here calls itself a mirror: it is ended");
                 self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| (d.pod, d.is_ousted) = (Arc::clone(&pod), true));
             }
             Change::Mirror(pod) => {

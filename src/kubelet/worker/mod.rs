@@ -221,7 +221,7 @@ impl Worker {
                 sleep = sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
             }
             // The runtime said that a container ended, but still shows it running: look again in a moment.
-            let behind: Vec<&String> = desired.ended.iter().filter(|id| self.observed.running().any(|c| c.id == **id)).collect();
+            let behind: Vec<&String> = desired.ended.iter().filter(|id| self.observed.shows_alive(id)).collect();
             if let Some(poll) = polls.next(&behind) {
                 sleep = sleep.min(poll);
             }

@@ -83,6 +83,11 @@ impl Observed {
         self.containers.iter().any(lives) || self.sandboxes.iter().any(|s| s.ready)
     }
 
+    /// Whether a container or sandbox is there and not ended.
+    pub(crate) fn shows_alive(&self, id: &str) -> bool {
+        self.running().any(|c| c.id == id) || self.sandboxes.iter().any(|s| s.ready && s.id == id)
+    }
+
     pub(crate) fn running(&self) -> impl Iterator<Item = &Seen> {
         self.containers.iter().filter(|c| c.state == State::Running)
     }
@@ -256,6 +261,14 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md M1: a sandbox whose end was told before the CRI showed it was looked at 5 minutes later
+    #[test]
+    fn a_sandbox_may_be_behind_its_own_end_too() {
+        let sandbox = |ready| Sandbox { id: "s".to_owned(), ready, attempt: 0, created_at: 0, ips: Vec::new() };
+        let observed = |ready| Observed { sandboxes: vec![sandbox(ready)], containers: Vec::new() };
+        assert!(observed(true).shows_alive("s") && !observed(false).shows_alive("s") && !observed(true).shows_alive("other"));
+    }
 
     // node.md N1: read whole, a sparse file of the size of the memory ended the server, and again at each start.
     #[test]
