@@ -108,6 +108,7 @@ async fn upkeep_does_what_it_says() {
     let at_31 = hash_at(31).await.unwrap().hash;
     let all = Op::Delete { key: "/k/".into(), range_end: "/k0".into(), prev_kv: false };
     let deleted = store.txn(Txn { success: vec![all], ..Txn::default() }).await.unwrap().revision;
+    assert_eq!(store.status().hash, 0, "who asks how a member is asks for no look at every key");
     assert_eq!(hash_at(31).await.unwrap().hash, at_31, "a revision keeps its fingerprint");
     assert_ne!(hash_at(0).await.unwrap().hash, at_31);
     store.compact(deleted).await.unwrap();

@@ -161,6 +161,8 @@ impl FaultyDisk {
                 fs::write(&path, &state.files[file].platter).unwrap();
             }
         }
+        // SQLite keeps the VFS, and so this disk, for as long as the process lives.
+        (state.files, state.names, state.durable) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     }
 
     /// Asks whether a step takes place; counts it.

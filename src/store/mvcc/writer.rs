@@ -552,7 +552,8 @@ impl Writer {
             for id in ids {
                 statement.execute([id])?;
             }
-            self.conn.execute_batch("COMMIT")
+            self.conn.execute_batch("COMMIT")?;
+            database::checkpoint_if_long(&self.conn)
         };
         let deleted = delete();
         self.take_back();

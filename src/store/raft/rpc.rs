@@ -113,7 +113,7 @@ pub struct MemberStatus {
     pub leader: Option<u64>,
     /// Bytes of its database.
     pub db_bytes: u64,
-    /// Fingerprint of all keys at `revision`.
+    /// Was a fingerprint of all keys; 0 now, and still here as members of before read it.
     pub hash: u64,
 }
 
