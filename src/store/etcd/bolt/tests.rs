@@ -117,25 +117,3 @@ fn pairs_out_of_order_are_refused() {
     });
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
-
-/// Keys and values are clients': of any bytes and any length, also as long as several pages, and a bucket's key is read as it was.
-#[test]
-fn whatever_keys_and_values_are_they_are_read_back() {
-    let seed = base::rng::Rng::from_os().below(u64::MAX);
-    println!("seed {seed}");
-    let rng = base::rng::Rng::from_seed(seed);
-    for _ in 0..300 {
-        let bytes = |max: u64| {
-            let mut bytes = vec![0; usize::try_from(rng.below(max)).unwrap()];
-            rng.fill(&mut bytes);
-            bytes
-        };
-        let mut all = std::collections::BTreeMap::new();
-        for _ in 0..rng.below(120) {
-            let key = [&[u8::try_from(rng.below(256)).unwrap()][..], &bytes(if rng.below(9) == 0 { 5000 } else { 20 })].concat();
-            all.insert(key, bytes(if rng.below(9) == 0 { 20_000 } else { 60 }));
-        }
-        let all: Pairs = all.into_iter().collect();
-        assert!(File::of(&[("key", all.clone())]).read() == [("key".to_owned(), all)]);
-    }
-}
