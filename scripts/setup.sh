@@ -32,6 +32,7 @@ if [ "${1:-}" = tests ]; then
     want sqlite3 sqlite3
     want shellcheck shellcheck
     want openssl openssl
+    want pkill procps
 fi
 case $triple in
 "$(target_triple)") ;;
