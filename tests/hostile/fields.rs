@@ -56,7 +56,10 @@ fn fields_are_written_by_those_whose_they_are() {
     server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
     let door = Door::open(&server);
     // Pods that no kubelet will ever touch.
-    server.ok_with(&["create", "-f", "-"], r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"ghost"}}"#);
+    server.ok_with(
+        &["create", "-f", "-"],
+        r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"ghost"},"status":{"allocatable":{"cpu":"4","memory":"8Gi","pods":"100"}}}"#,
+    );
     writers_side_by_side_all_get_through(&door);
     a_drain_of_many_pods_of_one_budget_gets_through(&server, &door);
     a_status_write_leaves_the_metadata_that_is_not_its_own(&server, &door);
