@@ -253,7 +253,9 @@ impl Dir {
     /// Renames what is below to another name below.
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let ((from_dir, from_name), (to_dir, to_name)) = (self.parent(from)?, self.parent(to)?);
-        rustix::fs::renameat(&from_dir.fd, &from_name, &to_dir.fd, &to_name).map_err(|err| said(err, &self.path.join(from)))
+        // All but a name that is not there speaks of what stands in the way.
+        let about = |err| self.path.join(if err == Errno::NOENT { from } else { to });
+        rustix::fs::renameat(&from_dir.fd, &from_name, &to_dir.fd, &to_name).map_err(|err| said(err, &about(err)))
     }
 
     /// Makes a link with the text `target`. Nobody here follows it: the text is for those who see the volume.

@@ -38,7 +38,8 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), FileEr
         // Made anew, by descriptor: a file or link that somebody put there under that name is never written through.
         let (tmp, mut file) = dir.create_temporary(name, mode)?;
         let synced = file.write_all(content).and_then(|()| file.sync_all());
-        let renamed = synced.and_then(|()| dir.rename(&tmp, Path::new(name)));
+        // Its error carries no path: ours tells the one that was to be written.
+        let renamed = synced.and_then(|()| Ok(rustix::fs::renameat(&dir, &tmp, &dir, name)?));
         if renamed.is_err() {
             let _the_error_is_told = dir.remove_file(&tmp);
         }

@@ -1,11 +1,12 @@
 //! Pods that outlive, outgrow or outwit the kubelet.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, wait_for};
+use crate::harness::{Server, run_with, wait_for};
 use crate::{BUSYBOX, Chapter, POD_LIMIT, node};
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
@@ -14,6 +15,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     ("no grace period is too long for the node", no_grace_period_is_too_long_for_the_node),
     ("a sidecar may say farewell", a_sidecar_may_say_farewell),
     ("a pod that is busy is unready at once", a_pod_that_is_busy_is_unready_at_once),
+    ("what ended well does not run again", what_ended_well_does_not_run_again),
 ];
 
 /// A pod of one container that runs `script`, with `more` in its spec.
@@ -121,4 +123,45 @@ fn a_pod_that_is_busy_is_unready_at_once(server: &Server) {
     // Well before the hook of the other container has ended.
     server.until(&ready, Duration::from_secs(30), |ready| ready == "false");
     server.ok(&["delete", "pod", "busy", "--wait=false"]);
+}
+
+/// node.md, N16 and N8.
+fn what_ended_well_does_not_run_again(server: &Server) {
+    let dir = server.place.path("once");
+    fs::create_dir_all(&dir).unwrap();
+    let of = |name: &str, script: &str| {
+        json!({ "name": name, "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
+            "volumeMounts": [{ "name": "h", "mountPath": "/h" }] })
+    };
+    let more = json!({ "restartPolicy": "OnFailure", "volumes": [{ "name": "h", "hostPath": { "path": dir } }],
+        "containers": [of("migrate", "echo ran >>/h/migrate"), of("load", "echo ran >>/h/load; sleep 6666")] });
+    apply(server, &pod("job", "", &more));
+    let lines = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default().lines().count();
+    let until = |name: &str, n: usize| {
+        wait_for(name, POD_LIMIT, || match lines(name) {
+            now if now >= n => Ok(()),
+            now => Err(format!("{now} of {n}")),
+        });
+    };
+    until("migrate", 1);
+    until("load", 1);
+    let ended = "jsonpath={.status.containerStatuses[?(@.name=='migrate')].state.terminated.exitCode}";
+    server.until(&["get", "pod", "job", "-o", ended], POD_LIMIT, |code| code == "0");
+    // The sandbox is lost, as in a power cut.
+    let uid = server.ok(&["get", "pod", "job", "-o", "jsonpath={.metadata.uid}"]);
+    let ctr = |args: &[&str]| {
+        let socket = node::containerd_socket().unwrap();
+        let said = run_with(Command::new("ctr").arg("--address").arg(socket).args(["-n", "k8s.io"]).args(args), "");
+        assert_eq!(said.code, 0, "{said:?}");
+        said.out
+    };
+    let of_pod = format!("labels.\"io.kubernetes.pod.uid\"=={uid},labels.\"io.cri-containerd.kind\"==sandbox");
+    let sandbox = ctr(&["containers", "ls", "-q", &of_pod]);
+    ctr(&["tasks", "kill", "-s", "SIGKILL", sandbox.trim()]);
+    until("load", 2);
+    assert_eq!(lines("migrate"), 1, "it had ended well");
+    let ips = server.ok(&["get", "pod", "job", "-o", "jsonpath={.status.podIPs[*].ip}"]);
+    let family = |v6: bool| ips.split(' ').filter(|ip| ip.contains(':') == v6).count();
+    assert!(family(false) <= 1 && family(true) <= 1, "node.md N8: an address that it lost is kept: {ips}");
+    server.ok(&["delete", "pod", "job"]);
 }
