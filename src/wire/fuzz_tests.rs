@@ -33,7 +33,7 @@ async fn heads_of_any_bytes_are_answered_or_ended() {
     let rng = Rng::from_seed(1);
     let seeds: [&[u8]; 4] = [
         b"POST /v1-kedge/join HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\nAuthorization: Bearer abc123.0123456789abcdef\r\n\r\n{}",
-        b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET /api/v1/namespaces/a/pods/b/exec?stdin=1 HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: s\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\0\0\x7f\0\x01\0\0",
     ];
