@@ -1,5 +1,6 @@
 //! Says from which commit the program is built, for `/version`. The same commit gives the same words, so a build can be repeated:
 //! its date is SOURCE_DATE_EPOCH where that is set, else the commit's own.
+#![allow(clippy::disallowed_methods, reason = "cargo and its callers speak to a build script by the environment")]
 
 use std::process::Command;
 

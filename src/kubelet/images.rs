@@ -129,14 +129,8 @@ pub(crate) async fn ensure(
     if here.is_none() && node.preload.wait().await {
         here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
     }
-    let repository = repository(&image);
     let may = match &here {
-        Some(found) => {
-            node.pulls.pulled.allows(&found.id, &repository, &[]) || {
-                let own: Vec<_> = credentials::of_pod(node, pod, &image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
-                node.pulls.pulled.allows(&found.id, &repository, &own)
-            }
-        }
+        Some(found) => may_use(node, pod, &image, found).await,
         None => true,
     };
     match (policy(container), here) {
@@ -189,6 +183,16 @@ pub(crate) async fn ensure(
             Err(NoImage { reason: "ErrImagePull", message: why, retry_at: Some(until) })
         }
     }
+}
+
+/// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or others as good.
+async fn may_use(node: &Node, pod: &Pod, image: &str, found: &cri::Image) -> bool {
+    let repository = repository(image);
+    if node.pulls.pulled.allows(&found.id, &repository, &[]) {
+        return true;
+    }
+    let own: Vec<_> = credentials::of_pod(node, pod, image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
+    node.pulls.pulled.allows(&found.id, &repository, &own)
 }
 
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.

@@ -131,8 +131,8 @@ fn is_empty(bits: &Bits) -> bool {
     bits.iter().all(|word| *word == 0)
 }
 
-fn one(word: &String) -> Vec<String> {
-    vec![word.clone()]
+fn one(word: &str) -> Vec<String> {
+    vec![word.to_owned()]
 }
 
 fn lacking_paths(verb_set: &Bits, verbs: &[&String], paths: &[Class<'_>], found: &mut Found) {

@@ -244,29 +244,10 @@ impl Worker {
             return Outcome::Retry;
         }
         self.note_start();
-        if !self.admitted {
-            if self.observed.sandboxes.is_empty()
-                && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending")
-                && let Err(refusal) = self.pods.admit(&self.node, &self.pod)
-            {
-                // Those that are ended for it need their time.
-                let Refusal::Final((reason, message)) = refusal else { return Outcome::Retry };
-                self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
-                self.failure = Some((reason, format!("Pod was rejected: {message}")));
-                return Outcome::Again;
-            }
-            if self.observed.sandboxes.is_empty()
-                && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending")
-                && let Err(message) = Box::pin(self.node.devices.admit(&self.pod)).await
-            {
-                self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
-                self.failure = Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {message}")));
-                return Outcome::Again;
-            }
-            self.admitted = true;
-            self.hold(true);
-            self.resizing.admit(&self.pod, &self.told.status);
-            self.node.refs.hold(&self.pod);
+        if !self.admitted
+            && let Some(outcome) = self.enter().await
+        {
+            return outcome;
         }
         if self.ended_phase() {
             return self.rest().await;
@@ -317,6 +298,28 @@ impl Worker {
                 Outcome::Retry
             }
         }
+    }
+
+    /// Has the node take the pod in, once. Returns how the round ends where it does not; a pod that has a sandbox was taken in before.
+    async fn enter(&mut self) -> Option<Outcome> {
+        let is_new = self.observed.sandboxes.is_empty() && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending");
+        if is_new && let Err(refusal) = self.pods.admit(&self.node, &self.pod) {
+            // Those that are ended for it need their time.
+            let Refusal::Final((reason, message)) = refusal else { return Some(Outcome::Retry) };
+            self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
+            self.failure = Some((reason, format!("Pod was rejected: {message}")));
+            return Some(Outcome::Again);
+        }
+        if is_new && let Err(message) = Box::pin(self.node.devices.admit(&self.pod)).await {
+            self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
+            self.failure = Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {message}")));
+            return Some(Outcome::Again);
+        }
+        self.admitted = true;
+        self.hold(true);
+        self.resizing.admit(&self.pod, &self.told.status);
+        self.node.refs.hold(&self.pod);
+        None
     }
 
     /// Counts how long the pod took to run, once.

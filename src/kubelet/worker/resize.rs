@@ -259,16 +259,7 @@ impl Worker {
         let (old, new) = (Limits::of(&with(&pod, &before)), Limits::of(&pod));
         let pids_max = self.node.config.settings.pod_max_pids;
         self.node.cgroups.limit(&old.widest(new), &pod, pids_max);
-        let mut error = None;
-        for (id, spec) in updates {
-            let (memory, restrict) = (self.node.machine.memory, self.node.runtime.restrict_oom_score_adj);
-            let mut limits = container::resources(&pod, &spec, memory, restrict, self.node.cgroups.is_unified());
-            lift(&mut limits);
-            match self.node.runtime.cri.update_resources(&id, limits).await {
-                Ok(()) => self.resizing.made(&id, spec.resources.as_ref()),
-                Err(err) => error = Some(err.to_string()),
-            }
-        }
+        let error = self.carry_out(&pod, updates).await;
         if self.resizing.restart.is_empty() && error.is_none() {
             self.node.cgroups.limit(&new, &pod, pids_max);
             self.complete_resize(&pod);
@@ -280,6 +271,21 @@ impl Worker {
         }
         self.resizing.progress = Some(error);
         true
+    }
+
+    /// Tells the runtime the new limits of containers. Returns why one was refused.
+    async fn carry_out(&mut self, pod: &Pod, updates: Vec<(String, Container)>) -> Option<String> {
+        let mut error = None;
+        for (id, spec) in updates {
+            let (memory, restrict) = (self.node.machine.memory, self.node.runtime.restrict_oom_score_adj);
+            let mut limits = container::resources(pod, &spec, memory, restrict, self.node.cgroups.is_unified());
+            lift(&mut limits);
+            match self.node.runtime.cri.update_resources(&id, limits).await {
+                Ok(()) => self.resizing.made(&id, spec.resources.as_ref()),
+                Err(err) => error = Some(err.to_string()),
+            }
+        }
+        error
     }
 
     /// Why memory limits cannot be lowered to what is asked for: more is in use, and the kernel would kill for it. Spec:
