@@ -401,12 +401,13 @@ impl Sockets {
 
     /// Both sockets of an address.
     pub(crate) async fn open(&mut self, addr: SocketAddr) -> std::io::Result<(Arc<UdpSocket>, Arc<TcpListener>)> {
-        if !self.open.contains_key(&addr) {
-            let pair = (Arc::new(UdpSocket::bind(addr).await?), Arc::new(TcpListener::bind(addr).await?));
-            self.open.insert(addr, pair);
-        }
+        let pair = match self.open.get(&addr) {
+            Some(pair) => pair.clone(),
+            None => (Arc::new(UdpSocket::bind(addr).await?), Arc::new(TcpListener::bind(addr).await?)),
+        };
         self.used.insert(addr);
-        self.open.get(&addr).cloned().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        self.open.insert(addr, pair.clone());
+        Ok(pair)
     }
 }
 

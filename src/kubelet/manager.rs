@@ -526,7 +526,7 @@ mod tests {
         let labels = std::collections::HashMap::from([(labels::POD_UID.to_owned(), "u".to_owned())]);
         let sandbox = cri::PodSandbox { id: "s".to_owned(), labels: labels.clone(), ..Default::default() };
         let container = |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
-        let of = |state: cri::ContainerState| shown(&[sandbox.clone()], &[container(state as i32)]);
+        let of = |state: cri::ContainerState| shown(std::slice::from_ref(&sandbox), &[container(state as i32)]);
         let observed = Observed {
             sandboxes: vec![crate::worker::observe::Sandbox {
                 id: "s".to_owned(),

@@ -149,6 +149,7 @@ impl Bench {
 }
 
 /// The parts that the environment names.
+#[allow(clippy::disallowed_methods, reason = "a program of tests reads its own environment")]
 fn parts() -> Result<Vec<String>> {
     let named = std::env::var("KEDGE_BENCH_PARTS").unwrap_or_default();
     let named: Vec<String> = named.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();

@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
         assert_eq!(headers.get_all("x-remote-extra-example.org%2fteam").iter().count(), 2);
         user.groups.push("gäste".into());
-        assert_eq!(says_who(&user).unwrap().get_all("x-remote-group").iter().last().unwrap().as_bytes(), "gäste".as_bytes());
+        assert_eq!(says_who(&user).unwrap().get_all("x-remote-group").iter().next_back().unwrap().as_bytes(), "gäste".as_bytes());
         user.groups.push("two\nlines".into());
         assert!(says_who(&user).is_none());
     }
