@@ -278,18 +278,22 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.user_bundle()?))?;
         agent::build(node_half, serving, node, &informers, workers).await?;
     }
-    let keeper = Keeper {
+    keeper(plan, pki, clients.for_user(identity::SUPERVISOR), clock, node_ips).start(workers);
+    Ok(())
+}
+
+/// What renews this server's certificates.
+fn keeper(plan: &Plan, pki: &Arc<Pki>, client: kube::Client, clock: Clock, node_ips: watch::Receiver<Vec<IpAddr>>) -> Keeper {
+    Keeper {
         dir: plan.args.common.state.data_dir.join("server/tls"),
         kubeconfig: kubeconfig(plan),
         node_name: plan.node_name.clone(),
-        client: clients.for_user(identity::SUPERVISOR),
+        client,
         clock,
         pki: Arc::clone(pki),
         node_ips,
         told: BTreeMap::new(),
-    };
-    keeper.start(workers);
-    Ok(())
+    }
 }
 
 /// What takes join tokens over that are rotated.
