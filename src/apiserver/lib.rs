@@ -46,6 +46,7 @@ pub mod turn;
 pub mod usage;
 pub mod user;
 pub mod verbs;
+mod warnings;
 pub mod webhook;
 
 pub use serve::{ApiServer, Config, Guards};

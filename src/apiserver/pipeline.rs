@@ -26,7 +26,7 @@ use crate::query::Query;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::user::UserInfo;
-use crate::{aggregate, impersonate, info, paths, respond, verbs};
+use crate::{aggregate, impersonate, info, paths, respond, verbs, warnings};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -359,11 +359,8 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
             }
         }
     }
-    for text in x.warnings.iter().cloned().chain(x.attributes.trail.take_warnings()) {
-        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            headers.append(WARNING, value);
-        }
+    for value in warnings::headers(x.warnings.iter().cloned().chain(x.attributes.trail.take_warnings())) {
+        headers.append(WARNING, value);
     }
     let a = &x.attributes;
     let took = watch.elapsed();

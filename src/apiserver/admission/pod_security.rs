@@ -2,20 +2,20 @@
 
 mod checks;
 pub mod configuration;
+mod namespace;
+mod policy;
 
 use async_trait::async_trait;
-use schema::meta;
 use serde_json::Value;
 
-use self::checks::{Level, violations};
+use self::checks::{details, violations};
 use self::configuration::PodSecurityConfiguration;
+use self::policy::{Asked, LABELS, Policy};
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
-use crate::status::{Cause, Status};
+use crate::status::Status;
 
-const LABELS: &str = "pod-security.kubernetes.io";
-
-/// Upstream's `PodSecurity`. Only the newest version of the standards is known: an older one asked for is judged by it.
+/// Upstream's `PodSecurity`, with every version of the standards that it knows.
 #[derive(Default)]
 pub struct PodSecurity(pub PodSecurityConfiguration);
 
@@ -31,51 +31,40 @@ impl Plugin for PodSecurity {
         matches!(operation, Operation::Create | Operation::Update) && (pods || template || a.is("", "namespaces"))
     }
 
-    async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
-        let a = review.attributes;
-        if a.resource == "namespaces" {
-            return Ok(());
-        }
-        let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else { return Ok(()) };
-        let Some((metadata, spec)) = judged(review) else { return Ok(()) };
-        if self.0.exemption(&a.user.name, &a.namespace, spec).is_some() {
-            return Ok(());
-        }
-        let would = |mode: &str| {
-            let (level, version) = self.asked(&namespace, mode);
-            let why = violations(level, metadata, spec)?;
-            Some(format!("would violate PodSecurity \"{}:{version}\": {why}", level.as_str()))
-        };
-        if let Some(text) = would("audit") {
-            a.trail.note(&format!("{LABELS}/audit-violations"), &text);
-        }
-        if let Some(text) = would("warn") {
-            review.warnings.push(text);
-        }
-        Ok(())
-    }
-
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let a = review.attributes;
         if a.resource == "namespaces" {
-            return labels(review);
+            return namespace::judge(self, review).await;
         }
-        if a.resource != "pods" {
-            return Ok(());
-        }
-        let found = review.lookup.sure("", "namespaces", "", &a.namespace).await;
-        let namespace = found.ok_or_else(|| Status::not_found("", "namespaces", &a.namespace))?;
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
         if let Some(why) = self.0.exemption(&a.user.name, &a.namespace, spec) {
             a.trail.note(&format!("{LABELS}/exempt"), why);
             return Ok(());
         }
-        let (level, version) = self.asked(&namespace, "enforce");
-        a.trail.note(&format!("{LABELS}/enforce-policy"), &format!("{}:{version}", level.as_str()));
-        match violations(level, metadata, spec) {
-            Some(why) => Err(review.forbidden(&format!("violates PodSecurity \"{}:{version}\": {why}", level.as_str()))),
-            None => Ok(()),
+        let is_pod = a.is("", "pods") || a.is_subresource("", "pods", "ephemeralcontainers");
+        let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else {
+            return if is_pod { Err(Status::not_found("", "namespaces", &a.namespace)) } else { Ok(()) };
+        };
+        let (policy, unreadable) = Policy::of(&namespace, &self.0.defaults);
+        for cause in &unreadable {
+            a.trail.note("error", &format!("Failed to parse policy: {}: {}", cause.field, cause.message));
         }
+        let why = |asked: Asked| {
+            let found = violations(asked, metadata, spec);
+            (!found.is_empty()).then(|| format!("PodSecurity \"{asked}\": {}", details(&found)))
+        };
+        if let Some(why) = why(policy.audit) {
+            a.trail.note(&format!("{LABELS}/audit-violations"), &format!("would violate {why}"));
+        }
+        // Workloads are warned about; it is their pods that are refused.
+        if is_pod {
+            a.trail.note(&format!("{LABELS}/enforce-policy"), &policy.enforce.to_string());
+            if let Some(why) = why(policy.enforce) {
+                return Err(review.forbidden(&format!("violates {why}")));
+            }
+        }
+        a.trail.warn(why(policy.warn).map(|why| format!("would violate {why}")));
+        Ok(())
     }
 }
 
@@ -91,57 +80,22 @@ fn template_of(group: &str, resource: &str) -> Option<&'static str> {
     }
 }
 
-/// Metadata and spec to judge; nothing for an update that changes neither.
+/// Metadata and spec to judge; nothing for an update of a pod that brings no new image, as the rest of what is judged never changes.
 fn judged<'a>(review: &'a Review<'_>) -> Option<(&'a Value, &'a Value)> {
     let a = review.attributes;
-    let pointer = if a.resource == "pods" { "" } else { template_of(&a.group, &a.resource)? };
+    let is_pod = a.group.is_empty() && a.resource == "pods";
+    let pointer = if is_pod { "" } else { template_of(&a.group, &a.resource)? };
     let pod = review.object.pointer(pointer)?;
-    if let Some(old) = review.old.and_then(|old| old.pointer(pointer))
-        && old["spec"] == pod["spec"]
-        && old["metadata"]["annotations"] == pod["metadata"]["annotations"]
-    {
+    if is_pod && review.old.is_some_and(|old| images(&old["spec"]) == images(&pod["spec"])) {
         return None;
     }
     Some((&pod["metadata"], &pod["spec"]))
 }
 
-impl PodSecurity {
-    /// Level and version of one mode; a label that cannot be read is as strict as can be, as upstream.
-    fn asked(&self, namespace: &Value, mode: &str) -> (Level, String) {
-        let (level, version) = self.0.default_of(mode);
-        let said = meta::label(namespace, &format!("{LABELS}/{mode}-version"));
-        match meta::label(namespace, &format!("{LABELS}/{mode}")) {
-            None => (level, said.map_or(version, str::to_owned)),
-            Some(text) => (Level::parse(text).unwrap_or(Level::Restricted), said.unwrap_or("latest").to_owned()),
-        }
-    }
-}
-
-/// Labels of a namespace must be readable: a typing error must not leave it open.
-fn labels(review: &Review<'_>) -> Result<(), Status> {
-    let mut causes = Vec::new();
-    for mode in ["enforce", "audit", "warn"] {
-        let key = format!("{LABELS}/{mode}");
-        let version_key = format!("{key}-version");
-        let same = |key: &str| review.old.is_some_and(|old| meta::label(old, key) == meta::label(review.object, key));
-        let mut refuse = |key: &str, text: &str, why: &str| {
-            let message = format!("Invalid value: {text:?}: {why}");
-            causes.push(Cause { reason: "FieldValueInvalid".to_owned(), message, field: format!("metadata.labels[{key}]") });
-        };
-        if let Some(text) = meta::label(review.object, &key).filter(|text| Level::parse(text).is_none() && !same(&key)) {
-            refuse(&key, text, "must be one of privileged, baseline, restricted");
-        }
-        if let Some(text) = meta::label(review.object, &version_key).filter(|text| !is_version(text) && !same(&version_key)) {
-            refuse(&version_key, text, "must be \"latest\" or \"v1.x\"");
-        }
-    }
-    if causes.is_empty() { Ok(()) } else { Err(Status::invalid("", "Namespace", &review.attributes.name, causes)) }
-}
-
-fn is_version(text: &str) -> bool {
-    let minor = text.strip_prefix("v1.").unwrap_or_default();
-    let number = !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
-    text == "latest" || number
+/// The names and images of all containers.
+fn images(spec: &Value) -> Vec<(&Value, &Value)> {
+    let lists = ["initContainers", "containers", "ephemeralContainers"].into_iter();
+    lists.flat_map(|list| spec[list].as_array().into_iter().flatten()).map(|container| (&container["name"], &container["image"])).collect()
 }
 
 #[cfg(test)]

@@ -4,10 +4,13 @@ mod restricted;
 
 use serde_json::Value;
 
+use super::policy::{Asked, Version};
+
 /// How strict a namespace is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     /// Everything goes.
+    #[default]
     Privileged,
     /// No known way to the host.
     Baseline,
@@ -38,45 +41,105 @@ impl Level {
 
 type Check = fn(&Pod<'_>) -> Option<String>;
 
-/// Name of a control as refusals print it, and the control. In the order in which refusals list them.
-const BASELINE: &[(&str, Check)] = &[
-    ("forbidden AppArmor profile", app_armor),
-    ("non-default capabilities", added_capabilities),
-    ("host namespaces", host_namespaces),
-    ("hostPath volumes", host_path),
-    ("hostPort", host_ports),
-    ("probe or lifecycle host", probe_hosts),
-    ("privileged", privileged),
-    ("procMount", proc_mount),
-    ("seLinuxOptions", selinux),
-    ("seccompProfile", seccomp_unconfined),
-    ("forbidden sysctls", sysctls),
-    ("hostProcess", host_process),
+/// One control of the standards.
+struct Control {
+    /// As refusals print it.
+    name: &'static str,
+    /// The minor version from which on it asks for this; before the first it asks for nothing. Oldest first.
+    since: &'static [(u64, Check)],
+}
+
+/// The baseline's controls, in the order in which refusals list them (pod-security-admission `policy/check_*.go`, 1.36.2).
+const BASELINE: &[Control] = &[
+    Control { name: "forbidden AppArmor profile", since: &[(0, app_armor)] },
+    Control { name: "non-default capabilities", since: &[(0, added_capabilities)] },
+    Control { name: "host namespaces", since: &[(0, host_namespaces)] },
+    Control { name: "hostPath volumes", since: &[(0, host_path)] },
+    Control { name: "hostPort", since: &[(0, host_ports)] },
+    Control { name: "probe or lifecycle host", since: &[(34, probe_hosts)] },
+    Control { name: "privileged", since: &[(0, privileged)] },
+    Control { name: "procMount", since: &[(0, proc_mount), (35, |pod| unless(pod.has_user_namespace(), pod, proc_mount))] },
+    Control { name: "seLinuxOptions", since: &[(0, |pod| selinux(pod, &SELINUX_TYPES[..4])), (31, |pod| selinux(pod, &SELINUX_TYPES))] },
+    Control { name: "seccompProfile", since: &[(0, seccomp_annotations), (19, seccomp_unconfined)] },
+    Control {
+        name: "forbidden sysctls",
+        since: &[
+            (0, |pod| sysctls(pod, &SAFE_SYSCTLS[..5])),
+            (27, |pod| sysctls(pod, &SAFE_SYSCTLS[..6])),
+            (29, |pod| sysctls(pod, &SAFE_SYSCTLS[..10])),
+            (32, |pod| sysctls(pod, &SAFE_SYSCTLS)),
+        ],
+    },
+    Control { name: "hostProcess", since: &[(0, host_process)] },
 ];
 
-/// Controls of the baseline that a stricter one replaces at the restricted level.
-const REPLACED: &[&str] = &["non-default capabilities", "hostPath volumes", "seccompProfile", "procMount"];
-
-const RESTRICTED: &[(&str, Check)] = &[
-    ("allowPrivilegeEscalation != false", restricted::privilege_escalation),
-    ("unrestricted capabilities", restricted::restricted_capabilities),
-    ("procMount", proc_mount_restricted),
-    ("restricted volume types", restricted::volume_types),
-    ("runAsNonRoot != true", restricted::run_as_non_root),
-    ("runAsUser=0", restricted::run_as_user),
-    ("seccompProfile", restricted::seccomp_required),
+/// What the restricted level asks for beside the baseline.
+const RESTRICTED: &[Control] = &[
+    Control {
+        name: "allowPrivilegeEscalation != false",
+        since: &[(8, restricted::privilege_escalation), (25, |pod| unless(pod.is_windows(), pod, restricted::privilege_escalation))],
+    },
+    Control {
+        name: "unrestricted capabilities",
+        since: &[(22, restricted::capabilities), (25, |pod| unless(pod.is_windows(), pod, restricted::capabilities))],
+    },
+    Control { name: "procMount", since: &[(35, proc_mount)] },
+    Control { name: "restricted volume types", since: &[(0, restricted::volume_types)] },
+    Control {
+        name: "runAsNonRoot != true",
+        since: &[(0, restricted::run_as_non_root), (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_non_root))],
+    },
+    Control {
+        name: "runAsUser=0",
+        since: &[(23, restricted::run_as_user), (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_user))],
+    },
+    Control {
+        name: "seccompProfile",
+        since: &[(19, restricted::seccomp_required), (25, |pod| unless(pod.is_windows(), pod, restricted::seccomp_required))],
+    },
 ];
 
-/// `privileged (container "c" must not set …), hostPort (…)`, or nothing if `level` admits the pod.
-pub(super) fn violations(level: Level, metadata: &Value, spec: &Value) -> Option<String> {
+/// A control of the baseline, and the stricter one that stands in its place at the restricted level as soon as there is one.
+const REPLACED: &[(&str, &str)] = &[
+    ("non-default capabilities", "unrestricted capabilities"),
+    ("hostPath volumes", "restricted volume types"),
+    ("seccompProfile", "seccompProfile"),
+    ("procMount", "procMount"),
+];
+
+impl Control {
+    fn at(&self, version: Version) -> Option<Check> {
+        self.since.iter().rev().find(|(minor, _)| Version::Minor(*minor) <= version).map(|(_, check)| *check)
+    }
+}
+
+/// What a pod breaks of what is asked: the names of controls, each with what is wrong.
+pub(super) fn violations(asked: Asked, metadata: &Value, spec: &Value) -> Vec<(&'static str, String)> {
     let pod = Pod { metadata, spec };
-    let found = |(name, check): &(&str, Check)| check(&pod).map(|why| format!("{name} ({why})"));
-    let texts: Vec<String> = match level {
-        Level::Privileged => return None,
-        Level::Baseline => BASELINE.iter().filter_map(found).collect(),
-        Level::Restricted => BASELINE.iter().filter(|(name, _)| !REPLACED.contains(name)).chain(RESTRICTED).filter_map(found).collect(),
+    let in_force = |name: &str| RESTRICTED.iter().any(|control| control.name == name && control.at(asked.version).is_some());
+    let replaced = |name: &str| REPLACED.iter().any(|(weaker, stricter)| *weaker == name && in_force(stricter));
+    let controls: Vec<&Control> = match asked.level {
+        Level::Privileged => Vec::new(),
+        Level::Baseline => BASELINE.iter().collect(),
+        Level::Restricted => BASELINE.iter().filter(|control| !replaced(control.name)).chain(RESTRICTED).collect(),
     };
-    (!texts.is_empty()).then(|| texts.join(", "))
+    let found = |control: &Control| control.at(asked.version).and_then(|check| check(&pod)).map(|why| (control.name, why));
+    controls.into_iter().filter_map(found).collect()
+}
+
+/// `privileged (container "c" must not set …), hostPort (…)`
+pub(super) fn details(violations: &[(&str, String)]) -> String {
+    violations.iter().map(|(name, why)| format!("{name} ({why})")).collect::<Vec<_>>().join(", ")
+}
+
+/// `privileged, hostPort`
+pub(super) fn reasons(violations: &[(&str, String)]) -> String {
+    violations.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// The control, but for pods that it does not concern.
+fn unless(exempt: bool, pod: &Pod<'_>, check: Check) -> Option<String> {
+    if exempt { None } else { check(pod) }
 }
 
 struct Pod<'a> {
@@ -241,12 +304,7 @@ fn privileged(pod: &Pod<'_>) -> Option<String> {
     (!containers.is_empty()).then(|| format!("{} must not set securityContext.privileged=true", counted("container", &containers)))
 }
 
-/// In a user namespace of its own the pod's `/proc` shows it nothing of the host's.
 fn proc_mount(pod: &Pod<'_>) -> Option<String> {
-    if pod.has_user_namespace() { None } else { proc_mount_restricted(pod) }
-}
-
-fn proc_mount_restricted(pod: &Pod<'_>) -> Option<String> {
     let mount =
         |container: &Value| container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned);
     let containers = pod.named(|container| mount(container).is_some());
@@ -255,11 +313,13 @@ fn proc_mount_restricted(pod: &Pod<'_>) -> Option<String> {
         .then(|| format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts)))
 }
 
-fn selinux(pod: &Pod<'_>) -> Option<String> {
-    const TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+/// The last one is allowed since 1.31.
+const SELINUX_TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+
+fn selinux(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let text = |options: &Value, field: &str| options[field].as_str().unwrap_or_default().to_owned();
     let bad = |options: &Value| {
-        !TYPES.contains(&text(options, "type").as_str()) || !text(options, "user").is_empty() || !text(options, "role").is_empty()
+        !allowed.contains(&text(options, "type").as_str()) || !text(options, "user").is_empty() || !text(options, "role").is_empty()
     };
     let own = bad(&pod.security()["seLinuxOptions"]);
     let containers = pod.named(|container| bad(&container["securityContext"]["seLinuxOptions"]));
@@ -274,7 +334,7 @@ fn selinux(pod: &Pod<'_>) -> Option<String> {
     let all: Vec<&Value> = std::iter::once(&pod.security()["seLinuxOptions"])
         .chain(pod.containers().map(|c| &c["securityContext"]["seLinuxOptions"]))
         .collect();
-    let types = unique(all.iter().map(|options| text(options, "type")).filter(|kind| !TYPES.contains(&kind.as_str())).collect());
+    let types = unique(all.iter().map(|options| text(options, "type")).filter(|kind| !allowed.contains(&kind.as_str())).collect());
     let mut why: Vec<String> = Vec::new();
     if !types.is_empty() {
         why.push(format!("type{} {}", if types.len() == 1 { "" } else { "s" }, quoted(&types)));
@@ -300,24 +360,38 @@ fn seccomp_unconfined(pod: &Pod<'_>) -> Option<String> {
     (!setters.is_empty()).then(|| format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")))
 }
 
+/// Seccomp before it had a field: annotations.
+fn seccomp_annotations(pod: &Pod<'_>) -> Option<String> {
+    let keys = pod.containers().map(|container| format!("container.seccomp.security.alpha.kubernetes.io/{}", name(container)));
+    let keys = std::iter::once("seccomp.security.alpha.kubernetes.io/pod".to_owned()).chain(keys);
+    let bad = |key: String| {
+        let profile = pod.metadata["annotations"][&key].as_str()?;
+        let allowed = matches!(profile, "runtime/default" | "docker/default") || profile.starts_with("localhost/");
+        (!allowed).then(|| format!("{key}={profile:?}"))
+    };
+    let bad = unique(keys.filter_map(bad).collect());
+    (!bad.is_empty()).then(|| format!("forbidden annotation{} {}", if bad.len() == 1 { "" } else { "s" }, bad.join(", ")))
+}
+
+/// In the order in which versions came to allow them: the first five always, one more since 1.27, four since 1.29, two since 1.32.
 const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.tcp_syncookies",
     "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
     "net.ipv4.tcp_fin_timeout",
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_keepalive_time",
     "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_syncookies",
     "net.ipv4.tcp_wmem",
 ];
 
-fn sysctls(pod: &Pod<'_>) -> Option<String> {
+fn sysctls(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let set = pod.security()["sysctls"].as_array().into_iter().flatten().map(name);
-    let bad: Vec<String> = set.filter(|name| !SAFE_SYSCTLS.contains(&name.as_str())).collect();
+    let bad: Vec<String> = set.filter(|name| !allowed.contains(&name.as_str())).collect();
     (!bad.is_empty()).then(|| bad.join(", "))
 }
 

@@ -4,7 +4,7 @@ use schema::read;
 use serde_json::Value;
 
 use super::checks::Level;
-use super::is_version;
+use super::policy::{Asked, Policy, Version};
 use crate::admission::configuration::known;
 
 const VERSIONS: [&str; 3] = [
@@ -17,8 +17,8 @@ const MODES: [&str; 3] = ["enforce", "audit", "warn"];
 /// The configuration, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSecurityConfiguration {
-    /// Level and version of enforce, audit and warn; none said: privileged.
-    defaults: [Option<(Level, String)>; 3],
+    /// What holds where a namespace says nothing.
+    pub(super) defaults: Policy,
     users: Vec<String>,
     runtime_classes: Vec<String>,
     namespaces: Vec<String>,
@@ -45,20 +45,15 @@ impl PodSecurityConfiguration {
             let version = read::some_text(defaults, &versions[idx]).unwrap_or("latest");
             let wrong = |field: &str, text: &str, why: &str| format!("{path}.defaults.{field}: Invalid value: {text:?}: {why}");
             let level = Level::parse(level).ok_or_else(|| wrong(mode, level, "must be one of privileged, baseline, restricted"))?;
-            if !is_version(version) {
-                return Err(wrong(&versions[idx], version, "must be \"latest\" or \"v1.x\""));
+            let version = Version::parse(version).ok_or_else(|| wrong(&versions[idx], version, "must be \"latest\" or \"v1.x\""))?;
+            let places = [&mut out.defaults.enforce, &mut out.defaults.audit, &mut out.defaults.warn];
+            if let Some(place) = places.into_iter().nth(idx) {
+                *place = Asked { level, version };
             }
-            out.defaults[idx] = Some((level, version.to_owned()));
         }
         let list = |field: &str| read::texts(exemptions, field).into_iter().map(str::to_owned).collect();
         (out.users, out.runtime_classes, out.namespaces) = (list("usernames"), list("runtimeClasses"), list("namespaces"));
         Ok(out)
-    }
-
-    /// Level and version of a mode (`enforce`, `audit` or `warn`) where a namespace says none.
-    pub(super) fn default_of(&self, mode: &str) -> (Level, String) {
-        let at = MODES.iter().position(|m| *m == mode);
-        at.and_then(|at| self.defaults[at].clone()).unwrap_or((Level::Privileged, "latest".to_owned()))
     }
 
     /// Whether pods of this namespace are not judged.
@@ -66,14 +61,19 @@ impl PodSecurityConfiguration {
         self.namespaces.iter().any(|n| n == name)
     }
 
+    /// Whether pods of this spec's runtime class are not judged.
+    pub(super) fn exempts_class(&self, spec: &Value) -> bool {
+        let class = read::text(spec, "runtimeClassName");
+        !class.is_empty() && self.runtime_classes.iter().any(|c| c == class)
+    }
+
     /// Why a pod is not judged, as the audit log says it.
     pub(super) fn exemption(&self, user: &str, namespace: &str, spec: &Value) -> Option<&'static str> {
-        let class = read::text(spec, "runtimeClassName");
         if self.exempts_namespace(namespace) {
             Some("namespace")
         } else if self.users.iter().any(|u| u == user) {
             Some("user")
-        } else if !class.is_empty() && self.runtime_classes.iter().any(|c| c == class) {
+        } else if self.exempts_class(spec) {
             Some("runtimeClass")
         } else {
             None
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn namespaces_that_say_nothing_get_the_defaults() {
         let made = of(json!({"enforce": "restricted", "warn-version": "v1.30"}), json!({})).unwrap();
-        assert_eq!(made.default_of("enforce"), (Level::Restricted, "latest".to_owned()));
-        assert_eq!(made.default_of("warn"), (Level::Privileged, "v1.30".to_owned()));
-        assert_eq!(PodSecurityConfiguration::default().default_of("audit").0, Level::Privileged);
+        assert_eq!(made.defaults.enforce, Asked { level: Level::Restricted, version: Version::Latest });
+        assert_eq!(made.defaults.warn, Asked { level: Level::Privileged, version: Version::Minor(30) });
+        assert_eq!(PodSecurityConfiguration::default().defaults.audit.level, Level::Privileged);
         assert!(of(json!({"enforce": "strict"}), json!({})).unwrap_err().starts_with("c.defaults.enforce: Invalid value: \"strict\""));
         assert!(of(json!({"audit-version": "1"}), json!({})).is_err());
     }

@@ -6,14 +6,11 @@ use super::{Pod, added_beyond, counted, name, quoted, strings, unique};
 
 pub(super) fn privilege_escalation(pod: &Pod<'_>) -> Option<String> {
     let containers = pod.named(|container| container["securityContext"]["allowPrivilegeEscalation"] != false);
-    (!pod.is_windows() && !containers.is_empty())
+    (!containers.is_empty())
         .then(|| format!("{} must set securityContext.allowPrivilegeEscalation=false", counted("container", &containers)))
 }
 
-pub(super) fn restricted_capabilities(pod: &Pod<'_>) -> Option<String> {
-    if pod.is_windows() {
-        return None;
-    }
+pub(super) fn capabilities(pod: &Pod<'_>) -> Option<String> {
     let keeps = pod.named(|container| !strings(&container["securityContext"]["capabilities"]["drop"]).any(|cap| cap == "ALL"));
     let mut why: Vec<String> = Vec::new();
     if !keeps.is_empty() {
@@ -37,9 +34,6 @@ pub(super) fn volume_types(pod: &Pod<'_>) -> Option<String> {
 }
 
 pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<String> {
-    if pod.has_user_namespace() {
-        return None;
-    }
     let own = &pod.security()["runAsNonRoot"];
     let explicit = pod.named(|container| container["securityContext"]["runAsNonRoot"] == false);
     if own == false || !explicit.is_empty() {
@@ -58,9 +52,6 @@ pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<String> {
 }
 
 pub(super) fn run_as_user(pod: &Pod<'_>) -> Option<String> {
-    if pod.has_user_namespace() {
-        return None;
-    }
     let containers = pod.named(|container| container["securityContext"]["runAsUser"] == 0);
     let mut setters: Vec<String> = Vec::new();
     if pod.security()["runAsUser"] == 0 {
@@ -73,9 +64,6 @@ pub(super) fn run_as_user(pod: &Pod<'_>) -> Option<String> {
 }
 
 pub(super) fn seccomp_required(pod: &Pod<'_>) -> Option<String> {
-    if pod.is_windows() {
-        return None;
-    }
     let kind = |context: &Value| context["seccompProfile"]["type"].as_str().unwrap_or_default().to_owned();
     let good = |kind: &str| matches!(kind, "RuntimeDefault" | "Localhost");
     let own = kind(pod.security());
