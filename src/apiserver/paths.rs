@@ -2,6 +2,7 @@
 
 use http::{Method, Response, StatusCode};
 use schema::discovery;
+use schema::discovery::order::InOrder;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -115,7 +116,7 @@ fn json_answer(x: &Exchange<'_>, value: &Value) -> Result<Response<Body>, Status
 
 fn found(x: &Exchange<'_>, value: Option<Value>) -> Result<Response<Body>, Status> {
     match value {
-        Some(value) => json_answer(x, &value),
+        Some(value) => Ok(respond::discovery(&value, output(x)?, &x.parts.headers)),
         None => Ok(page_not_found()),
     }
 }
@@ -136,13 +137,13 @@ fn legacy_versions(server: &ApiServer) -> Value {
 /// Aggregated discovery for clients that ask for it, the plain form for others.
 async fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<Body>, Status> {
     let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
-        return Ok(respond::value(StatusCode::OK, plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
+        return Ok(respond::discovery(plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
     };
     let mut document = discovery::aggregated(&x.catalog, legacy, form);
     if !legacy {
         merge::aggregated(x.server, &mut document, &x.server.aggregation.now()).await;
     }
-    let bytes = serde_json::to_vec(&document).map_err(Status::internal)?;
+    let bytes = serde_json::to_vec(&InOrder(&document)).map_err(Status::internal)?;
     let mut response = respond::chunks(StatusCode::OK, content_type, vec![bytes.into()], &x.parts.headers);
     response.headers_mut().insert(http::header::VARY, http::HeaderValue::from_static("Accept"));
     Ok(response)

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
+use schema::discovery::order::InOrder;
 use serde_json::Value;
 use wire::Body;
 
@@ -48,6 +49,20 @@ pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMa
         Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
     };
     chunks(code, output.format.content_type(), vec![bytes.into()], headers)
+}
+
+/// A discovery document: JSON with its keys in upstream's order.
+pub fn discovery(document: &Value, output: Output, headers: &HeaderMap) -> Response<Body> {
+    let bytes = match output.format {
+        Format::Json if output.pretty => serde_json::to_vec_pretty(&InOrder(document)),
+        Format::Json => serde_json::to_vec(&InOrder(document)),
+        Format::Yaml | Format::Protobuf => return value(StatusCode::OK, document, output, headers),
+    };
+    let mut bytes = bytes.unwrap_or_default();
+    if !output.pretty {
+        bytes.push(b'\n');
+    }
+    chunks(StatusCode::OK, output.format.content_type(), vec![bytes.into()], headers)
 }
 
 /// Bytes that are JSON already.

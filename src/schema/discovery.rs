@@ -1,5 +1,7 @@
 //! Discovery documents: the legacy ones and the aggregated form, from any catalogs (built-in and CRDs').
 
+pub mod order;
+
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Catalog;

@@ -11,6 +11,7 @@ mod custom;
 mod descriptions;
 mod paths;
 mod schemas;
+mod sentences;
 #[cfg(test)]
 mod tests;
 pub mod v2_protobuf;

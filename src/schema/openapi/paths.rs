@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Dialect;
+use super::{Dialect, sentences};
 use crate::table::{Gvk, Resource, Subresource};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -201,7 +201,7 @@ impl Writer {
         if place == "path" {
             out["required"] = true.into();
         }
-        if let Some(sentence) = sentence {
+        if let Some(sentence) = sentence.or_else(|| sentences::of_parameter(name).map(str::to_owned)) {
             out["description"] = sentence.into();
         }
         out

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, descriptions::Descriptions};
+use super::descriptions::Descriptions;
+use super::{Dialect, sentences};
 use crate::catalog::Catalog;
 use crate::table::{Empty, Field, ListType, Name, Resource, Shape, TypeDef, TypeRef};
 
@@ -44,7 +45,8 @@ pub(super) fn closure(catalog: &Catalog, dialect: Dialect, rows: &[&Resource]) -
         } else if let Some(schema) = super::custom::schema(rows, &name, dialect, &mut queue) {
             out.insert(name, schema);
         } else if let Some(t) = type_of(catalog, rows, &name) {
-            let mut writer = Writer { dialect, descriptions: &descriptions, needs: &mut queue };
+            let list_of = name.strip_suffix("List").and_then(|item| rows.iter().find(|r| r.type_ref.name() == item)).copied();
+            let mut writer = Writer { dialect, descriptions: &descriptions, list_of, needs: &mut queue };
             let mut schema = writer.schema(t);
             if dialect == Dialect::V3 {
                 keep_kinds_of(&mut schema, rows);
@@ -93,14 +95,20 @@ fn describe(schema: &mut Value, sentence: Option<String>) {
 struct Writer<'a> {
     dialect: Dialect,
     descriptions: &'a Descriptions,
+    /// What it is a list of, where it is one.
+    list_of: Option<&'a Resource>,
     needs: &'a mut Vec<String>,
 }
 
 impl Writer<'_> {
+    fn of_list(&self, field: &str) -> Option<String> {
+        self.list_of.and_then(|r| sentences::of_list(&r.kind, &r.plural, field))
+    }
+
     fn schema(&mut self, t: &TypeDef) -> Value {
         let mut out = Map::new();
         out.insert("type".into(), "object".into());
-        if let Some(sentence) = self.descriptions.of_type(&t.name) {
+        if let Some(sentence) = self.descriptions.of_type(&t.name).or_else(|| self.of_list("")) {
             out.insert("description".into(), sentence.into());
         }
         if !t.fields.is_empty() {
@@ -145,7 +153,7 @@ impl Writer<'_> {
                 schema["default"] = default;
             }
         }
-        describe(&mut schema, self.descriptions.of_field(&owner.name, &f.name));
+        describe(&mut schema, self.descriptions.of_field(&owner.name, &f.name).or_else(|| self.of_list(&f.name)));
         if f.nullable {
             schema["nullable"] = true.into();
         }
