@@ -324,10 +324,24 @@ ARGS
     note args "$service" "$config_dir/$service.args"
 }
 
+# A quarter of the machine's memory, 256 MiB at most.
+kept_bytes() { awk '/^MemTotal:/ { kept = int($2 / 4) * 1024; print (kept < 268435456 ? kept : 268435456) }' /proc/meminfo; }
+
 put_systemd() {
     # In a unit's command line '%' and '$' have meanings of their own.
     command="$program $role $args"
     command=$(printf '%s' "${command% }" | sed 's/%/%%/g; s/\$/$$/g')
+    # A dash in its name would make it a part of another slice, which promises nothing.
+    slice=$(printf '%s' "$service" | tr - _).slice
+    put 0644 "$unit_dir/$slice" <<UNIT
+# Written by kedge's install.sh.
+[Unit]
+Description=Memory that is kept for kedge and containerd
+
+[Slice]
+MemoryMin=$(kept_bytes)
+UNIT
+    note slice "$slice" "$unit_dir/$slice"
     put 0644 "$unit_dir/$service.service" <<UNIT
 # Written by kedge's install.sh.
 [Unit]
@@ -346,6 +360,12 @@ EnvironmentFile=-$env_file
 # Pods go on while kedge restarts; their groups are kedge's to manage.
 KillMode=process
 Delegate=yes
+# Pods that eat all memory go first: nobody else could start them again.
+Slice=$slice
+MemoryMin=$(kept_bytes)
+OOMScoreAdjust=-999
+OOMPolicy=continue
+ManagedOOMPreference=omit
 LimitNOFILE=1048576
 LimitNPROC=infinity
 LimitCORE=infinity

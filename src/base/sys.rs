@@ -1,9 +1,10 @@
-//! The only room for unsafe code, and for system calls that no safe crate offers. Four unsafe lines so far.
+//! The only room for unsafe code, and for system calls that no safe crate offers. Few lines, each with its reason.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Tells systemd (or whoever set `NOTIFY_SOCKET`) about the state, e.g. `READY=1`. Without the variable nothing happens.
@@ -25,6 +26,28 @@ pub fn sd_notify(socket: Option<&str>, state: &str) -> io::Result<()> {
 pub fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is open and owned by the AsyncFd from here to its end, so it names the same file all the while.
     Ok(unsafe { AsyncFd::register(fd) }?)
+}
+
+/// A descriptor on which the kernel tells of something urgent (`POLLPRI` of `poll(2)`), e.g. of a pressure that crosses a bound. Panics
+/// outside of the runtime, as tokio does.
+#[allow(unsafe_code, reason = "this is the place the ban points to")]
+pub fn watched_for_urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: as in `watched`.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }?)
+}
+
+/// A counter that the kernel adds to when something happens: it becomes readable, and a read of eight bytes sets it to zero.
+///
+/// Errors: the process has no descriptor left. Spec: `eventfd(2)`.
+#[allow(unsafe_code, reason = "this is the place the ban points to")]
+pub fn event_counter() -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no pointer. WHY: rustix offers it only with a feature that nothing else here wants.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made the descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Gives back the pages of this program's own file that lie in memory: what starting took, and nobody looks at again. Those that are

@@ -126,6 +126,9 @@ fn remove_item(cleaner: &mut Cleaner, item: &Installed) {
         "systemd" if succeeds("systemctl", &["is-enabled", "--quiet", name]) => {
             cleaner.step(&format!("disable service {name}"), || cleanup::run("systemctl", &["disable", "--quiet", name]));
         }
+        "slice" if succeeds("systemctl", &["is-active", "--quiet", name]) => {
+            cleaner.step(&format!("stop {name}"), || cleanup::run("systemctl", &["stop", name]));
+        }
         "openrc" => cleaner.step(&format!("disable service {name}"), || cleanup::run("rc-update", &["del", name])),
         // A command that somebody else has put there since is not ours.
         "link" if !meta.is_symlink() => return println!("keep {} (not the link that was installed)", path.display()),
@@ -183,6 +186,14 @@ fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
     roots.extend(fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
     let tops: Vec<PathBuf> =
         roots.iter().flat_map(|root| ["kubepods", "kubepods.slice"].map(|top| root.join(top))).filter(|top| top.is_dir()).collect();
+    // The server's own, where no systemd made one: another server may be in it.
+    let own = PathBuf::from("/sys/fs/cgroup/kedge");
+    if own.is_dir() {
+        cleaner.step(&format!("remove control group {} if it is empty", own.display()), || {
+            remove_empty_cgroup(&own);
+            Ok(())
+        });
+    }
     for top in tops {
         cleaner.step(&format!("remove control groups of pods in {}", top.display()), || {
             sweep_cgroups(&top, pods)?;

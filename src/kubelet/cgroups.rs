@@ -192,6 +192,11 @@ impl Cgroups {
         Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.root())
     }
 
+    /// The folder of the whole machine, of the named controller on v1.
+    pub(crate) fn machine_dir(&self, controller: &str) -> PathBuf {
+        Path::new(ROOT).join(if self.unified { "" } else { controller })
+    }
+
     /// Removes the pod's cgroup, when its processes are gone.
     pub(crate) fn remove(&self, pod: &Pod) {
         if self.driver == CgroupDriver::Systemd {

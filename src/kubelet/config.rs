@@ -122,6 +122,8 @@ impl Config {
             "maxParallelImagePulls": s.parallel_pulls,
             "imageMinimumGCAge": secs(s.image_age_min),
             "evictionHard": hard,
+            "kernelMemcgNotification": s.memory_alarm,
+            "enforceNodeAllocatable": if s.enforce_allocatable { ["pods"] } else { ["none"] },
             "evictionPressureTransitionPeriod": secs(s.pressure_transition),
             "containerLogMaxSize": s.log_bytes_max.to_string(),
             "containerLogMaxFiles": s.log_files_max,

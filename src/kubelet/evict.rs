@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use schema::quantity::{Notation, Quantity};
 use tracing::{info, warn};
 
+use crate::alarm::{Alarm, Level};
 use crate::cgroups;
 use crate::container;
 use crate::disk::By;
@@ -22,12 +23,15 @@ use crate::images;
 use crate::manager::{Pods, requests};
 use crate::node::Node;
 use crate::runtime::labels;
+use crate::stats::read::Usage;
 use crate::volumes;
 use crate::worker::Snapshot;
 use crate::worker::observe::{Seen, State};
 
-/// Between two looks, as upstream's housekeeping.
+/// Between two looks, as upstream's housekeeping; the kernel wakes sooner where memory runs short (alarm.rs).
 const PERIOD: Duration = Duration::from_secs(10);
+/// At least between two looks, however often it does.
+const REST: Duration = Duration::from_secs(1);
 /// An evicted pod has this long to give back what it used, before the next one goes. Upstream's `podCleanupTimeout`.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks whether it has.
@@ -40,10 +44,14 @@ struct Observation {
     capacity: u64,
 }
 
+/// What all pods together may still take, where something is set aside for the system. It has the threshold of the machine's memory.
+/// Upstream's name for it.
+const OF_PODS: &str = "allocatableMemory.available";
+
 /// The condition of the node that a signal raises.
 fn condition_of(signal: &str) -> &'static str {
     match signal {
-        "memory.available" => "MemoryPressure",
+        "memory.available" | OF_PODS => "MemoryPressure",
         "pid.available" => "PIDPressure",
         _ => "DiskPressure",
     }
@@ -52,7 +60,7 @@ fn condition_of(signal: &str) -> &'static str {
 /// The resource of upstream's texts.
 fn resource_of(signal: &str) -> &'static str {
     match signal {
-        "memory.available" => "memory",
+        "memory.available" | OF_PODS => "memory",
         "pid.available" => "pids",
         "nodefs.inodesFree" | "imagefs.inodesFree" => "inodes",
         _ => "ephemeral-storage",
@@ -61,11 +69,12 @@ fn resource_of(signal: &str) -> &'static str {
 
 fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
     let mut all = BTreeMap::new();
-    let memory = Observation {
-        available: u64::try_from(crate::stats::memory_available()).unwrap_or(0),
-        capacity: u64::try_from(node.machine.memory).unwrap_or(0),
-    };
-    all.insert("memory.available", memory);
+    let available = u64::try_from(crate::stats::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
+    all.insert("memory.available", Observation { available, capacity: unsigned(node.machine.memory) });
+    let of_pods = unsigned(node.memory_of_pods());
+    if let Some(used) = crate::stats::of_pods(&node.cgroups).working_set.filter(|_| node.memory_of_pods() < node.machine.memory) {
+        all.insert(OF_PODS, Observation { available: of_pods.saturating_sub(used), capacity: of_pods });
+    }
     if let Some(disk) = node.disk() {
         all.insert("nodefs.available", Observation { available: disk.available, capacity: disk.capacity });
         all.insert("nodefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
@@ -74,20 +83,26 @@ fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
         all.insert("imagefs.available", Observation { available: disk.available, capacity: disk.capacity });
         all.insert("imagefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
     }
-    let pid_max: Option<u64> = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|n| n.trim().parse().ok());
-    let loadavg = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let running: Option<u64> = loadavg.split(' ').nth(3).and_then(|n| n.split_once('/')?.1.parse().ok());
-    if let (Some(max), Some(running)) = (pid_max, running) {
+    if let (Some(max), Some(running)) = (crate::stats::processes_max(), crate::stats::processes_running()) {
         all.insert("pid.available", Observation { available: max.saturating_sub(running), capacity: max });
     }
     all
 }
 
+fn unsigned(bytes: i64) -> u64 {
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+/// The amount below which a signal tells of a lack.
+fn threshold(node: &Node, signal: &str, capacity: u64) -> Option<u64> {
+    let named = if signal == OF_PODS { "memory.available" } else { signal };
+    node.config.settings.eviction_hard.get(named).map(|at| at.of(capacity))
+}
+
 /// Signals below their thresholds. File systems without inodes (btrfs) tell 0 of 0.
 fn met(node: &Node, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
-    let hard = &node.config.settings.eviction_hard;
     let low = |(signal, o): (&&'static str, &Observation)| {
-        hard.get(*signal).is_some_and(|t| o.capacity > 0 && o.available < t.of(o.capacity)).then_some(*signal)
+        threshold(node, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
     };
     seen.iter().filter_map(low).collect()
 }
@@ -104,12 +119,44 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     });
     group.spawn("evictions", async move {
         let mut last_seen: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
+        let is_told = node.config.settings.memory_alarm;
+        let mut alarm = if is_told { Alarm::new(&node.cgroups) } else { Alarm::silent() };
         loop {
             learn_image_dir(&node).await;
-            round(&node, &pods, &mut last_seen).await;
-            tokio::time::sleep(PERIOD).await;
+            if is_told {
+                set(&mut alarm, &node);
+            }
+            let done = round(&node, &pods, &mut last_seen).await;
+            tokio::time::sleep(REST).await;
+            if done == Round::Done {
+                // Either way it is time for a look.
+                let _rang = tokio::time::timeout(PERIOD - REST, alarm.rings()).await;
+            }
         }
     });
+}
+
+/// Has the kernel ring where the thresholds of memory are crossed: usage counts page cache, the signals do not.
+fn set(alarm: &mut Alarm, node: &Node) {
+    let level = |signal: &str, capacity: i64, usage: &Usage| {
+        let kept = threshold(node, signal, unsigned(capacity))?;
+        let cache = usage.memory?.saturating_sub(usage.working_set?);
+        Some(unsigned(capacity).saturating_sub(kept).saturating_add(cache))
+    };
+    let (machine, pods) = (node.cgroups.machine_dir("memory"), node.cgroups.all_pods_dir("memory"));
+    let of_machine = level("memory.available", node.machine.memory, &crate::stats::of_machine(&node.cgroups));
+    let of_pods = level(OF_PODS, node.memory_of_pods(), &crate::stats::of_pods(&node.cgroups));
+    let levels: Vec<Level<'_>> =
+        [(&machine, of_machine), (&pods, of_pods)].into_iter().filter_map(|(group, bytes)| Some(Level { group, bytes: bytes? })).collect();
+    alarm.set(&node.cgroups, &levels);
+}
+
+/// What became of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// A pod had to go: what it leaves may not be enough, the next look follows soon.
+    Evicted,
+    Done,
 }
 
 async fn learn_image_dir(node: &Node) {
@@ -123,7 +170,7 @@ async fn learn_image_dir(node: &Node) {
     }
 }
 
-async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Timestamp>) {
+async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Timestamp>) -> Round {
     let seen = observe(node);
     let mut low = met(node, &seen);
     let now = node.clock.now();
@@ -134,10 +181,10 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     last_seen.retain(|_, at| Duration::try_from(now.duration_since(*at)).unwrap_or_default() <= node.config.settings.pressure_transition);
     *node.pressure.lock().unwrap_or_else(PoisonError::into_inner) = last_seen.keys().map(|c| (*c).to_owned()).collect();
     if low.is_empty() {
-        return;
+        return Round::Done;
     }
     // Memory first, as upstream ranks thresholds.
-    low.sort_by_key(|signal| *signal != "memory.available");
+    low.sort_by_key(|signal| resource_of(signal) != "memory");
     let signal = low[0];
     let resource = resource_of(signal);
     node.events.node(&node.config.node_name, Kind::Warning, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
@@ -146,17 +193,17 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
         remove_dead_containers(node, pods).await;
         if !met(node, &observe(node)).contains(&signal) {
             info!(signal, "enough was reclaimed by removing dead containers");
-            return;
+            return Round::Done;
         }
         if let Err(err) = images::free(node, u64::MAX, Duration::ZERO).await {
             warn!(err = %Chain(&err), "cannot delete unused images");
         }
         if !met(node, &observe(node)).contains(&signal) {
             info!(signal, "enough was reclaimed by deleting images");
-            return;
+            return Round::Done;
         }
     }
-    evict_one(node, pods, signal, &seen).await;
+    evict_one(node, pods, signal, &seen).await
 }
 
 /// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those that are older
@@ -188,7 +235,7 @@ struct Use {
     by_container: Vec<(String, i64)>,
 }
 
-async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) {
+async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> Round {
     let resource = resource_of(signal);
     let uses = usage(node, pods, signal).await;
     let critical =
@@ -200,11 +247,21 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     };
     let Some(chosen) = uses.into_iter().filter(|u| !critical(&u.pod)).max_by_key(|u| rank(u)) else {
         warn!(signal, "no pod can be evicted");
-        return;
+        return Round::Done;
     };
+    // One that was told to go before and takes its time is told again, as upstream does: it is no reason to take the next.
+    pods.evict(&chosen.pod, &reason(node, &chosen, signal, seen));
+    info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
+    given_back(node, &chosen.pod).await;
+    Round::Evicted
+}
+
+/// Upstream's text for a pod that has to go.
+fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> String {
+    let resource = resource_of(signal);
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(signal) {
-        let threshold = node.config.settings.eviction_hard.get(signal).map_or(0, |t| t.of(o.capacity));
+        let threshold = threshold(node, signal, o.capacity).unwrap_or(0);
         text += &format!("Threshold quantity: {}, available: {}. ", threshold_text(signal, threshold), kibibytes(signal, o.available));
     }
     for (name, bytes) in &chosen.by_container {
@@ -215,9 +272,7 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
             text += &format!("Container {name} was using {using}, request is {request}, has larger consumption of {resource}. ");
         }
     }
-    info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
-    pods.evict(&chosen.pod, &text);
-    given_back(node, &chosen.pod).await;
+    text
 }
 
 /// Waits until a pod's worker has given back volumes, containers and, last of all, logs.

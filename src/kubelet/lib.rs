@@ -14,6 +14,8 @@ mod disk;
 
 pub mod error;
 mod evict;
+// What wakes it.
+mod alarm;
 
 pub mod sources;
 
@@ -46,6 +48,8 @@ mod plugins;
 mod probes;
 
 mod cgroups;
+// What keeps this process and containerd alive when memory is gone.
+mod shelter;
 
 mod hosts;
 // The kernel's settings that --protect-kernel-defaults insists on.
@@ -93,7 +97,7 @@ pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Ru
         kernel::check(Path::new("/proc/sys"))?;
     }
     config.prepare_dirs()?;
-    runtime::containerd::spare("self");
+    shelter::take();
     if let Some(places) = &config.registries {
         registries::prepare(places)?;
     }

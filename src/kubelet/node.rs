@@ -82,6 +82,9 @@ pub(crate) struct Machine {
     pub(crate) has_apparmor: bool,
 }
 
+/// Pods leave an eighth of the machine's processes to the system, and no more than this: without one nobody can end a fork bomb.
+const PIDS_KEPT_MAX: i64 = 1024;
+
 impl Node {
     pub(crate) fn new(config: Config, client: kube::Client, runtime: Runtime, cgroups: Cgroups, group: &Group) -> Node {
         let clock = Clock::system();
@@ -183,11 +186,19 @@ impl Node {
 
     /// Holds all pods together to what is not set aside for the system.
     pub(crate) fn enforce_allocatable(&self) {
+        let pids_max = crate::stats::processes_max().and_then(|max| i64::try_from(max).ok());
+        let pids = pids_max.map(|max| self.left_of("pid", max.saturating_sub((max / 8).min(PIDS_KEPT_MAX))));
+        self.cgroups.enforce(self.left_of("cpu", self.machine.cpus * 1000), self.memory_of_pods(), pids);
+    }
+
+    /// The limit of all pods together, in bytes.
+    pub(crate) fn memory_of_pods(&self) -> i64 {
+        self.left_of("memory", self.machine.memory)
+    }
+
+    fn left_of(&self, name: &str, all: i64) -> i64 {
         let settings = &self.config.settings;
-        let left = |name: &str, all: i64| all.saturating_sub(settings.reserved_of(name)).max(0);
-        let pid_max = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|n| n.trim().parse::<i64>().ok());
-        let (cpu, memory) = (left("cpu", self.machine.cpus * 1000), left("memory", self.machine.memory));
-        self.cgroups.enforce(cpu, memory, pid_max.map(|max| left("pid", max)));
+        if settings.enforce_allocatable { all.saturating_sub(settings.reserved_of(name)).max(0) } else { all }
     }
 
     /// Resources with a domain of their own in the Node's capacity, e.g. `example.com/dongle`, that no plugin here has.
@@ -231,13 +242,10 @@ impl Node {
 
 impl Machine {
     fn look(config: &Config) -> Machine {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-        let kib: i64 = total.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0);
         let storage = Disk::of(&config.root_dir).map_or(0, |d| d.capacity);
         Machine {
             cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
-            memory: kib * 1024,
+            memory: crate::stats::memory_of_machine(),
             storage: i64::try_from(storage).unwrap_or(i64::MAX),
             huge: huge_pages(),
             has_apparmor: crate::runtime::containerd::has_apparmor(),

@@ -28,6 +28,10 @@ pub struct Settings {
     pub(crate) parallel_pulls: usize,
     /// `eviction-hard`: signal → threshold.
     pub eviction_hard: BTreeMap<String, Threshold>,
+    /// `kernel-memcg-notification`: the kernel wakes the eviction manager when memory runs short.
+    pub memory_alarm: bool,
+    /// `enforce-node-allocatable`: all pods together are held to what is not set aside.
+    pub enforce_allocatable: bool,
     /// `eviction-pressure-transition-period`.
     pub pressure_transition: Duration,
     /// `container-log-max-size` in bytes.
@@ -93,6 +97,8 @@ impl Default for Settings {
             image_age_min: Duration::from_secs(120),
             parallel_pulls: 3,
             eviction_hard: hard.map(|(name, at)| (name.to_owned(), at)).into(),
+            memory_alarm: true,
+            enforce_allocatable: true,
             pressure_transition: Duration::from_secs(300),
             log_bytes_max: 10 << 20,
             log_files_max: 5,
@@ -162,6 +168,14 @@ impl Settings {
             }
             "allowed-unsafe-sysctls" => self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned)),
             "protect-kernel-defaults" => self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?,
+            "kernel-memcg-notification" => self.memory_alarm = value.parse().map_err(|_| "want true or false".to_owned())?,
+            "enforce-node-allocatable" => {
+                self.enforce_allocatable = match value {
+                    "pods" => true,
+                    "none" | "" => false,
+                    _ => return Err("pods or none: kube-reserved and system-reserved have no control group here".to_owned()),
+                }
+            }
             "root-dir" if !value.starts_with('/') => return Err("must be an absolute path".to_owned()),
             "root-dir" => self.root_dir = Some(PathBuf::from(value)),
             "kube-reserved" | "system-reserved" => {
@@ -273,6 +287,8 @@ mod tests {
         assert_eq!(settings.eviction_hard["nodefs.available"].of(1000), 50);
         assert_eq!((settings.reserved_of("cpu"), settings.reserved_of("memory")), (200, 64 << 20));
         assert_eq!(settings.pressure_transition, Duration::from_secs(90));
+        assert!(!Settings::parse(["enforce-node-allocatable=none", "kernel-memcg-notification=false"]).unwrap().enforce_allocatable);
+        assert!(Settings::parse(["enforce-node-allocatable=pods,system-reserved"]).unwrap_err().contains("no control group"));
         assert_eq!(Settings::parse(["warp-speed=1"]).unwrap_err(), "warp-speed: this kubelet has no such setting");
         assert!(Settings::parse(["eviction-hard=moon.available<1"]).is_err());
     }

@@ -23,6 +23,7 @@ use super::cri::Cri;
 use super::settle;
 use crate::config::Config;
 use crate::error::Error;
+use crate::shelter;
 
 /// containerd must answer by then: an old disk with many containers is slow.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,8 +33,8 @@ const START_TIMEOUTS_MAX: u32 = 15;
 const START_POLL: Duration = Duration::from_millis(20);
 /// A containerd told to end must be gone by then, or is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// A program says its version within this.
-const VERSION_LIMIT: Duration = Duration::from_secs(10);
+/// A program says its version within this: an old card reads for half a minute until it begins.
+const VERSION_LIMIT: Duration = Duration::from_secs(120);
 
 /// What the operator chose.
 #[derive(Clone, Copy, Debug)]
@@ -162,7 +163,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         state,
         major: major_version(&daemon.program).await?,
         systemd_cgroup: cgroup_driver() == CgroupDriver::Systemd,
-        restrict_oom_score_adj: !may_lower_oom_score(),
+        restrict_oom_score_adj: !shelter::may_lower_oom_score(),
         disable_apparmor: !has_apparmor(),
         snapshotter: snapshotter(managed.snapshotter, overlay_works(root), root)?,
         default_runtime: managed.default_runtime,
@@ -183,8 +184,9 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         adopted = None;
     }
     if let Some(pid) = adopted {
-        spare(&pid.as_raw_nonzero().to_string());
         info!(pid = pid.as_raw_nonzero().get(), "adopting the running containerd");
+        let adopted = pid.as_raw_nonzero().get().unsigned_abs();
+        settle::shims(&daemon.socket).into_iter().chain([adopted]).for_each(shelter::bring_in);
     }
     if adopted.is_none() {
         cni_results::drop_torn(Path::new(cni_results::DIR));
@@ -280,7 +282,6 @@ impl Daemon {
             .map_err(failed)?;
         if let Some(pid) = child.id() {
             info!(pid, config = %self.config_file.display(), "started containerd");
-            spare(&pid.to_string());
             // Written for the next kedge; without it, it would find the socket in use.
             if let Err(err) = write_atomic(&self.pid_file, pid.to_string().as_bytes(), 0o600) {
                 warn!(err = %Chain(&err), "cannot remember containerd's pid");
@@ -302,20 +303,6 @@ impl Daemon {
 /// Where containerd's own words go.
 pub(crate) fn log_file(root: &Path) -> PathBuf {
     root.join("containerd.log")
-}
-
-/// The kernel ends pods before containerd and the kubelet, for nobody else could start them again. Upstream's `KubeletOOMScoreAdj`
-/// (pkg/kubelet/qos/policy.go v1.36). Children begin with it; runc gives containers their own.
-const OOM_SCORE_ADJ: &str = "-999";
-
-/// Has the kernel spare a process, `self` or a pid, when memory is gone.
-pub(crate) fn spare(process: &str) {
-    if !may_lower_oom_score() {
-        return;
-    }
-    if let Err(err) = fs::write(format!("/proc/{process}/oom_score_adj"), OOM_SCORE_ADJ) {
-        warn!(process, err = %err, "the kernel may end this process when memory is gone");
-    }
 }
 
 async fn wait_for_exit(pid: Pid) {
@@ -363,13 +350,6 @@ pub(super) fn cgroup_driver() -> CgroupDriver {
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let systemd = Path::new("/run/systemd/system").exists();
     if unified && systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs }
-}
-
-/// CAP_SYS_RESOURCE is bit 24 of the effective capabilities.
-pub(super) fn may_lower_oom_score() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|caps| caps & (1 << 24) != 0)
 }
 
 pub(crate) fn has_apparmor() -> bool {

@@ -23,6 +23,7 @@ use base::task::Group;
 
 use crate::config::{Config, RuntimeChoice};
 use crate::error::Error;
+use crate::shelter;
 use cri::{Cri, CriError};
 
 /// Who makes cgroups.
@@ -109,6 +110,6 @@ pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
         cgroup_driver,
         name: version.runtime_name,
         version: version.runtime_version,
-        restrict_oom_score_adj: !containerd::may_lower_oom_score(),
+        restrict_oom_score_adj: !shelter::may_lower_oom_score(),
     })
 }

@@ -32,7 +32,7 @@ pub(super) async fn settle(pid: Option<u32>, socket: &Path) -> Infallible {
 }
 
 /// The shims of the containerd that listens on `socket`: it gives them its address.
-fn shims(socket: &Path) -> Vec<u32> {
+pub(super) fn shims(socket: &Path) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_shim(&cmdline, socket))).collect()

@@ -2,7 +2,7 @@
 
 pub(crate) mod metrics;
 
-mod read;
+pub(crate) mod read;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -64,6 +64,33 @@ impl Rates {
 /// `MemAvailable` of the machine in bytes.
 pub(crate) fn memory_available() -> i64 {
     meminfo("MemAvailable:")
+}
+
+/// `MemTotal` of the machine in bytes, 0 where the kernel does not say.
+pub(crate) fn memory_of_machine() -> i64 {
+    Some(meminfo("MemTotal:")).filter(|bytes| *bytes < i64::MAX).unwrap_or(0)
+}
+
+/// How many processes and threads the machine can have: the less of two settings, on a small machine that of threads, which goes by
+/// its memory. Upstream's `pidlimit` (pkg/kubelet/stats/pidlimit/pidlimit_linux.go v1.36).
+pub(crate) fn processes_max() -> Option<u64> {
+    let of = |file: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).ok()?.trim().parse().ok();
+    ["pid_max", "threads-max"].into_iter().filter_map(of).min()
+}
+
+/// How many it has.
+pub(crate) fn processes_running() -> Option<u64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split(' ').nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// What all pods together use.
+pub(crate) fn of_pods(cgroups: &Cgroups) -> Usage {
+    read::group(cgroups.is_unified(), |controller| cgroups.all_pods_dir(controller))
+}
+
+/// What the control groups of the whole machine use; on v2 the root does not say.
+pub(crate) fn of_machine(cgroups: &Cgroups) -> Usage {
+    read::group(cgroups.is_unified(), |controller| cgroups.machine_dir(controller))
 }
 
 fn meminfo(field: &str) -> i64 {
@@ -264,9 +291,8 @@ fn machine(node: &Node, at: Timestamp) -> Value {
     let nanos = cpu_nanos();
     let disk = without_null(Value::Object(disk_value(&now, node.disk())));
     let images = without_null(Value::Object(disk_value(&now, node.image_disk())));
-    let pods = read::group(node.cgroups.is_unified(), |controller| node.cgroups.all_pods_dir(controller));
-    let curproc: Option<u64> = fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').nth(3)?.split_once('/')?.1.parse().ok());
-    let maxpid: Option<u64> = fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|t| t.trim().parse().ok());
+    let pods = of_pods(&node.cgroups);
+    let (maxpid, curproc) = (processes_max(), processes_running());
     json!({
         "nodeName": node.config.node_name,
         "startTime": boot_time().map(rfc3339_secs),
