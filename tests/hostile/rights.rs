@@ -305,6 +305,15 @@ fn roles(server: &Server) {
     server.ok(&["-n", "a", "create", "rolebinding", "star", "--role=star", "--user=chief"]);
     refused(&sends(server, &["--as=chief"], &["create"], &widget("one", "x")), "not currently held");
     assert_eq!(sends(server, &["--as=chief"], &["create"], &widget("one", "*")).code, 0);
+    // A label makes a role part of one that gathers, so whoever may patch roles labels none that has more than he has.
+    server.ok(&["create", "clusterrole", "painter", "--verb=get,patch", "--resource=clusterroles.rbac.authorization.k8s.io"]);
+    server.ok(&["create", "clusterrolebinding", "painter", "--clusterrole=painter", "--user=painter"]);
+    server.until(&["--as=painter", "auth", "can-i", "patch", "clusterroles"], SETTLE_LIMIT, |out| out == "yes\n");
+    let paints =
+        |role: &str| server.said(&["--as=painter", "label", "clusterrole", role, "rbac.authorization.k8s.io/aggregate-to-view=true"]);
+    refused(&paints("cluster-admin"), "is attempting to grant RBAC permissions not currently held");
+    assert_eq!(paints("painter").code, 0);
+    server.ok(&["delete", "clusterrole", "painter"]);
 }
 
 // security-2.md F9.

@@ -32,6 +32,10 @@ impl Plugin for NodeRestriction {
         if node.is_empty() {
             return Err(review.forbidden(&format!("could not determine node from user {:?}", a.user.name)));
         }
+        let evicts = a.is_subresource("", "pods", "eviction");
+        if evicts && review.lookup.sure("", "pods", &a.namespace, &a.name).await.is_none() {
+            return Err(Status::not_found("", "pods", &a.name));
+        }
         let verdict = match (a.group.as_str(), a.resource.as_str(), a.subresource.as_str()) {
             ("", "pods", "") => pod(review, node).await,
             ("", "pods", "status") => pod_status(review, node),

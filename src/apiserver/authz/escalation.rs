@@ -36,12 +36,12 @@ impl Escalation {
     }
 
     async fn check_role(&self, a: &Attributes, role: &Value, old: Option<&Value>) -> Result<(), Status> {
-        let same = |field: &str| old.is_some_and(|old| old[field] == role[field]);
-        if same("rules") && same("aggregationRule") || self.may(a, "escalate", &a.resource, &a.name).await {
+        if lets_go_only(role, old) || self.may(a, "escalate", &a.resource, &a.name).await {
             return Ok(());
         }
-        // A role that gathers can come to hold anything.
-        if role["aggregationRule"].is_object() && !same("aggregationRule") {
+        self.held(&a.user, &a.namespace, &rules_of(role)).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
+        // A role that gathers can come to hold anything, and one that does so no more is not tightened any more.
+        if role["aggregationRule"].is_object() || old.is_some_and(|old| old["aggregationRule"].is_object()) {
             let all = Rule { verbs: vec!["*".into()], api_groups: vec!["*".into()], resources: vec!["*".into()], ..Rule::default() };
             let urls = Rule { verbs: vec!["*".into()], non_resource_urls: vec!["*".into()], ..Rule::default() };
             if let Err(_why) = self.held(&a.user, "", &[all, urls]) {
@@ -49,15 +49,14 @@ impl Escalation {
                 return Err(Status::forbidden(GROUP, &a.resource, &a.name, why));
             }
         }
-        self.held(&a.user, &a.namespace, &rules_of(role)).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))
+        Ok(())
     }
 
     async fn check_binding(&self, a: &Attributes, binding: &Value, old: Option<&Value>) -> Result<(), Status> {
-        let same = |field: &str| old.is_some_and(|old| old[field] == binding[field]);
         let role = &binding["roleRef"];
         let name = role["name"].as_str().unwrap_or_default();
         let resource = if role["kind"] == "ClusterRole" { "clusterroles" } else { "roles" };
-        if same("roleRef") && same("subjects") || self.may(a, "bind", resource, name).await {
+        if lets_go_only(binding, old) || self.may(a, "bind", resource, name).await {
             return Ok(());
         }
         let rules = match self.rbac.rules_of_ref(role, &a.namespace) {
@@ -105,6 +104,23 @@ impl Escalation {
         }
         Err(why)
     }
+}
+
+/// Whether an update changes only what garbage collection needs, so that it can remove what it could not grant.
+///
+/// Everything else is judged, labels above all: a label alone makes a role part of another that gathers
+/// (`pkg/registry/rbac/helpers.go`, 1.36.2).
+fn lets_go_only(object: &Value, old: Option<&Value>) -> bool {
+    let bare = |object: &Value| {
+        let mut bare = object.clone();
+        if let Some(metadata) = bare.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
+                metadata.remove(field);
+            }
+        }
+        bare
+    };
+    old.is_some_and(|old| bare(object) == bare(old))
 }
 
 #[cfg(test)]
@@ -165,6 +181,35 @@ mod tests {
         assert_eq!(escalation().check(&a, &bind("lord"), None).await.unwrap_err().code, 403);
         escalation().check(&a, &bind("lord"), Some(&bind("lord"))).await.unwrap();
         escalation().check(&a, &bind("reader"), None).await.unwrap();
+        let mut labelled = bind("lord");
+        labelled["metadata"] = json!({"labels": {"a": "b"}});
+        assert_eq!(escalation().check(&a, &labelled, Some(&bind("lord"))).await.unwrap_err().code, 403);
         assert_eq!(escalation().check(&a, &bind("nobody"), None).await.unwrap_err().code, 404);
+    }
+    #[tokio::test]
+    async fn a_label_makes_no_part_of_an_aggregated_role_of_what_its_writer_lacks() {
+        let lord = |metadata: Value, more: Value| {
+            let mut role = json!({"metadata": metadata, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+            role["aggregationRule"] = more;
+            role
+        };
+        let (a, plain) = (writes("clusterroles", "lord"), lord(json!({"name": "lord", "resourceVersion": "1"}), Value::Null));
+        let labels = json!({"name": "lord", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}});
+        let status = escalation().check(&a, &lord(labels, Value::Null), Some(&plain)).await.unwrap_err();
+        assert!(status.message.contains("not currently held"), "{}", status.message);
+        let annotated = lord(json!({"name": "lord", "annotations": {"a": "b"}}), Value::Null);
+        assert_eq!(escalation().check(&a, &annotated, Some(&plain)).await.unwrap_err().code, 403);
+        // The garbage collector takes finalizers and owners off of what it could not grant.
+        let free = lord(
+            json!({"name": "lord", "finalizers": [], "managedFields": [1], "ownerReferences": [], "resourceVersion": "2"}),
+            Value::Null,
+        );
+        escalation().check(&a, &free, Some(&plain)).await.unwrap();
+        // What gathered may not stop to gather by the hand of somebody who lacks what it can come to hold.
+        let (mut reads, gathers) = (json!({"rules": []}), json!({"rules": [], "aggregationRule": {"clusterRoleSelectors": []}}));
+        let text = "must have cluster-admin privileges to use the aggregationRule";
+        assert!(escalation().check(&a, &reads, Some(&gathers)).await.unwrap_err().message.contains(text));
+        reads["metadata"] = json!({"labels": {"a": "b"}});
+        escalation().check(&a, &reads, Some(&json!({"rules": []}))).await.unwrap();
     }
 }
