@@ -79,7 +79,7 @@ SEEDS = {
     "ValidatingAdmissionPolicy": {"spec": {"failurePolicy": "Ignore", "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": ["g.example.com"], "apiVersions": ["v1"], "resources": ["none"]}]}, "validations": [{"expression": "true"}]}},
     "ValidatingAdmissionPolicyBinding": {"spec": {"policyName": "x", "validationActions": ["Deny"]}},
     "MutatingAdmissionPolicy": {"spec": {"failurePolicy": "Ignore", "reinvocationPolicy": "Never", "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": ["g.example.com"], "apiVersions": ["v1"], "resources": ["none"]}]},
-        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}]}},
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/a'}]"}}]}},
     "MutatingAdmissionPolicyBinding": {"spec": {"policyName": "x"}},
     "DeviceClass": {"spec": {}},
     "ResourceClaim": {"spec": {}},

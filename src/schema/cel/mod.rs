@@ -26,7 +26,7 @@ pub mod value;
 use std::cell::Cell;
 
 use eval::{Fault, Lazy, Outcome, Run};
-use syntax::{Expr, Kind, show};
+use syntax::{Access, Expr, Kind, show};
 use types::Ty;
 use value::Val;
 
@@ -100,6 +100,21 @@ impl Program {
             (Ty::List(_), Ty::List(_)) | (Ty::Dyn, _) => true,
             (a, b) => a == b,
         }
+    }
+
+    /// Whether nothing can be known of its type, whoever looks: an empty list, or a field of an object that has no schema here.
+    ///
+    /// Other expressions may be unknown to this checker and known to upstream's, which infers more.
+    pub fn is_surely_dyn(&self) -> bool {
+        fn untyped(expr: &Expr) -> bool {
+            match &expr.kind {
+                Kind::List(items) => items.is_empty(),
+                Kind::Ident(name) => matches!(name.as_str(), "object" | "oldObject" | "params"),
+                Kind::Select { of, how: Access::Plain, .. } => untyped(of) && !matches!(of.kind, Kind::List(_)),
+                _ => false,
+            }
+        }
+        matches!(&self.result, Ty::Dyn | Ty::List(_)) && untyped(&self.expr)
     }
 
     /// Whether the expression uses a name anywhere.

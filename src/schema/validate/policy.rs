@@ -316,6 +316,33 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_type_at_all_is_no_mutation() {
+        // Asked of a genuine kube-apiserver 1.36.2.
+        let of = |expression: &str| {
+            let mut spec = policy();
+            spec["mutations"][1]["jsonPatch"]["expression"] = json!(expression);
+            wrong(mutating, spec)
+        };
+        let refused = |expression: &str, got: &str| {
+            let path = "spec.mutations[1].jsonPatch.expression";
+            assert_eq!(
+                of(expression),
+                [format!("{path}: Invalid value: \"{expression}\": must evaluate to list(JSONPatch) but got {got}")]
+            );
+        };
+        refused("[]", "list(dyn)");
+        refused("object", "dyn");
+        refused("object.spec.x", "dyn");
+        refused("object.spec.x == 1", "bool");
+        let patch = "[JSONPatch{op: 'remove', path: '/a'}]";
+        for good in
+            [format!("[] + {patch}"), format!("has(object.a) ? {patch} : []"), "[1].map(i, JSONPatch{op: 'remove', path: '/a'})".to_owned()]
+        {
+            assert_eq!(of(&good), Vec::<String>::new(), "{good}");
+        }
+    }
+
+    #[test]
     fn a_binding_names_a_policy_and_one_way_to_its_parameters() {
         let spec = json!({"policyName": "p", "paramRef": {"name": "a", "selector": {}, "parameterNotFoundAction": "Deny"}});
         assert_eq!(
