@@ -19,22 +19,42 @@ pub fn tail(path: &str) -> &str {
     rest
 }
 
-/// How many segments of a resource's path stand before what follows its subresource. `None`: the path is no resource's.
-fn tail_at(path: &str) -> Option<usize> {
-    let parts: Vec<String> = path.trim_matches('/').split('/').map(|part| query::decode(part, false)).collect();
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let mut at = match parts.as_slice() {
+/// Where the parts of a resource's path stand among its decoded segments: the one reading of a path, for what is authorized and for what
+/// is executed.
+struct Place {
+    /// Of the old prefixes `watch` and `proxy`, which stand before the namespace.
+    prefix: Option<usize>,
+    /// Of the namespace's name, also where the namespace is what is asked for.
+    namespace: Option<usize>,
+    /// Of the resource; name and subresource follow.
+    resource: usize,
+}
+
+/// `None`: the path is no resource's.
+fn place(parts: &[&str]) -> Option<Place> {
+    let mut at = match parts {
         ["api", _, _, ..] => 2,
         ["apis", _, _, _, ..] => 3,
         _ => return None,
     };
-    if matches!(parts[at], "watch" | "proxy") && parts.len() > at + 1 {
-        at += 1;
-    }
-    if parts[at] == "namespaces" && parts.len() > at + 2 && !matches!(parts[at + 2], "status" | "finalize") {
+    let prefix = (matches!(parts[at], "watch" | "proxy") && parts.len() > at + 1).then_some(at);
+    at += usize::from(prefix.is_some());
+    let namespace = (parts[at] == "namespaces" && parts.len() > at + 1).then_some(at + 1);
+    if namespace.is_some() && parts.len() > at + 2 && !matches!(parts[at + 2], "status" | "finalize") {
         at += 2;
     }
-    Some(at + 3)
+    Some(Place { prefix, namespace, resource: at })
+}
+
+fn decoded(path: &str) -> Vec<String> {
+    path.trim_matches('/').split('/').map(|part| query::decode(part, false)).collect()
+}
+
+/// How many segments of a resource's path stand before what follows its subresource. `None`: the path is no resource's.
+fn tail_at(path: &str) -> Option<usize> {
+    let parts = decoded(path);
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    place(&parts).map(|place| place.resource + 3)
 }
 
 /// Refuses the path of a resource that can be read in two ways: what is authorized must be what is executed, here and by whomever the
@@ -58,20 +78,14 @@ pub fn unambiguous(path: &str) -> Result<(), Status> {
 /// Reads the request. The user is filled in later.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
     let mut a = Attributes { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Attributes::default() };
-    let decoded: Vec<String> = path.trim_matches('/').split('/').map(|p| query::decode(p, false)).collect();
-    let mut parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
-    match parts.as_slice() {
-        ["api", _, _, ..] => {
-            a.version = parts[1].to_owned();
-            parts.drain(..2);
-        }
-        ["apis", _, _, _, ..] => {
-            a.group = parts[1].to_owned();
-            a.version = parts[2].to_owned();
-            parts.drain(..3);
-        }
-        _ => return a,
+    let parts = decoded(path);
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let Some(place) = place(&parts) else { return a };
+    let part = |at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
+    if parts[0] == "apis" {
+        a.group = part(1);
     }
+    a.version = part(if parts[0] == "apis" { 2 } else { 1 });
     a.is_resource = true;
     a.verb = match *method {
         Method::POST => "create",
@@ -82,21 +96,11 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
         _ => "",
     }
     .to_owned();
-    if matches!(parts[0], "watch" | "proxy") && parts.len() > 1 {
-        a.verb = parts[0].to_owned();
-        parts.remove(0);
+    if let Some(at) = place.prefix {
+        a.verb = part(at);
     }
-    if parts[0] == "namespaces"
-        && let Some(namespace) = parts.get(1)
-    {
-        a.namespace = (*namespace).to_owned();
-        if parts.len() > 2 && !matches!(parts[2], "status" | "finalize") {
-            parts.drain(..2);
-        }
-    }
-    a.resource = parts[0].to_owned();
-    a.name = parts.get(1).copied().unwrap_or_default().to_owned();
-    a.subresource = parts.get(2).copied().unwrap_or_default().to_owned();
+    a.namespace = place.namespace.map(part).unwrap_or_default();
+    (a.resource, a.name, a.subresource) = (part(place.resource), part(place.resource + 1), part(place.resource + 2));
     a.label_selector = query.text("labelSelector").to_owned();
     a.field_selector = query.text("fieldSelector").to_owned();
     collection_verb(&mut a, query);
