@@ -28,6 +28,11 @@ pub trait Lookup: Send + Sync + 'static {
     /// All objects of a resource, of one namespace or of all, by namespace and name.
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
+    /// How many objects of a resource there are, as far as is known here. Asked for what nobody has heard of, it remembers nothing.
+    fn count(&self, _group: &str, _resource: &str) -> usize {
+        0
+    }
+
     /// A counter that moves after each change of a resource (the store revision of the newest change).
     fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64>;
 

@@ -296,7 +296,8 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
     let refused = || Status::too_many_requests("Too many requests, please try again later.", 1);
     let arguments = &x.server.config.arguments;
     if arguments.fairness {
-        x.admitted = x.server.flow.admit(&x.attributes).await;
+        let limit = x.query.number("limit").and_then(|limit| u64::try_from(limit).ok()).unwrap_or(0);
+        x.admitted = x.server.flow.admit(&x.attributes, limit).await;
         if x.admitted.as_ref().is_some_and(|a| a.seat.is_err()) {
             return Err(refused());
         }

@@ -50,6 +50,10 @@ impl Lookup for Objects {
         self.objects.iter().filter(|(key, _)| hit(key)).map(|(_, object)| object.clone()).collect()
     }
 
+    fn count(&self, group: &str, resource: &str) -> usize {
+        self.list(group, resource, None).len()
+    }
+
     fn changed(&self, _group: &str, _resource: &str) -> watch::Receiver<u64> {
         self.change.subscribe()
     }

@@ -42,6 +42,10 @@ impl Lookup for Cache {
         self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
     }
 
+    fn count(&self, group: &str, resource: &str) -> usize {
+        self.known(group, resource).map_or(0, |kind| kind.len())
+    }
+
     async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
         conversion::one(self.converter(), object, from, to).await
     }

@@ -8,7 +8,7 @@ use schema::meta;
 
 use super::GROUP;
 use super::classify::FlowSchema;
-use super::level::{Kind, Level, Refusal, Seat, WAIT_MAX};
+use super::level::{Kind, Level, Pool, Refusal, Seat, WAIT_MAX};
 use crate::attributes::Attributes;
 use crate::lookup::Lookup;
 
@@ -27,8 +27,12 @@ pub struct Flow {
     lookup: Arc<dyn Lookup>,
     /// Seats of the whole server.
     seats: u64,
+    pool: Arc<Pool>,
     state: Mutex<State>,
 }
+
+/// Objects that a list reads for one seat (apiserver `flowcontrol/request/config.go`, 1.36.2).
+const OBJECTS_A_SEAT: u64 = 100;
 
 /// What was decided about a request, and by which objects.
 pub struct Admitted {
@@ -44,7 +48,7 @@ impl Flow {
     /// Shares `seats` among the levels in `lookup`.
     pub fn new(lookup: Arc<dyn Lookup>, seats: usize) -> Flow {
         let state = State { at: (u64::MAX, u64::MAX), ..State::default() };
-        Flow { lookup, seats: u64::try_from(seats).unwrap_or(u64::MAX), state: Mutex::new(state) }
+        Flow { lookup, seats: u64::try_from(seats).unwrap_or(u64::MAX), pool: Arc::default(), state: Mutex::new(state) }
     }
 
     /// The state, up to date.
@@ -76,13 +80,26 @@ impl Flow {
                     *known = uid;
                     level.set(kind, seats);
                 }
-                None => drop(state.levels.insert(name, (uid, Level::new(kind, seats, WAIT_MAX)))),
+                None => drop(state.levels.insert(name, (uid, Level::new(&self.pool, kind, seats, WAIT_MAX)))),
             }
         }
     }
 
+    /// How many seats a request is worth: a list as many as it reads hundreds of objects. `limit` is how many it asks for, 0 for all.
+    fn width(&self, a: &Attributes, limit: u64) -> u64 {
+        if a.verb != "list" || !a.name.is_empty() {
+            return 1;
+        }
+        let stored = u64::try_from(self.lookup.count(&a.group, &a.resource)).unwrap_or(u64::MAX);
+        // A selector looks at all of them, whatever it lets through.
+        let picks = !a.label_selector.is_empty() || !a.field_selector.is_empty();
+        let read = if limit == 0 || picks { stored } else { stored.min(limit) };
+        read.div_ceil(OBJECTS_A_SEAT).max(1)
+    }
+
     /// Waits until the request may be answered or is refused; `None` when no FlowSchema or level is for it (it is let in then).
-    pub async fn admit(&self, a: &Attributes) -> Option<Admitted> {
+    /// `limit` is a list's own.
+    pub async fn admit(&self, a: &Attributes, limit: u64) -> Option<Admitted> {
         let (schema, level_uid, level) = {
             let state = self.state();
             let schemas = Arc::clone(&state.schemas);
@@ -90,7 +107,7 @@ impl Flow {
             let (uid, level) = state.levels.get(&schema.level).cloned()?;
             (schema, uid, level)
         };
-        let seat = level.seat(&format!("{}\0{}", schema.name, schema.flow(a))).await;
+        let seat = level.seat(&format!("{}\0{}", schema.name, schema.flow(a)), self.width(a, limit)).await;
         let reason = seat.as_ref().err().map_or("", |refusal| refusal.reason());
         let key = (schema.name, schema.level, reason);
         *self.state().counted.entry(key).or_default() += 1;
@@ -155,12 +172,26 @@ mod tests {
             ..Attributes::default()
         };
         let bob = ask(UserInfo::new("bob", &[]));
-        let held = flow.admit(&bob).await;
+        let held = flow.admit(&bob, 0).await;
         assert!(held.as_ref().is_some_and(|h| h.seat.is_ok()));
         assert_eq!(flow.state().levels["global-default"].1.counts(), (1, 0));
-        assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"]))).await.is_some_and(|a| a.seat.is_ok()));
+        assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"])), 0).await.is_some_and(|a| a.seat.is_ok()));
         drop(held);
         assert_eq!(flow.state().levels["global-default"].1.counts(), (0, 0));
         assert!(flow.render().contains("flow_schema=\"global-default\",priority_level=\"global-default\"} 1"));
+    }
+    #[test]
+    fn a_list_is_worth_a_seat_a_hundred_objects() {
+        let mut objects = Objects::default();
+        for n in 0..250 {
+            objects.put("", "pods", serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}));
+        }
+        let flow = Flow::new(Arc::new(objects), 600);
+        let list = Attributes { verb: "list".into(), resource: "pods".into(), is_resource: true, ..Attributes::default() };
+        let picks = Attributes { label_selector: "a=b".into(), ..list.clone() };
+        let one = Attributes { name: "p1".into(), ..list.clone() };
+        let get = Attributes { verb: "get".into(), ..list.clone() };
+        let widths = [(&list, 0), (&list, 50), (&picks, 50), (&one, 0), (&get, 0)].map(|(a, limit)| flow.width(a, limit));
+        assert_eq!(widths, [3, 1, 3, 1, 1]);
     }
 }
