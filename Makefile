@@ -17,6 +17,7 @@ check: ## read-only: format, lints, the tree's own rules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --test tidy
+	if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources; fi
 
 fix: ## the mutating twin of check
 	cargo fmt --all

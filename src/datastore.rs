@@ -18,6 +18,7 @@ use pki::certstore::{CertStore, Pair};
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 use store::Storage;
+use store::bounds::Bounds;
 use store::etcd::Face;
 use store::etcd::client::Endpoint;
 use store::external::External;
@@ -63,10 +64,10 @@ pub(crate) struct StoreFlags {
     /// Folder of snapshots (default: server/db/snapshots in the data folder).
     #[arg(long, value_name = "DIR", help_heading = "Store")]
     pub(crate) etcd_snapshot_dir: Option<PathBuf>,
-    /// Snapshots are always compressed; accepted as k3s has it.
+    /// Compress snapshots, as is done in any case; refused where this server takes none.
     #[arg(long, help_heading = "Store")]
     pub(crate) etcd_snapshot_compress: bool,
-    /// Accepted as k3s has it, and not needed: any server takes others in, without a migration.
+    /// Begin a cluster that other servers can join, as any server does that joins none; refused beside --server and --datastore-endpoint.
     #[arg(long, help_heading = "Store")]
     pub(crate) cluster_init: bool,
     /// Forget the other members, make this server a cluster of one, and end.
@@ -158,12 +159,12 @@ impl StoreFlags {
         group: &Group,
     ) -> Result<Datastore, DatastoreError> {
         if self.datastore_endpoint.is_empty() {
-            let config = store::Config { dir: db.to_owned(), birth, network: Some(network), rng: rng.clone() };
+            let config = store::Config { dir: db.to_owned(), birth, network: Some(network), rng: rng.clone(), bounds: Bounds::SHIPPED };
             let store = Store::open(config, group).await.map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;
             return Ok(Datastore { storage: store.clone(), embedded: Some(store) });
         }
         let tls = self.client_tls()?;
-        let external = External::open(self.datastore_endpoint.clone(), tls, group).await;
+        let external = External::open(self.datastore_endpoint.clone(), tls, Bounds::SHIPPED, group).await;
         let external = external.map_err(|source| DatastoreError::External { flags: self.tls_flags(), source })?;
         info!(n = self.datastore_endpoint.len(), "external etcd is used as the store");
         Ok(Datastore { storage: external, embedded: None })

@@ -1,6 +1,9 @@
 //! The tree keeps its own rules: what ARCHITECTURE.md and the style promise is read off the files here, so that it stays true.
 #![allow(clippy::unwrap_used, reason = "a test that cannot read the tree has failed")]
 
+#[path = "tidy/deny.rs"]
+mod deny;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -206,6 +209,26 @@ fn banned_words_never_land() {
         }
     }
     none("words that never land", &found);
+}
+
+/// What a test runs is what is shipped: a size or a time that tests want otherwise is a parameter.
+#[test]
+fn shipped_code_does_not_know_that_it_is_tested() {
+    let mut found = Vec::new();
+    for path in rust_files().iter().filter(|path| path.starts_with("src/") && !is_test(path)) {
+        for (at, line) in read(path).lines().enumerate() {
+            let word = line.trim_start();
+            let indent = line.len() - word.len();
+            let asks =
+                (line.contains("cfg!(") && line.contains("test)")) || line.contains("cfg(not(test") || line.contains("cfg_attr(test");
+            // A module, or one method of a type, that is there for tests is no part of what runs without them.
+            let within = word.starts_with("#[cfg(test)]") && indent > 4;
+            if asks || within {
+                found.push(format!("{path}:{}: {word}", at + 1));
+            }
+        }
+    }
+    none("code that is another one in tests", &found);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use base::task::Group;
+use store::bounds::Bounds;
 use store::member::Birth;
 use store::store::Store;
 use store::{Config, Op, RangeRequest, Storage as _, Txn};
@@ -11,7 +12,8 @@ use super::*;
 
 async fn open_store(data_dir: &Path) -> (std::sync::Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
-    let config = Config { dir: data_dir.join("server/db"), birth: Birth::First, network: None, rng: Rng::from_os() };
+    let config =
+        Config { dir: data_dir.join("server/db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::SHIPPED };
     (Store::open(config, &group).await.unwrap(), group)
 }
 
@@ -65,7 +67,13 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     store.txn(put("goes on")).await.unwrap();
     group.shutdown().await;
     let again = restore(&from, &saved.location, None, &clock, &Rng::from_os()).unwrap();
-    assert!(again.kept.unwrap().join("db/state.db").is_file());
+    let kept = again.kept.unwrap();
+    assert!(kept.join("db/state.db").is_file());
+    // What was there holds keys, too, and so does what came: both are closed to others.
+    let closed = |path: &Path| fs::metadata(path).unwrap().permissions().mode().trailing_zeros() >= 6;
+    for dir in [&kept, &from.data_dir.join("server"), &to.data_dir.join("server"), &to.data_dir.join("server/tls")] {
+        assert!(closed(dir), "{}", dir.display());
+    }
     assert_eq!(list(&from.dir).unwrap().len(), 1, "snapshots are lost");
 }
 

@@ -8,6 +8,7 @@ use base::rng::Rng;
 use openraft::{CommittedLeaderId, Entry, LogId, Membership, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags};
 
+use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::record::next_index;
@@ -78,8 +79,8 @@ fn add(mut entries: Vec<Entry<TypeConfig>>, to: &Path, member: u64) -> Result<()
     }
     // Nothing is written to this log.
     let work = tempfile::tempdir_in(to.parent().unwrap_or(to)).map_err(Error::io("cannot copy the store"))?;
-    let journal = Journal::open(&disk, &journal::dir_in(work.path()), 0)?;
-    let files = Files { disk, conn, path: to.to_owned(), member, journal };
+    let journal = Journal::open(&disk, &journal::dir_in(work.path()), 0, &Bounds::SHIPPED)?;
+    let files = Files { disk, conn, path: to.to_owned(), member, journal, bounds: Bounds::SHIPPED };
     Writer::new(files, no_company(member))?.apply_foreign(&entries)
 }
 
@@ -126,7 +127,7 @@ pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let _lock = database::lock_dir(dir)?;
     let path = database::path_in(dir);
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let files = files::open(&disk, dir, Birth::First, rng)?;
+    let files = files::open(&disk, dir, Birth::First, rng, Bounds::SHIPPED)?;
     let member = files.member;
     // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
     let mut writer = Writer::new(files, no_company(member))?;

@@ -7,6 +7,7 @@ use base::rng::Rng;
 use base::task::Group;
 use tokio::process::Command;
 
+use crate::bounds::Bounds;
 use crate::etcd::Face;
 use crate::etcd::client::Endpoint;
 use crate::external::External;
@@ -20,7 +21,7 @@ const SOCKET: &str = "unix://etcd.sock";
 
 async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
     let (group, _reports) = Group::root("test");
-    let config = Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os() };
+    let config = Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
     let store = Store::open(config, &group).await.unwrap();
     let face = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
     let socket = dir.join("etcd.sock");
@@ -94,7 +95,7 @@ async fn upkeep_does_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let (group, _reports) = Group::root("test");
     let disk = crate::faults::FaultyDisk::new(&dir.path().join("db"), 1, crate::faults::Fault::None, 0);
-    let config = Config { dir: dir.path().join("db"), birth: Birth::First, network: None, rng: Rng::from_os() };
+    let config = Config { dir: dir.path().join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
     let store = Store::open_on(disk.clone(), config, &group).await.unwrap();
     let inner = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group).0;
     let put = |key: String| Txn {
@@ -216,7 +217,7 @@ fn free_urls() -> [String; 2] {
 async fn external(url: &str, group: &Group) -> Arc<External> {
     let mut store = None;
     until("etcd answers", async || {
-        store = External::open(vec![Endpoint::parse(url).unwrap()], None, group).await.ok();
+        store = External::open(vec![Endpoint::parse(url).unwrap()], None, Bounds::TESTS, group).await.ok();
         store.is_some()
     })
     .await;

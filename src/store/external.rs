@@ -13,14 +13,12 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::etcd::client::{Client, Endpoint};
 use crate::etcd::convert::{from_event, from_key_value, signed, unsigned};
 use crate::watch::{Farewell, WatchStream};
 use crate::{Compare, CompareOp, EventBatch, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
-
-/// Longest that one call may take: etcd gives up after 5 s and two election times.
-const CALL_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 9 });
 
 /// The store on somebody else's etcd.
 pub struct External {
@@ -30,16 +28,29 @@ pub struct External {
     revision: AtomicU64,
     /// Where open watches take requests for progress.
     watches: Mutex<Vec<mpsc::Sender<pb::WatchRequest>>>,
+    /// Longest that one call may take.
+    call_timeout: Duration,
 }
 
 impl External {
     /// Connects and reads where the store stands.
     ///
     /// `tls` is for endpoints with https. Errors: `EtcdUnreachable` with what each endpoint or the network said.
-    pub async fn open(endpoints: Vec<Endpoint>, tls: Option<Arc<rustls::ClientConfig>>, group: &Group) -> Result<Arc<External>, Error> {
+    pub async fn open(
+        endpoints: Vec<Endpoint>,
+        tls: Option<Arc<rustls::ClientConfig>>,
+        bounds: Bounds,
+        group: &Group,
+    ) -> Result<Arc<External>, Error> {
         let (began, servers) = (Instant::now(), endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(","));
         let client = Client::new(endpoints, tls, group);
-        let external = External { client, group: group.child("external-etcd"), revision: AtomicU64::new(0), watches: Mutex::default() };
+        let external = External {
+            client,
+            group: group.child("external-etcd"),
+            revision: AtomicU64::new(0),
+            watches: Mutex::default(),
+            call_timeout: bounds.write_timeout,
+        };
         match external.read_index().await {
             Ok(_) => Ok(Arc::new(external)),
             Err(Error::Io { why, .. }) => Err(Error::EtcdUnreachable { servers, secs: began.elapsed().as_secs(), why }),
@@ -55,7 +66,7 @@ impl External {
         path: &'static str,
         message: Q,
     ) -> Result<A, Error> {
-        match tokio::time::timeout(CALL_TIMEOUT, self.client.call(path, message)).await {
+        match tokio::time::timeout(self.call_timeout, self.client.call(path, message)).await {
             Ok(answer) => answer.map_err(|status| error(&status)),
             Err(_) => Err(Error::TimedOut),
         }
@@ -294,7 +305,7 @@ impl Storage for External {
             let answer: Option<pb::LeaseKeepAliveResponse> = answers.message().await?;
             Ok(answer.map_or(0, |answer| answer.ttl))
         };
-        match tokio::time::timeout(CALL_TIMEOUT, kept).await {
+        match tokio::time::timeout(self.call_timeout, kept).await {
             Ok(Ok(ttl)) if ttl > 0 => Ok(()),
             Ok(Ok(_)) => Err(Error::LeaseNotFound { id }),
             Ok(Err(status)) => Err(error(&status)),

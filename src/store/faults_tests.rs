@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::rng::Rng;
 use base::task::Group;
 
+use crate::bounds::Bounds;
 use crate::disk::SystemDisk;
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
@@ -130,7 +131,13 @@ async fn a_leader_whose_disk_is_full_lets_the_others_go_on_and_catches_up_when_i
 async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then() {
     for seed in 0..20 {
         let dir = tempfile::tempdir().unwrap();
-        let config = || crate::Config { dir: dir.path().join("db"), birth: Birth::First, network: None, rng: Rng::from_seed(seed) };
+        let config = || crate::Config {
+            dir: dir.path().join("db"),
+            birth: Birth::First,
+            network: None,
+            rng: Rng::from_seed(seed),
+            bounds: Bounds::TESTS,
+        };
         let disk = FaultyDisk::new(&config().dir, seed, Fault::None, 0);
         let (group, _reports) = Group::root("full");
         let store = Store::open_on(disk.clone(), config(), &group).await.unwrap();

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub mod backup;
+pub mod bounds;
 pub mod disk;
 pub mod error;
 pub mod etcd;
@@ -368,4 +369,6 @@ pub struct Config {
     pub network: Option<member::Network>,
     /// Draws the numbers of a new store.
     pub rng: base::rng::Rng,
+    /// Sizes and times.
+    pub bounds: bounds::Bounds,
 }

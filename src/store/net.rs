@@ -13,6 +13,7 @@ use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
+use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::member::{Birth, Dial, Network};
 use crate::store::Store;
@@ -62,7 +63,7 @@ impl Net {
         let (group, _reports) = Group::root(name);
         let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
-        let config = Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os() };
+        let config = Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::TESTS };
         let store = match Store::open_on(disk, config, &group).await {
             Ok(store) => store,
             Err(err) => {

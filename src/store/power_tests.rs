@@ -12,6 +12,7 @@ use base::task::{Fatal, Group};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
@@ -43,7 +44,7 @@ struct Open {
 
 async fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Open, Error> {
     let (group, fatal) = Group::root("power");
-    let config = Config { dir: dir.to_owned(), birth: Birth::First, network: None, rng: Rng::from_seed(1) };
+    let config = Config { dir: dir.to_owned(), birth: Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS };
     // A disk that fails while it opens leaves a Raft that nobody answers: the process would have ended.
     let opened = tokio::time::timeout(std::time::Duration::from_secs(60), Store::open_on(disk, config, &group)).await;
     let store = opened.unwrap_or(Err(Error::TimedOut));

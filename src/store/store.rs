@@ -125,6 +125,7 @@ impl Store {
             gate: Gate::default(),
             unread: Unread::default(),
             shaping: tokio::sync::Mutex::default(),
+            bounds: config.bounds,
         };
         let node = Arc::new(node);
         if lead_if_alone(&node).await? {
@@ -356,7 +357,7 @@ fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
     remove_copies(&config.dir);
-    let files = files::open(disk, &config.dir, config.birth, &config.rng)?;
+    let files = files::open(disk, &config.dir, config.birth, &config.rng, config.bounds)?;
     let member = files.member;
     let mut boot = [0; 8];
     config.rng.fill(&mut boot);

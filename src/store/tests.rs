@@ -8,6 +8,7 @@ use base::rng::Rng;
 use base::task::Group;
 use bytes::Bytes;
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::store::Store;
 use crate::{
@@ -17,7 +18,8 @@ use crate::{
 
 async fn open(dir: &Path) -> (Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
-    let config = Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
+    let config =
+        Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS };
     (Store::open(config, &group).await.unwrap(), group)
 }
 
@@ -286,7 +288,13 @@ async fn a_database_older_than_its_log_is_refused() {
     }
     group.shutdown().await;
     std::fs::write(dir.path().join("state.db"), old).unwrap();
-    let config = Config { dir: dir.path().to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
+    let config = Config {
+        dir: dir.path().to_owned(),
+        birth: crate::member::Birth::First,
+        network: None,
+        rng: Rng::from_seed(1),
+        bounds: Bounds::TESTS,
+    };
     let (group, _reports) = Group::root("test");
     assert!(matches!(Store::open(config, &group).await, Err(Error::Corrupt { .. })));
 }
@@ -373,7 +381,13 @@ async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
 async fn a_second_opening_and_a_newer_schema_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, group) = open(dir.path()).await;
-    let config = Config { dir: dir.path().to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1) };
+    let config = Config {
+        dir: dir.path().to_owned(),
+        birth: crate::member::Birth::First,
+        network: None,
+        rng: Rng::from_seed(1),
+        bounds: Bounds::TESTS,
+    };
     let Err(Error::InUse { pid, .. }) = Store::open(config.clone(), &group).await else { panic!("opened twice") };
     assert_eq!(pid, std::process::id().to_string());
     group.shutdown().await;

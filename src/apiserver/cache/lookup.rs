@@ -68,7 +68,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (group, _reports) = base::task::Group::root("test");
         let rng = base::rng::Rng::from_seed(7);
-        let config = store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng };
+        let config =
+            store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng, bounds: Bounds::SHIPPED };
         let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
         let cache = Cache::start(Arc::clone(&storage), Arc::new(Catalogs::default()), &group);
         cache.load("", "serviceaccounts").await;

@@ -358,7 +358,13 @@ mod tests {
     async fn a_server_that_missed_a_change_of_keys_writes_with_the_new_ones() {
         let (rng, dir) = (Rng::from_seed(7), tempfile::tempdir().unwrap());
         let (group, _reports) = base::task::Group::root("test");
-        let config = store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng: rng.clone() };
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth: store::member::Birth::First,
+            network: None,
+            rng: rng.clone(),
+            bounds: Bounds::SHIPPED,
+        };
         let storage: Arc<dyn Storage> = store::store::Store::open(config, &group).await.unwrap();
         let share = || Share::new("s", dir.path().join("file"));
         let seals = Arc::new(Seals::new(state(1), Some(share()), rng.clone()));

@@ -11,6 +11,9 @@ pub const PAGE_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 16;
 /// An element of a page, without its key and value.
 const ELEMENT_BYTES: usize = 16;
+/// The longest key that is taken. Two elements with the longest keys fit a page: a page that holds one alone makes a page of its own
+/// above it at every level, and the tree would grow without end.
+pub const KEY_BYTES_MAX: usize = (PAGE_BYTES - HEADER_BYTES) / 2 - ELEMENT_BYTES;
 /// A bucket up to this size is kept in the page of its parent, as bbolt does.
 const INLINE_BYTES_MAX: usize = PAGE_BYTES / 4;
 
@@ -112,8 +115,11 @@ impl<W: Write + Seek> Bolt<W> {
 }
 
 impl<W: Write + Seek> Bucket<'_, W> {
-    /// The next pair. Errors: `InvalidInput` if it does not come after the one before.
+    /// The next pair. Errors: `InvalidInput` if it does not come after the one before, or its key is longer than [`KEY_BYTES_MAX`].
     pub fn push(&mut self, key: &[u8], value: Vec<u8>) -> io::Result<()> {
+        if key.len() > KEY_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a key of a bucket is too long for a page"));
+        }
         if self.last.as_deref().is_some_and(|last| last >= key) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "keys of a bucket are not in order"));
         }

@@ -12,8 +12,17 @@ use store::{Config, Op, Storage as _, Txn};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = std::env::args().nth(1).ok_or("usage: acknowledge DIR")?;
     let (group, _reports) = Group::root("acknowledge");
-    let store =
-        Store::open(Config { dir: dir.into(), birth: store::member::Birth::First, network: None, rng: Rng::from_os() }, &group).await?;
+    let store = Store::open(
+        Config {
+            dir: dir.into(),
+            birth: store::member::Birth::First,
+            network: None,
+            rng: Rng::from_os(),
+            bounds: store::bounds::Bounds::SHIPPED,
+        },
+        &group,
+    )
+    .await?;
     let mut out = std::io::stdout();
     loop {
         let put = Op::Put { key: Bytes::from_static(b"k"), value: vec![7; 3000].into(), lease: 0, prev_kv: false };

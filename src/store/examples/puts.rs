@@ -37,7 +37,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let until = Duration::from_secs(args.get(2).map_or(Ok(5), |s| s.parse())?);
     for n_clients in [1_u64, 64] {
         let (group, _reports) = Group::root("bench");
-        let config = Config { dir: dir.into(), birth: store::member::Birth::First, network: None, rng: Rng::from_os() };
+        let config = Config {
+            dir: dir.into(),
+            birth: store::member::Birth::First,
+            network: None,
+            rng: Rng::from_os(),
+            bounds: store::bounds::Bounds::SHIPPED,
+        };
         let store = Store::open(config, &group).await?;
         let (done, clients, before) = (Arc::<AtomicU64>::default(), group.child("clients"), bytes_written());
         let mut tasks = Vec::new();

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use base::files::create_private_dir;
 use openraft::{Entry, LogId, RaftLogId as _};
 
+use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::map::{Map, Place};
 use crate::journal::record::{Head, Mark};
 use crate::journal::recover::{Found, Full};
-use crate::journal::segment::{Buffer, SEGMENT_BYTES, Segment};
+use crate::journal::segment::{Buffer, Segment};
 use crate::raft::TypeConfig;
 
 /// Files that are kept to be written again.
@@ -35,6 +36,8 @@ pub struct Journal {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     salt: u64,
+    /// Bytes of a segment, unless a record is larger.
+    segment_bytes: usize,
     map: Map,
     full: VecDeque<Full>,
     tail: Option<Segment>,
@@ -68,7 +71,7 @@ impl Journal {
     /// Opens the log in `dir`, makes it if there is none. What it holds is durable when this returns.
     ///
     /// Errors: `Corrupt`, `NoSpace`, `Io`.
-    pub fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Journal, Error> {
+    pub fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64, bounds: &Bounds) -> Result<Journal, Error> {
         if !dir.is_dir() {
             create_private_dir(dir).map_err(Error::io("cannot make the folder of the log"))?;
             dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent)).map_err(|err| segment::failed(dir, &err))?;
@@ -80,6 +83,11 @@ impl Journal {
         }
         disk.sync_dir(dir).map_err(|err| segment::failed(dir, &err))?;
         let Found { map, mut full, tail, spares, number, newest } = recover::scan(&**disk, dir, salt)?;
+        let fits = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.len() == bounds.segment_bytes as u64);
+        let (spares, others): (Vec<PathBuf>, Vec<PathBuf>) = spares.into_iter().partition(fits);
+        for path in others {
+            disk.remove(&path).map_err(|err| segment::failed(&path, &err))?;
+        }
         let (mut segment, mut tail_last) = (None, None);
         if let Some((last, at)) = tail {
             segment = Segment::open(disk, dir, last.segment, at)?;
@@ -92,6 +100,7 @@ impl Journal {
             disk: Arc::clone(disk),
             dir: dir.to_owned(),
             salt,
+            segment_bytes: bounds.segment_bytes,
             map,
             full,
             tail: segment,
@@ -195,7 +204,7 @@ impl Journal {
     /// Keeps a file to be written again, or removes it.
     fn let_go(&mut self, path: PathBuf) -> Result<(), Error> {
         let bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
-        if self.spares.len() < SPARES_MAX && bytes == SEGMENT_BYTES as u64 {
+        if self.spares.len() < SPARES_MAX && bytes == self.segment_bytes as u64 {
             self.spares.push(path);
             return Ok(());
         }
@@ -227,10 +236,10 @@ impl Journal {
     /// Goes on in a new segment with room for `bytes`. After an error the old one is still the last.
     fn begin_segment(&mut self, bytes: usize) -> Result<(), Error> {
         // Room for the largest blocks, whatever this disk's are.
-        let bytes = bytes.next_multiple_of(4096).max(SEGMENT_BYTES);
+        let bytes = bytes.next_multiple_of(4096).max(self.segment_bytes);
         let segment = self.newest + 1;
         match self.spares.last() {
-            Some(spare) if bytes == SEGMENT_BYTES => {
+            Some(spare) if bytes == self.segment_bytes => {
                 segment::reuse(&*self.disk, &self.dir, spare, segment)?;
                 self.spares.pop();
             }

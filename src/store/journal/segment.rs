@@ -9,9 +9,6 @@ use crate::disk::{Disk, LogFile};
 use crate::error::Error;
 use crate::journal::record::STEP_BYTES;
 
-/// Bytes of a segment, unless a record is larger. Tests have many segments.
-pub const SEGMENT_BYTES: usize = if cfg!(test) { 16 * 1024 } else { 2 * 1024 * 1024 };
-
 /// Where buffers begin, and the largest block that a disk asks for.
 const PAGE_BYTES: usize = 4096;
 
@@ -179,7 +176,8 @@ mod tests {
     fn a_segment_is_filled_block_by_block_and_no_further() {
         let dir = tempfile::tempdir().unwrap();
         let disk: Arc<dyn Disk> = Arc::new(crate::disk::SystemDisk);
-        make(&*disk, dir.path(), 1, SEGMENT_BYTES).unwrap();
+        let bytes = crate::bounds::Bounds::TESTS.segment_bytes;
+        make(&*disk, dir.path(), 1, bytes).unwrap();
         let mut segment = Segment::open(&disk, dir.path(), 1, 0).unwrap().unwrap();
         let (mut buffer, mut n) = (Buffer::default(), 0);
         while segment.has_room(700) {
@@ -187,8 +185,8 @@ mod tests {
             segment.write(buffer.take(span)).unwrap();
             n += 1;
         }
-        assert!(n >= SEGMENT_BYTES / 4096 && segment.at <= SEGMENT_BYTES);
-        assert_eq!(std::fs::metadata(segment.path()).unwrap().len(), SEGMENT_BYTES as u64);
-        assert!(Segment::open(&disk, dir.path(), 1, SEGMENT_BYTES).unwrap().is_none());
+        assert!(n >= bytes / 4096 && segment.at <= bytes);
+        assert_eq!(std::fs::metadata(segment.path()).unwrap().len(), bytes as u64);
+        assert!(Segment::open(&disk, dir.path(), 1, bytes).unwrap().is_none());
     }
 }

@@ -46,55 +46,55 @@ fn last_record(journal: &Journal) -> (PathBuf, usize, usize) {
 #[test]
 fn entries_are_found_again_over_many_segments() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), &dir.path().join("log"), SALT).unwrap();
+    let mut journal = Journal::open(&system(), &dir.path().join("log"), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..40, 1500);
     let all: Vec<_> = (0..40).map(|index| log(1, index)).collect();
     for _ in 0..2 {
         assert_eq!((journal.last(), journal.purged(), ids(&journal, 0)), (Some(log(1, 39)), None, all.clone()));
         assert_eq!(journal.entries(7, 9, usize::MAX).unwrap().len(), 2);
         assert_eq!(journal.entries(7, 30, 2000).unwrap().len(), 1, "it stops after so many bytes");
-        journal = Journal::open(&system(), &dir.path().join("log"), SALT).unwrap();
+        journal = Journal::open(&system(), &dir.path().join("log"), SALT, &Bounds::TESTS).unwrap();
     }
 }
 
 #[test]
 fn a_record_larger_than_a_segment_has_one_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..2, 10);
-    fill(&mut journal, 2..3, SEGMENT_BYTES * 2);
+    fill(&mut journal, 2..3, Bounds::TESTS.segment_bytes * 2);
     fill(&mut journal, 3..20, 1500);
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     assert_eq!(ids(&journal, 0).len(), 20);
     journal.retire(Some(12)).unwrap();
-    assert!(fs::read_dir(dir.path()).unwrap().all(|file| file.unwrap().metadata().unwrap().len() <= SEGMENT_BYTES as u64));
+    assert!(fs::read_dir(dir.path()).unwrap().all(|file| file.unwrap().metadata().unwrap().len() <= Bounds::TESTS.segment_bytes as u64));
 }
 
 #[test]
 fn truncated_entries_do_not_come_back_and_others_take_their_place() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     let batch: Vec<_> = (0..10).map(|index| entry(log(1, index), 10)).collect();
     journal.append(None, &batch).unwrap();
     journal.truncate(6).unwrap();
     assert_eq!(journal.last(), Some(log(1, 5)));
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     assert_eq!(ids(&journal, 4), [log(1, 4), log(1, 5)]);
     journal.append(Some(log(1, 5)), &[entry(log(2, 6), 10)]).unwrap();
-    let journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     assert_eq!(ids(&journal, 5), [log(1, 5), log(2, 6)]);
 }
 
 #[test]
 fn segments_that_are_let_go_are_written_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     for index in 0..500 {
         fill(&mut journal, index..index + 1, 1500);
         journal.retire(Some(index)).unwrap();
         assert!(fs::read_dir(dir.path()).unwrap().count() <= 2 + SPARES_MAX);
     }
-    let journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     assert_eq!(journal.last(), Some(log(1, 499)));
     let found = ids(&journal, 0);
     assert_eq!(found.first().map(|log| log.index), journal.purged().map(|log| log.index + 1));
@@ -104,7 +104,7 @@ fn segments_that_are_let_go_are_written_again() {
 #[test]
 fn a_torn_last_record_ends_the_log_and_the_next_is_written_over_it() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..3, 100);
     fill(&mut journal, 3..4, 1900);
     let (path, from, to) = last_record(&journal);
@@ -114,10 +114,10 @@ fn a_torn_last_record_ends_the_log_and_the_next_is_written_over_it() {
         let mut torn = whole.clone();
         torn[from + sector * 512..from + (sector + 1) * 512].fill(0);
         fs::write(&path, torn).unwrap();
-        let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+        let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
         assert_eq!(journal.last(), Some(log(1, 2)));
         fill(&mut journal, 3..5, 10);
-        let journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+        let journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
         assert_eq!(ids(&journal, 3), [log(1, 3), log(1, 4)]);
     }
 }
@@ -125,7 +125,7 @@ fn a_torn_last_record_ends_the_log_and_the_next_is_written_over_it() {
 #[test]
 fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..2, 100);
     let (path, from, _) = last_record(&journal);
     fill(&mut journal, 2..3, 100);
@@ -134,19 +134,19 @@ fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
         let mut bytes = fs::read(&path).unwrap();
         bytes[at + 60] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let Err(Error::Corrupt { path: named, why }) = Journal::open(&system(), dir.path(), SALT) else { panic!("opened") };
+        let Err(Error::Corrupt { path: named, why }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) else { panic!("opened") };
         assert!(named == path && why.contains(&format!("byte {at} is broken")), "{why}");
     }
     // Also if the whole ones are in the next segment.
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..40, 1500);
     let first = segment::path_of(dir.path(), 1);
     let mut bytes = fs::read(&first).unwrap();
     let last = (0..bytes.len()).step_by(512).rfind(|at| record::read(&bytes[*at..]).is_some()).unwrap();
     bytes[last + 60] ^= 1;
     fs::write(&first, &bytes).unwrap();
-    let Err(Error::Corrupt { path: named, .. }) = Journal::open(&system(), dir.path(), SALT) else { panic!("opened") };
+    let Err(Error::Corrupt { path: named, .. }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) else { panic!("opened") };
     assert_eq!(named, first);
 }
 
@@ -154,7 +154,7 @@ fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
 #[test]
 fn a_rotten_last_record_is_an_error_that_names_its_place() {
     let dir = tempfile::tempdir().unwrap();
-    let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+    let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     fill(&mut journal, 0..3, 1900);
     let (path, from, to) = last_record(&journal);
     drop(journal);
@@ -163,7 +163,7 @@ fn a_rotten_last_record_is_an_error_that_names_its_place() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x10;
         fs::write(&path, &bytes).unwrap();
-        match Journal::open(&system(), dir.path(), SALT) {
+        match Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) {
             Err(Error::Corrupt { path: named, why }) => assert!(named == path && why.contains(&format!("byte {from}")), "{why}"),
             // What says where a sector belongs may rot without harm.
             Ok(journal) => assert!(journal.last() == Some(log(1, 2)) && (at % 512 >= 500 || at > to - 512), "byte {at}"),
@@ -175,8 +175,8 @@ fn a_rotten_last_record_is_an_error_that_names_its_place() {
 #[test]
 fn the_log_of_another_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    fill(&mut Journal::open(&system(), dir.path(), SALT).unwrap(), 0..2, 100);
-    assert!(matches!(Journal::open(&system(), dir.path(), SALT + 1), Err(Error::Corrupt { .. })));
+    fill(&mut Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap(), 0..2, 100);
+    assert!(matches!(Journal::open(&system(), dir.path(), SALT + 1, &Bounds::TESTS), Err(Error::Corrupt { .. })));
 }
 
 /// Appends, truncations, purges, torn writes and new openings in any order, against a list of what was made durable.
@@ -187,7 +187,7 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
     for seed in first..first + 60 {
         let (rng, dir) = (Rng::from_seed(seed), tempfile::tempdir().unwrap());
         let (mut model, mut purged) = (Vec::<LogId<u64>>::new(), None::<LogId<u64>>);
-        let mut journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+        let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
         for step in 0..80 {
             let (next, term) = (record::next_index(model.last().copied().or(purged)), step / 8 + 1);
             match rng.below(10) {
@@ -213,9 +213,9 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
                     let torn = from + usize::try_from(rng.below(((to - from) / 512) as u64)).unwrap() * 512;
                     rng.fill(&mut bytes[torn..torn + 512]);
                     fs::write(&path, bytes).unwrap();
-                    journal = Journal::open(&system(), dir.path(), SALT).unwrap();
+                    journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
                 }
-                3 => journal = Journal::open(&system(), dir.path(), SALT).unwrap(),
+                3 => journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap(),
                 _ => {
                     let new: Vec<_> = (next..=next + rng.below(4)).map(|index| log(term, index)).collect();
                     let entries: Vec<_> = new.iter().map(|log| entry(*log, usize::try_from(rng.below(2000)).unwrap())).collect();

@@ -7,6 +7,7 @@ use base::rng::Rng;
 use openraft::{Entry, LogId, RaftLogId as _};
 use rusqlite::Connection;
 
+use crate::bounds::Bounds;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::record::next_index;
@@ -32,12 +33,14 @@ pub struct Files {
     pub member: u64,
     /// The log.
     pub journal: Journal,
+    /// Sizes.
+    pub bounds: Bounds,
 }
 
 /// Opens the store in `dir`, makes it if there is none. The caller has the folder's lock.
 ///
 /// Errors: `NewerSchema`, `Corrupt`, `NoSpace`, `Io`.
-pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng) -> Result<Files, Error> {
+pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng, bounds: Bounds) -> Result<Files, Error> {
     let path = database::path_in(dir);
     let conn = database::open_writer(&**disk, &path, rng)?;
     let member = database::member(&conn, &path, birth, rng)?;
@@ -49,7 +52,8 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng) -> Result
         // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
         std::fs::remove_dir_all(&log).map_err(Error::io("cannot remove an old log"))?;
     }
-    let mut files = Files { disk: Arc::clone(disk), conn, path, member, journal: Journal::open(disk, &log, salt)? };
+    let journal = Journal::open(disk, &log, salt, &bounds)?;
+    let mut files = Files { disk: Arc::clone(disk), conn, path, member, journal, bounds };
     if is_old {
         files.take_over()?;
     } else if version < SCHEMA_VERSION {

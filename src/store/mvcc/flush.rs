@@ -16,10 +16,8 @@ use crate::mvcc::database::{self, Applied, set_meta};
 use crate::mvcc::space::RESERVE_BYTES;
 use crate::mvcc::writer::Writer;
 
-/// What may be behind the database before it is written at once. Tests have little to write.
-const BEHIND_BYTES_MAX: usize = if cfg!(test) { 8 * 1024 } else { 1024 * 1024 };
-/// While the disk is full other members' entries are applied further, up to here.
-const STUCK_BYTES_MAX: usize = 8 * BEHIND_BYTES_MAX;
+/// While the disk is full other members' entries are applied further, up to so many times what may be behind.
+const STUCK_TIMES_MAX: usize = 8;
 /// How old what is behind gets: `sqlite3` beside a running server sees a state at most so old.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
 
@@ -39,7 +37,7 @@ impl Writer {
     /// How long what is behind may wait; `None` if there is nothing, so that an idle store sleeps.
     pub(super) fn due_in(&self) -> Option<Duration> {
         let since = self.unsaved.since.as_ref().filter(|_| !self.is_broken)?;
-        let full = self.unsaved.bytes >= BEHIND_BYTES_MAX && !self.is_stuck;
+        let full = self.unsaved.bytes >= self.bounds.behind_bytes_max && !self.is_stuck;
         Some(if full { Duration::ZERO } else { BEHIND_FOR.saturating_sub(since.elapsed()) })
     }
 
@@ -63,7 +61,8 @@ impl Writer {
 
     /// Refuses to apply more while the disk takes nothing.
     pub(super) fn check_behind(&mut self) -> Result<(), Error> {
-        if self.is_stuck && self.unsaved.bytes > STUCK_BYTES_MAX { self.flush(Level::Relaxed) } else { Ok(()) }
+        let bytes_max = STUCK_TIMES_MAX * self.bounds.behind_bytes_max;
+        if self.is_stuck && self.unsaved.bytes > bytes_max { self.flush(Level::Relaxed) } else { Ok(()) }
     }
 
     /// Writes what is behind; afterwards the database says exactly what is applied.

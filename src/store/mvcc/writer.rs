@@ -13,6 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
+use crate::bounds::Bounds;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::Journal;
@@ -76,6 +77,7 @@ pub struct Writer {
     pub(super) path: PathBuf,
     pub(super) member: u64,
     pub(super) journal: Journal,
+    pub(super) bounds: Bounds,
     pub(super) index: Arc<RwLock<Index>>,
     leases: Arc<Mutex<Leases>>,
     pub(super) hub: Arc<Hub>,
@@ -108,7 +110,7 @@ impl Writer {
     ///
     /// Errors: `Corrupt` if log and database do not fit together, `Io`.
     pub fn new(files: Files, shared: Shared) -> Result<Writer, Error> {
-        let Files { disk, conn, path, member, journal } = files;
+        let Files { disk, conn, path, member, journal, bounds } = files;
         let mut writer = Writer {
             disk,
             applied: Applied::default(),
@@ -120,6 +122,7 @@ impl Writer {
             is_broken: false,
             member,
             journal,
+            bounds,
             index: shared.index.clone(),
             leases: shared.leases.clone(),
             hub: shared.hub.clone(),

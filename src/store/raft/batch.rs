@@ -17,8 +17,6 @@ use crate::raft::rpc::Proposed;
 const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes of one entry, roughly: more go into the next one, so that an entry crosses a slow network in time.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// How long a write waits for a leader and a majority, as etcd's (5 s + 2 election timeouts). Tests share slow machines.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 9 });
 
 /// A command and who waits for it.
 #[derive(Debug)]
@@ -80,7 +78,7 @@ enum Attempt {
 
 /// Carries one parcel until its callers have an answer. `Err` means that Raft has stopped.
 async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
-    let deadline = Instant::now() + WRITE_TIMEOUT;
+    let deadline = Instant::now() + node.bounds.write_timeout;
     // The leader and the term in whose log it may be. Until a later term is seen it must go to nobody else.
     let mut sent = None;
     loop {

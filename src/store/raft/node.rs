@@ -8,6 +8,7 @@ use openraft::{LogIdOptionExt as _, Raft};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::member::{Change, Leadership, Member};
 use crate::raft::TypeConfig;
@@ -17,10 +18,6 @@ use crate::raft::pending::{Pending, Proposed};
 use crate::raft::rpc::{Members, ReadIndex, Reshape};
 use crate::raft::vigil::Vigil;
 
-/// How long a linearizable read waits for a leader and a majority. Tests share slow machines.
-const READ_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 7 });
-/// How long a change of the group may take, handing over included.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 30 });
 /// Between tries with a leader that was just found to lead no more.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,6 +45,8 @@ pub struct Node {
     pub unread: Unread,
     /// One change of the group at a time.
     pub shaping: Mutex<()>,
+    /// How long callers wait.
+    pub bounds: Bounds,
 }
 
 type Answer = tokio::sync::oneshot::Receiver<openraft::raft::ClientWriteResult<TypeConfig>>;
@@ -118,7 +117,7 @@ impl Node {
             // A leader that is alone has applied everything that was ever acknowledged.
             return Ok(());
         }
-        let deadline = Instant::now() + READ_TIMEOUT;
+        let deadline = Instant::now() + self.bounds.read_timeout;
         let index = self.read_index(deadline).await?;
         let mut metrics = self.raft.data_metrics();
         let applied = metrics.wait_for(|m| m.last_applied.index() >= index);
@@ -177,11 +176,12 @@ impl Node {
 
     /// Has the leader change the group.
     pub async fn change(&self, change: Change) -> Result<(), Error> {
-        let deadline = Instant::now() + CHANGE_TIMEOUT;
+        let limit = self.bounds.change_timeout;
+        let deadline = Instant::now() + limit;
         self.by_leader(deadline, || async {
             match self.leader() {
                 (Some(leader), _) if leader == self.id => self.reshape(&change).await,
-                (Some(leader), _) => match tokio::time::timeout(CHANGE_TIMEOUT, self.peers.call(leader, &Reshape(change.clone()))).await {
+                (Some(leader), _) => match tokio::time::timeout(limit, self.peers.call(leader, &Reshape(change.clone()))).await {
                     Ok(answer) => answer?.map_err(Error::from),
                     Err(_) => Err(Error::TimedOut),
                 },

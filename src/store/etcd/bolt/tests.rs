@@ -117,3 +117,39 @@ fn pairs_out_of_order_are_refused() {
     });
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
+
+/// A file that holds so much and no more: what grows without end is seen to grow.
+struct Small(Cursor<Vec<u8>>);
+
+impl Write for Small {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.position() > 16 << 20 { Err(io::ErrorKind::StorageFull.into()) } else { self.0.write(bytes) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Small {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+#[test]
+fn a_key_that_fits_no_page_is_refused_and_the_longest_that_is_taken_makes_a_tree() {
+    let key = |n: u8, bytes: usize| [&[n][..], &vec![b'k'; bytes - 1]].concat();
+    for (bytes, refused) in [(PAGE_BYTES, true), (KEY_BYTES_MAX + 1, true), (KEY_BYTES_MAX, false)] {
+        let mut bolt = Bolt::new(Small(Cursor::new(Vec::new()))).unwrap();
+        let made = bolt.bucket("key", |bucket| (0..200).try_for_each(|n| bucket.push(&key(n, bytes), vec![n])));
+        let made = made.and_then(|()| bolt.finish());
+        match made {
+            Ok(_) => assert!(!refused, "{bytes}"),
+            Err(err) => assert!(refused && err.kind() == io::ErrorKind::InvalidInput, "{bytes}: {err}"),
+        }
+    }
+    let pairs: Pairs = (0..200).map(|n| (key(n, KEY_BYTES_MAX), vec![n])).collect();
+    let buckets = [("key", pairs)];
+    assert_eq!(File::of(&buckets).read(), buckets.clone().map(|(name, pairs)| (name.to_owned(), pairs)));
+}
