@@ -32,6 +32,7 @@ pub mod keys;
 pub mod kinds;
 pub mod lookup;
 pub mod metrics;
+mod narrow;
 pub mod negotiate;
 pub mod paths;
 pub mod pipeline;

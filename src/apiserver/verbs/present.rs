@@ -14,7 +14,7 @@ use crate::cache::entry::Entry;
 use crate::custom::conversion;
 use crate::negotiate::{Format, Output, Transform};
 use crate::status::Status;
-use crate::{kinds, respond};
+use crate::{kinds, narrow, respond};
 
 /// Pieces of a large list are about this long.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -40,6 +40,10 @@ pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Resu
 
 /// An object of the requested version.
 pub fn object(call: &Call<'_, '_>, code: StatusCode, object: Value) -> Result<Response<Body>, Status> {
+    let object = match narrow::of(&call.x.attributes.user, &call.resource) {
+        Some(view) => view(object),
+        None => object,
+    };
     let shaped = match call.output.transform {
         Transform::Object => object,
         Transform::Metadata => metadata_only(object, call.output),
@@ -56,7 +60,10 @@ fn rv_of(object: &Value) -> u64 {
 }
 
 fn is_plain(call: &Call<'_, '_>) -> bool {
-    call.output.transform == Transform::Object && same(&call.stored, &call.resource) && conversion::by_webhook(&call.resource).is_none()
+    call.output.transform == Transform::Object
+        && same(&call.stored, &call.resource)
+        && conversion::by_webhook(&call.resource).is_none()
+        && narrow::of(&call.x.attributes.user, &call.resource).is_none()
 }
 
 fn same(a: &Resource, b: &Resource) -> bool {
@@ -78,7 +85,10 @@ pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) 
 }
 
 /// A list of objects of the requested version.
-pub fn values_list(call: &Call<'_, '_>, values: Vec<Value>, meta: &ListMeta) -> Response<Body> {
+pub fn values_list(call: &Call<'_, '_>, mut values: Vec<Value>, meta: &ListMeta) -> Response<Body> {
+    if let Some(view) = narrow::of(&call.x.attributes.user, &call.resource) {
+        values = values.into_iter().map(view).collect();
+    }
     let whole = match call.output.transform {
         Transform::Table => table(call, values, meta),
         Transform::Object => json!({
@@ -178,7 +188,8 @@ pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Conv
 pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
     let converted = conversion::by_webhook(&call.resource).is_some();
     let same = same(&call.stored, &call.resource) || converted;
-    if same && call.output.transform == Transform::Object && call.output.format == Format::Json {
+    let view = narrow::of(&call.x.attributes.user, &call.resource);
+    if same && view.is_none() && call.output.transform == Transform::Object && call.output.format == Format::Json {
         return None;
     }
     let (stored, resource, output) = (Arc::clone(&call.stored), Arc::clone(&call.resource), call.output);
@@ -189,6 +200,10 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     Some(Arc::new(move |json: &Bytes| {
         let object =
             if converted { serde_json::from_slice(json).map_err(Status::internal)? } else { kinds::parse(json, &stored, &resource)? };
+        let object = match view {
+            Some(view) => view(object),
+            None => object,
+        };
         let shaped = match output.transform {
             Transform::Object => object,
             Transform::Metadata => metadata_only(object, output),
