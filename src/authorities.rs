@@ -235,7 +235,7 @@ fn not_restarted(servers: &[Node], using: &str) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
@@ -245,6 +245,19 @@ mod tests {
             "status": { "conditions": [{ "type": "Ready", "status": ready }] },
         }))
         .unwrap()
+    }
+
+    /// Of a server `s1` without addresses.
+    pub(crate) fn options() -> pki::server::Options {
+        pki::server::Options {
+            clock: Clock::system(),
+            leaf_life: pki::authority::LEAF_LIFE,
+            node_name: "s1".to_owned(),
+            node_ips: vec![],
+            service_ips: vec![],
+            cluster_domain: "cluster.local".to_owned(),
+            tls_sans: vec![],
+        }
     }
 
     #[test]
@@ -258,15 +271,7 @@ mod tests {
     #[test]
     fn a_set_is_kept_once_and_taken_at_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
-        let options = pki::server::Options {
-            clock: Clock::system(),
-            leaf_life: pki::authority::LEAF_LIFE,
-            node_name: "s1".to_owned(),
-            node_ips: vec![],
-            service_ips: vec![],
-            cluster_domain: "cluster.local".to_owned(),
-            tls_sans: vec![],
-        };
+        let options = options();
         let tls = dir.path().join("tls");
         pki::server::Pki::load_or_create(&tls, options.clone()).unwrap();
         let using = in_use(dir.path()).unwrap();

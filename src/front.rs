@@ -12,9 +12,8 @@ use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
-use client::informer::Informers;
 use cluster::credentials::{Credentials, Passwords};
-use cluster::identity::{self, Claim, Identities, Standing};
+use cluster::identity::{Claim, Identities, Standing};
 use cluster::names::ServerNames;
 use cluster::protocol::{CACERTS, PING, Settings};
 use cluster::refusal::Refusal;
@@ -226,6 +225,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) pki: &'a Arc<Pki>,
     pub(crate) credentials: Credentials,
     pub(crate) client: kube::Client,
+    pub(crate) identities: Identities,
     pub(crate) names: ServerNames,
     pub(crate) settings: Settings,
     pub(crate) flags: BTreeMap<String, String>,
@@ -240,7 +240,7 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
     let config = supervisor::Config {
         pki: Arc::clone(parts.pki),
         credentials: parts.credentials,
-        identities: Identities::new(parts.client.clone()),
+        identities: parts.identities,
         names: parts.names,
         client: parts.client,
         settings: parts.settings,
@@ -254,14 +254,13 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
     Supervisor::new(config, tunnels, group)
 }
 
-/// Writes this server's own node down as this machine's, and ties all identities to their Nodes.
+/// Writes this server's own node down as this machine's.
 ///
 /// A server holds the cluster's authorities: if another key is on record (a restored cluster), its own takes over.
-pub(crate) async fn own_identity(node: &str, data_dir: &Path, client: &kube::Client) -> Result<(), FrontError> {
+pub(crate) async fn own_identity(node: &str, data_dir: &Path, identities: &Identities) -> Result<(), FrontError> {
     let machine_id = host::machine_id();
     let key = NodeKey::load_or_create(&host::identity_dir(data_dir).join("key"), &machine_id)?;
     let claim = Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
-    let identities = Identities::new(client.clone());
     let failed = |source| FrontError::Identity { node: node.to_owned(), source };
     if let Standing::Taken { .. } = identities.standing(&claim).await.map_err(failed)? {
         warn!(node, "another machine was this server's node before; it is this machine now");
@@ -270,26 +269,12 @@ pub(crate) async fn own_identity(node: &str, data_dir: &Path, client: &kube::Cli
     identities.record(&claim).await.map_err(failed)
 }
 
-/// Ties identities to Nodes, so that deleting a Node frees its name.
-pub(crate) fn tie_identities(client: kube::Client, informers: &Informers, group: &Group) {
-    identity::tie_to_nodes(Identities::new(client), informers, group);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn pki(dir: &Path) -> Pki {
-        let options = pki::server::Options {
-            clock: Clock::system(),
-            leaf_life: pki::authority::LEAF_LIFE,
-            node_name: "s1".to_owned(),
-            node_ips: vec![],
-            service_ips: vec![],
-            cluster_domain: "cluster.local".to_owned(),
-            tls_sans: vec![],
-        };
-        Pki::load_or_create(&dir.join("tls"), options).unwrap()
+        Pki::load_or_create(&dir.join("tls"), crate::authorities::tests::options()).unwrap()
     }
 
     fn given(flag: &'static str, text: Option<&'static str>) -> Given<'static> {

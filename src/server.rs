@@ -18,6 +18,7 @@ use base::time::Clock;
 use client::informer::Informers;
 use client::transport::Clients;
 use cluster::credentials::{Credentials, Passwords};
+use cluster::identity::Identities;
 use cluster::names::ServerNames;
 use cluster::protocol::Settings;
 use cluster::relay::Relay;
@@ -26,7 +27,6 @@ use controllers::registry::LocalPath;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use pki::leaf::{Ca, Leaf};
-use pki::seal::Cipher;
 use pki::server::Pki;
 use store::member::{MutualTls, Network};
 use store::store::Store;
@@ -49,7 +49,7 @@ use crate::life::{self, LifeError};
 use crate::logging::{self, LogError};
 use crate::ranges::{self, BadRange, Ranges};
 use crate::signing::Keys;
-use crate::{authorities, certificates, charts, cli, encryption, identity, leader, membership, rotation, snapshots};
+use crate::{authorities, certificates, charts, claims, cli, encryption, identity, leader, membership, rotation, snapshots};
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +124,7 @@ impl Plan {
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         args.store.check()?;
+        claims::check(&args).map_err(|(flag, reason)| ServerError::Flag { flag, reason })?;
         addons::check_disabled(&args.disable, &args.common.state.data_dir.join("server/manifests"))
             .map_err(|reason| ServerError::Flag { flag: "disable", reason })?;
         // Everybody who may list processes sees it.
@@ -236,10 +237,12 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
     let server_dir = plan.args.common.state.data_dir.join("server");
     let using = authorities::in_use(&server_dir)?;
+    let identities = Identities::new(Arc::clone(&base.storage), supervisor.clone());
     let parts = front::Parts {
         pki,
         credentials: credentials.clone(),
         client: supervisor.clone(),
+        identities: identities.clone(),
         names: ServerNames::new(Arc::clone(&base.storage)),
         settings: settings(plan),
         flags: cluster_flags(plan),
@@ -269,7 +272,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
-        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &supervisor).await?;
+        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &identities).await?;
         let reach =
             NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
@@ -331,9 +334,6 @@ impl Base {
         agent::mark_data_dir(&plan.args.common.state.data_dir)?;
         // A server that runs here already keeps its certificates as they are.
         let lock = store::backup::lock(&db).map_err(|source| DatastoreError::Open { path: db.clone(), source })?;
-        if plan.args.store.cluster_init {
-            info!("--cluster-init is not needed: this server takes others in as it is");
-        }
         let joining = plan.joining();
         let place = joining.fetch(clock, rng, &groups.port).await?;
         authorities::take_next(&server_dir)?;
@@ -415,6 +415,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
+    let identities = Identities::new(Arc::clone(&base.storage), clients.for_user(identity::SUPERVISOR));
     let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, kubeconfig(plan).url);
     let schedules = !plan.args.disable_scheduler;
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
@@ -436,7 +437,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         if let Some(helm) = helm.clone() {
             cluster::helm::run(helm, supervisor.clone(), &informers, leading);
         }
-        front::tie_identities(supervisor.clone(), &informers, leading);
+        cluster::identity::tie_to_nodes(identities.clone(), &informers, leading);
         addons::keep_node_hosts(supervisor, &informers, leading);
         if let Some(store) = store.clone() {
             leading.spawn_short("two-servers", async move { membership::warn_of_two(&store).await });
@@ -461,11 +462,7 @@ async fn api_server(
     group: &Group,
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", plan.address());
-    let cipher = match plan.args.secrets_encryption_provider.as_deref() {
-        Some("aescbc") => Cipher::AesCbc,
-        _ => Cipher::Secretbox,
-    };
-    let wanted = encryption::Wanted { arguments: &plan.apiserver, cipher };
+    let wanted = encryption::Wanted::of(&plan.args, &plan.apiserver);
     let (encryption, store) = encryption::sealed(&plan.args.common.state.data_dir, &wanted, store, rng, group).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;

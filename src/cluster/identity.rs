@@ -1,23 +1,39 @@
-//! Whose name a node's name is: the public key that first joined under it, kept in a Secret that goes when the Node goes.
+//! Whose name a node's name is: the public key that first joined under it, kept until its Node goes.
+//!
+//! The records lie in the store beside the objects, as the servers' names do, and not in Secrets: who may write Secrets of kube-system
+//! could take a record away or put another key into it, and would be that node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
 use client::informer::Informers;
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Node, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use kube::{Error, ResourceExt as _};
-use serde_json::json;
+use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
+use serde::{Deserialize, Serialize};
+use store::{Compare, CompareOp, KeyValue, Op, RangeRequest, Revision, Storage, Txn, TxnReply, prefix_end};
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::refusal::Refusal;
 
+/// One key a node, its name behind it: no object's key, so nobody writes it over the API.
+const PREFIX: &str = "/kedge/node-identities/";
+/// There once the records of an earlier kedge were taken over: Secrets that come later are not believed.
+const TAKEN_OVER: &str = "/kedge/node-identities-taken-over";
+/// Of the Secrets in which an earlier kedge kept the records.
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "kedge.dev/node-identity";
+const NAME_END: &str = ".node-identity.kedge";
+/// Records are compared with Nodes at least so often, while Nodes change at all.
+const LOOK: Duration = Duration::from_secs(60);
+/// Keys of one transaction, as etcd takes them.
+const OPS_MAX: usize = 100;
 
 /// A machine that claims a name; its proof was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,76 +62,127 @@ pub enum Standing {
     },
 }
 
-fn secret_name(node: &str) -> String {
-    format!("{node}.node-identity.kedge")
+/// What is written down of a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    public_key: String,
+    machine_id: String,
+    /// Where the machine called from.
+    address: String,
+    /// Of the Node that registered under the name; empty until there is one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    node_uid: String,
 }
 
-fn text(secret: &Secret, field: &str) -> String {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
-}
-
-fn judge(record: Option<&Secret>, claim: &Claim) -> Standing {
-    let Some(record) = record else { return Standing::Free };
-    if text(record, "public-key") == claim.public_key {
-        return Standing::Own;
+impl Record {
+    fn of(claim: &Claim) -> Record {
+        let Claim { public_key, machine_id, address, .. } = claim.clone();
+        Record { public_key, machine_id, address: address.to_string(), node_uid: String::new() }
     }
-    Standing::Taken { same_machine: !claim.machine_id.is_empty() && text(record, "machine-id") == claim.machine_id }
+
+    /// What an earlier kedge kept in a Secret; its name is the node's.
+    fn of_secret(secret: &Secret) -> Option<(String, Record)> {
+        let text = |field: &str| {
+            let bytes = secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
+            String::from_utf8(bytes).unwrap_or_default()
+        };
+        let node = secret.name_any().strip_suffix(NAME_END)?.to_owned();
+        let owner = secret.owner_references().iter().find(|owner| owner.kind == "Node");
+        let record = Record {
+            public_key: text("public-key"),
+            machine_id: text("machine-id"),
+            address: text("address"),
+            node_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+        };
+        (secret.type_.as_deref() == Some(TYPE) && !record.public_key.is_empty()).then_some((node, record))
+    }
+
+    fn judge(&self, claim: &Claim) -> Standing {
+        if self.public_key == claim.public_key {
+            return Standing::Own;
+        }
+        Standing::Taken { same_machine: !claim.machine_id.is_empty() && self.machine_id == claim.machine_id }
+    }
 }
 
-/// The book of names, in the cluster's Secrets.
+/// Why the book cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The store.
+    #[error("the store does not answer")]
+    Store(#[from] store::error::Error),
+    /// The Secrets of an earlier kedge.
+    #[error("the records of an earlier kedge cannot be read")]
+    Earlier(#[from] kube::Error),
+    /// A record.
+    #[error("the record of node {node} cannot be read")]
+    Record {
+        /// The node's name.
+        node: String,
+        /// Why not.
+        source: serde_json::Error,
+    },
+}
+
+impl From<IdentityError> for Refusal {
+    fn from(err: IdentityError) -> Refusal {
+        Refusal::NotReady { why: format!("it cannot look up nodes: {}", Chain(&err)) }
+    }
+}
+
+/// The book of names.
 #[derive(Clone)]
 pub struct Identities {
+    storage: Arc<dyn Storage>,
     client: kube::Client,
+    taken_over: Arc<OnceCell<()>>,
 }
 
-fn not_ready(err: &Error) -> Refusal {
-    Refusal::NotReady { why: format!("it cannot look up nodes: {}", Chain(err)) }
+fn key(node: &str) -> String {
+    format!("{PREFIX}{node}")
+}
+
+fn put(node: &str, record: &Record) -> Op {
+    // A record is four texts: nothing in it can fail to be JSON.
+    let value = serde_json::to_vec(record).unwrap_or_default();
+    Op::Put { key: key(node).into(), value: value.into(), lease: 0, prev_kv: false }
+}
+
+/// That a key is as it was at `revision`; 0: not there.
+fn unchanged(key: String, revision: Revision) -> Vec<Compare> {
+    vec![Compare::ModRevision { key: key.into(), op: CompareOp::Equal, revision }]
 }
 
 impl Identities {
-    /// `client` may read and write Secrets of kube-system and read Nodes.
-    pub fn new(client: kube::Client) -> Identities {
-        Identities { client }
-    }
-
-    fn secrets(&self) -> Api<Secret> {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+    /// The book in `storage`; `client` may read Secrets of kube-system and Nodes.
+    pub fn new(storage: Arc<dyn Storage>, client: kube::Client) -> Identities {
+        Identities { storage, client, taken_over: Arc::new(OnceCell::new()) }
     }
 
     /// Whose the name is.
     pub async fn standing(&self, claim: &Claim) -> Result<Standing, Refusal> {
-        let record = self.secrets().get_opt(&secret_name(&claim.name)).await.map_err(|err| not_ready(&err))?;
-        Ok(judge(record.as_ref(), claim))
+        Ok(self.find(&claim.name).await?.map_or(Standing::Free, |(record, _)| record.judge(claim)))
     }
 
     /// Writes the name down as this machine's. A race for one name is lost by the second.
     pub async fn record(&self, claim: &Claim) -> Result<(), Refusal> {
-        let fields =
-            [("public-key", claim.public_key.clone()), ("machine-id", claim.machine_id.clone()), ("address", claim.address.to_string())];
-        let data: BTreeMap<String, ByteString> = fields.into_iter().map(|(k, v)| (k.to_owned(), ByteString(v.into_bytes()))).collect();
-        let metadata = ObjectMeta { name: Some(secret_name(&claim.name)), ..ObjectMeta::default() };
-        let secret = Secret { metadata, data: Some(data), type_: Some(TYPE.to_owned()), immutable: Some(true), ..Secret::default() };
-        match self.secrets().create(&PostParams::default(), &secret).await {
-            Ok(_) => {
-                info!(node = %claim.name, peer = %claim.address, "node name recorded");
-                Ok(())
-            }
-            Err(Error::Api(status)) if status.code == 409 => match self.standing(claim).await? {
-                Standing::Taken { same_machine } => Err(self.taken(claim, same_machine).await),
-                Standing::Own | Standing::Free => Ok(()),
-            },
-            Err(err) => Err(not_ready(&err)),
+        self.take_over().await?;
+        let free = unchanged(key(&claim.name), Revision(0));
+        if self.write(free, vec![put(&claim.name, &Record::of(claim))]).await?.succeeded {
+            info!(node = %claim.name, peer = %claim.address, "node name recorded");
+            return Ok(());
+        }
+        match self.standing(claim).await? {
+            Standing::Taken { same_machine } => Err(self.taken(claim, same_machine).await),
+            Standing::Own | Standing::Free => Ok(()),
         }
     }
 
     /// Frees a name.
     pub async fn forget(&self, node: &str) -> Result<(), Refusal> {
-        match self.secrets().delete(&secret_name(node), &DeleteParams::default()).await {
-            Err(Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(err) => Err(not_ready(&err)),
-            Ok(_) => Ok(()),
-        }
+        self.take_over().await?;
+        Ok(self.write(Vec::new(), vec![delete(node)]).await.map(drop)?)
     }
 
     /// The refusal that says where the owner of the name is.
@@ -125,12 +192,83 @@ impl Identities {
         let internal = addresses.into_iter().find(|a| a.type_ == "InternalIP").map(|a| a.address);
         let address = match internal {
             Some(address) => address,
-            None => match self.secrets().get_opt(&secret_name(&claim.name)).await {
-                Ok(Some(record)) => text(&record, "address"),
+            None => match self.find(&claim.name).await {
+                Ok(Some((record, _))) => record.address,
                 _ => "an unknown address".to_owned(),
             },
         };
         Refusal::NameTaken { name: claim.name.clone(), address, same_machine }
+    }
+
+    async fn find(&self, node: &str) -> Result<Option<(Record, Revision)>, IdentityError> {
+        self.take_over().await?;
+        let found = self.storage.range(RangeRequest { key: key(node).into(), ..RangeRequest::default() }).await?;
+        found.kvs.first().map(read).transpose().map(|found| found.map(|(_, record, revision)| (record, revision)))
+    }
+
+    async fn all(&self) -> Result<Vec<(String, Record, Revision)>, IdentityError> {
+        self.take_over().await?;
+        let range = RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
+        self.storage.range(range).await?.kvs.iter().map(read).collect()
+    }
+
+    async fn write(&self, compare: Vec<Compare>, success: Vec<Op>) -> Result<TxnReply, IdentityError> {
+        Ok(self.storage.txn(Txn { compare, success, ..Txn::default() }).await?)
+    }
+
+    /// Once in a cluster's life: what an earlier kedge wrote into Secrets counts, and none that comes later.
+    async fn take_over(&self) -> Result<(), IdentityError> {
+        self.taken_over.get_or_try_init(|| self.take_over_now()).await.map(|_| ())
+    }
+
+    async fn take_over_now(&self) -> Result<(), IdentityError> {
+        let done = self.storage.range(RangeRequest { key: TAKEN_OVER.into(), ..RangeRequest::default() }).await?;
+        if !done.kvs.is_empty() {
+            return Ok(());
+        }
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
+        let earlier = secrets.list(&ListParams::default().fields(&format!("type={TYPE}"))).await?;
+        let earlier: Vec<(String, Record)> = earlier.iter().filter_map(Record::of_secret).collect();
+        // The mark comes last: a server that ends between two parts begins anew, and what is there is not written twice.
+        for part in earlier.chunks(OPS_MAX) {
+            let ops = part.iter().map(|(node, record)| put(node, record)).collect();
+            self.write(unchanged(TAKEN_OVER.to_owned(), Revision(0)), ops).await?;
+        }
+        let mark = Op::Put { key: TAKEN_OVER.into(), value: "1".into(), lease: 0, prev_kv: false };
+        self.write(unchanged(TAKEN_OVER.to_owned(), Revision(0)), vec![mark]).await?;
+        if !earlier.is_empty() {
+            info!(n = earlier.len(), "node names of an earlier kedge were taken over");
+        }
+        Ok(())
+    }
+
+    /// Writes into each record which Node it is of, and takes away those whose Node is gone.
+    async fn follow(&self, nodes: &BTreeMap<String, String>) -> Result<(), IdentityError> {
+        for (name, record, revision) in self.all().await? {
+            let op = match nodes.get(&name) {
+                Some(uid) if *uid != record.node_uid => put(&name, &Record { node_uid: uid.clone(), ..record }),
+                // A machine that has joined just now has no Node yet.
+                None if !record.node_uid.is_empty() => delete(&name),
+                _ => continue,
+            };
+            let freed = matches!(op, Op::Delete { .. });
+            if self.write(unchanged(key(&name), revision), vec![op]).await?.succeeded && freed {
+                info!(node = %name, "node name freed: its Node is gone");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn delete(node: &str) -> Op {
+    Op::Delete { key: key(node).into(), range_end: Default::default(), prev_kv: false }
+}
+
+fn read(kv: &KeyValue) -> Result<(String, Record, Revision), IdentityError> {
+    let node = String::from_utf8_lossy(kv.key.strip_prefix(PREFIX.as_bytes()).unwrap_or_default()).into_owned();
+    match serde_json::from_slice(&kv.value) {
+        Ok(record) => Ok((node, record, kv.mod_revision)),
+        Err(source) => Err(IdentityError::Record { node, source }),
     }
 }
 
@@ -140,18 +278,14 @@ pub fn tie_to_nodes(identities: Identities, informers: &Informers, group: &Group
     group.spawn("node-identities", async move {
         let mut changes = nodes.changes();
         nodes.synced().await;
-        let mut tied: BTreeMap<String, String> = BTreeMap::new();
+        let (mut tied, mut looked) = (BTreeMap::new(), Instant::now());
         loop {
-            let all = nodes.list();
-            tied.retain(|name, _| all.iter().any(|node| node.name_any() == *name));
-            for node in &all {
-                let (name, uid) = (node.name_any(), node.uid().unwrap_or_default());
-                if tied.get(&name) == Some(&uid) {
-                    continue;
-                }
-                match tie(&identities, &name, &uid).await {
-                    Ok(()) => drop(tied.insert(name, uid)),
-                    Err(err) => warn!(node = %name, err = %Chain(&err), "cannot tie a node's identity to it"),
+            let now: BTreeMap<String, String> = nodes.list().iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
+            // Most changes of Nodes are of their status; a record may come after its Node.
+            if tied != now || looked.elapsed() > LOOK {
+                match identities.follow(&now).await {
+                    Ok(()) => (tied, looked) = (now, Instant::now()),
+                    Err(err) => warn!(err = %Chain(&err), "cannot tie nodes' identities to them"),
                 }
             }
             changes.next().await;
@@ -160,34 +294,71 @@ pub fn tie_to_nodes(identities: Identities, informers: &Informers, group: &Group
     });
 }
 
-async fn tie(identities: &Identities, name: &str, uid: &str) -> Result<(), Error> {
-    let api = identities.secrets();
-    let Some(record) = api.get_opt(&secret_name(name)).await? else { return Ok(()) };
-    if record.owner_references().iter().any(|owner| owner.uid == uid) {
-        return Ok(());
-    }
-    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid});
-    let patch = json!({"metadata": {"ownerReferences": [owner]}});
-    api.patch(&secret_name(name), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::rng::Rng;
+    use serde_json::json;
+    use store::bounds::Bounds;
 
-    #[test]
-    fn a_name_belongs_to_the_key_that_came_first() {
-        let claim = |key: &str, machine: &str| Claim {
-            name: "n".to_owned(),
-            public_key: key.to_owned(),
-            machine_id: machine.to_owned(),
-            address: IpAddr::from([192, 0, 2, 1]),
+    fn claim(key: &str, machine: &str) -> Claim {
+        Claim { name: "n".to_owned(), public_key: key.to_owned(), machine_id: machine.to_owned(), address: IpAddr::from([192, 0, 2, 1]) }
+    }
+
+    /// An API that answers every question with these Secrets.
+    fn api(secrets: serde_json::Value) -> kube::Client {
+        let list = json!({ "kind": "SecretList", "apiVersion": "v1", "metadata": {}, "items": secrets }).to_string();
+        let answer = move |_: http::Request<kube::client::Body>| {
+            let list = list.clone();
+            async move { Ok::<_, std::io::Error>(http::Response::new(kube::client::Body::from(list.into_bytes()))) }
         };
-        let data = [("public-key", "k1"), ("machine-id", "m1")].map(|(k, v)| (k.to_owned(), ByteString(v.as_bytes().to_vec())));
-        let record = Secret { data: Some(data.into()), ..Secret::default() };
-        assert_eq!(judge(None, &claim("k1", "")), Standing::Free);
-        assert_eq!(judge(Some(&record), &claim("k1", "m2")), Standing::Own);
-        assert_eq!(judge(Some(&record), &claim("k2", "m1")), Standing::Taken { same_machine: true });
-        assert_eq!(judge(Some(&record), &claim("k2", "")), Standing::Taken { same_machine: false });
+        kube::Client::new(tower::service_fn(answer), "default")
+    }
+
+    /// A new book beside such an API.
+    async fn book(secrets: serde_json::Value, group: &Group) -> (Identities, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let birth = store::member::Birth::First;
+        let config = store::Config { dir: dir.path().join("db"), birth, network: None, rng: Rng::from_seed(7), bounds: Bounds::SHIPPED };
+        let storage: Arc<dyn Storage> = store::store::Store::open(config, group).await.unwrap();
+        (Identities::new(storage, api(secrets)), dir)
+    }
+
+    #[tokio::test]
+    async fn a_name_belongs_to_the_key_that_came_first_until_its_node_goes() {
+        let (group, _fatal) = Group::root("test");
+        let (book, _dir) = book(json!([]), &group).await;
+        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Free);
+        book.record(&claim("k1", "m1")).await.unwrap();
+        assert_eq!(book.standing(&claim("k1", "m2")).await.unwrap(), Standing::Own);
+        assert_eq!(book.standing(&claim("k2", "m1")).await.unwrap(), Standing::Taken { same_machine: true });
+        assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Taken { same_machine: false });
+        let nodes = |uid: &str| BTreeMap::from([("n".to_owned(), uid.to_owned())]);
+        book.follow(&BTreeMap::new()).await.unwrap();
+        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "it has not registered yet");
+        book.follow(&nodes("u1")).await.unwrap();
+        book.follow(&nodes("u2")).await.unwrap();
+        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "its kubelet made the Node anew");
+        book.follow(&BTreeMap::new()).await.unwrap();
+        assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Free);
+        group.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn records_of_an_earlier_kedge_count_and_a_secret_that_comes_later_does_not() {
+        let (group, _fatal) = Group::root("test");
+        let secret = |node: &str, key: &str| {
+            json!({
+                "metadata": { "name": format!("{node}.node-identity.kedge"), "namespace": "kube-system" }, "type": TYPE,
+                "data": { "public-key": base64::Engine::encode(&base64::engine::general_purpose::STANDARD, key) },
+            })
+        };
+        let (first, _dir) = book(json!([secret("n", "k1")]), &group).await;
+        assert_eq!(first.standing(&claim("k1", "")).await.unwrap(), Standing::Own);
+        // The same store at the next start, with a Secret that somebody wrote meanwhile.
+        let later = Identities::new(Arc::clone(&first.storage), api(json!([secret("n", "k2")])));
+        assert_eq!(later.standing(&claim("k2", "")).await.unwrap(), Standing::Taken { same_machine: false });
+        assert_eq!(later.standing(&claim("k1", "")).await.unwrap(), Standing::Own);
+        group.shutdown().await;
     }
 }

@@ -31,23 +31,34 @@ pub(crate) const CHAPTERS: &[crate::Chapter] =
 
 /// Asks a server to be let in as `role`, with this token; nothing is made.
 fn ask(server: &Server, role: Role, token: &str) -> Result<(), Refusal> {
-    let dir = tempfile::tempdir().unwrap();
+    join(server, role, token, "edge", tempfile::tempdir().unwrap().path(), Outcome::Checked)
+}
+
+/// Whether a machine that is let in becomes a node.
+#[derive(PartialEq)]
+enum Outcome {
+    Checked,
+    Joined,
+}
+
+/// Asks a server to be let in under this name, with the key in `dir`.
+fn join(server: &Server, role: Role, token: &str, name: &str, dir: &std::path::Path, outcome: Outcome) -> Result<(), Refusal> {
     let said = runtime().block_on(async {
         let (group, _fatal) = Group::root("joiner");
         let joiner = Joiner {
             role,
             token: Some(JoinToken::parse(token).unwrap()),
-            key: NodeKey::load_or_create(&dir.path().join("key"), "m").unwrap(),
-            node_name: "edge".to_owned(),
+            key: NodeKey::load_or_create(&dir.join("key"), "m").unwrap(),
+            node_name: name.to_owned(),
             node_ips: vec![[192, 0, 2, 9].into()],
             machine_id: "m".to_owned(),
             version: "v1.36.2+kedge".to_owned(),
             flags: BTreeMap::new(),
-            dir: dir.path().to_owned(),
+            dir: dir.to_owned(),
             clock: Clock::system(),
             group: group.clone(),
         };
-        let said = joiner.join(&[format!("127.0.0.1:{}", server.place.port)], true).await;
+        let said = joiner.join(&[format!("127.0.0.1:{}", server.place.port)], outcome == Outcome::Checked).await;
         group.shutdown().await;
         said
     });
@@ -78,6 +89,67 @@ fn the_token_that_is_handed_to_nodes_makes_no_server() {
     // A start later the tokens are the same.
     let server = Server::start_in(server.stop());
     assert_eq!((token_of(&server, "node-token"), token_of(&server, "token")), (node, own));
+    server.check_log();
+}
+
+// The records of nodes' keys were Secrets: whoever wrote Secrets of kube-system became any node.
+#[test]
+fn who_writes_secrets_does_not_become_a_node() {
+    let server = Server::start();
+    let (owner, thief) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let token = token_of(&server, "node-token");
+    assert_eq!(join(&server, Role::Agent, &token, "edge", owner.path(), Outcome::Joined), Ok(()));
+    // Takes the record away, puts the thief's key into its place, and makes a token.
+    server.ok(&["-n", "kube-system", "delete", "secret", "edge.node-identity.kedge", "--ignore-not-found"]);
+    let key = NodeKey::load_or_create(&thief.path().join("key"), "m").unwrap().public();
+    let record = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kedge.dev/node-identity",
+        "metadata": { "name": "edge.node-identity.kedge", "namespace": "kube-system" },
+        "stringData": { "public-key": key, "machine-id": "m", "address": "192.0.2.66" } });
+    server.ok_with(&["create", "-f", "-"], &record.to_string());
+    let bootstrap = json!({ "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": { "name": "bootstrap-token-abcdef", "namespace": "kube-system" },
+        "stringData": { "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+            "auth-extra-groups": "system:bootstrappers:kedge:default-node-token" } });
+    server.ok_with(&["create", "-f", "-"], &bootstrap.to_string());
+    for token in [token.as_str(), "abcdef.0123456789abcdef"] {
+        let said = join(&server, Role::Agent, token, "edge", thief.path(), Outcome::Joined);
+        assert!(matches!(said, Err(Refusal::NameTaken { .. })), "{said:?}");
+    }
+    // The token is good, and so is the owner, also after a start.
+    let free = join(&server, Role::Agent, "abcdef.0123456789abcdef", "free", thief.path(), Outcome::Checked);
+    assert_eq!(free, Ok(()));
+    let server = Server::start_in(server.stop());
+    assert_eq!(join(&server, Role::Agent, &token, "edge", owner.path(), Outcome::Joined), Ok(()));
+    let said = join(&server, Role::Agent, &token, "edge", thief.path(), Outcome::Checked);
+    assert!(matches!(said, Err(Refusal::NameTaken { .. })), "{said:?}");
+    // Whoever deletes the Node frees its name.
+    server.ok_with(&["create", "-f", "-"], r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"edge"}}"#);
+    let socket = server.place.data_dir().join("server/db/etcd.sock");
+    wait_for("the record to be tied to the Node", SETTLE_LIMIT, || {
+        let mut etcdctl = Command::new("etcdctl");
+        etcdctl.env("ETCDCTL_API", "3").arg(format!("--endpoints=unix://{}", socket.display()));
+        let said = run_with(etcdctl.args(["get", "/kedge/node-identities/edge"]), "");
+        if said.out.contains("nodeUid") { Ok(()) } else { Err(format!("{said:?}")) }
+    });
+    server.ok(&["delete", "node", "edge"]);
+    wait_for("the name to be free", SETTLE_LIMIT, || {
+        join(&server, Role::Agent, &token, "edge", thief.path(), Outcome::Checked).map_err(|why| format!("{why:?}"))
+    });
+    server.check_log();
+}
+
+// security.md M9.
+#[test]
+fn a_node_does_not_call_itself_like_a_server() {
+    let mut place = crate::harness::Place::new(&["--disable=coredns"]);
+    place.flags.push("--tls-san=vip.example.com".to_owned());
+    let server = Server::start_in(place);
+    let token = token_of(&server, "node-token");
+    for name in ["vip.example.com", "kubernetes", "localhost"] {
+        let said = join(&server, Role::Agent, &token, name, tempfile::tempdir().unwrap().path(), Outcome::Joined);
+        assert!(matches!(said, Err(Refusal::Invalid { .. })), "{name}: {said:?}");
+    }
+    assert_eq!(ask(&server, Role::Agent, &token), Ok(()));
     server.check_log();
 }
 
