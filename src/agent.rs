@@ -162,6 +162,13 @@ pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
 }
 
+/// Beside [`run_dir`], which lets root alone in: where helm, another user, has its folders.
+pub(crate) fn helm_dir(data_dir: &Path) -> PathBuf {
+    let mut path = run_dir(data_dir).into_os_string();
+    path.push("-helm");
+    path.into()
+}
+
 /// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
 /// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
 /// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.

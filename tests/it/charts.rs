@@ -18,6 +18,8 @@ history)
     echo '[{"revision":3,"status":"deployed"}]' ;;
 upgrade)
     env >$notes/environment
+    id -u >$notes/user; id -G >$notes/groups
+    cat DATA/server/token >$notes/token 2>/dev/null
     for file in *; do echo "$file $(stat -c %a "$file")" >>$notes/modes; done
     cat chart-content.yaml set-0 >$notes/values
     [ -e $notes/broken ] && { echo 'Error: INSTALLATION FAILED: no room' >&2; exit 1; }
@@ -32,9 +34,13 @@ const CHART: &str = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {
 
 fn place(notes: &Path) -> Place {
     let helm = notes.join("helm");
-    fs::write(&helm, HELM.replace("NOTES", &notes.display().to_string())).unwrap();
-    fs::set_permissions(&helm, fs::Permissions::from_mode(0o755)).unwrap();
     let mut place = Place::new(&["--disable=coredns"]);
+    let words = [("NOTES", notes.display().to_string()), ("DATA", place.data_dir().display().to_string())];
+    fs::write(&helm, words.iter().fold(HELM.to_owned(), |text, (word, path)| text.replace(word, path))).unwrap();
+    // helm is another user where the server is root: it must find the program, and write its notes.
+    for (path, mode) in [(helm.as_path(), 0o755), (notes, 0o777), (place.dir.path(), 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
     place.flags.push(format!("--helm-binary={}", helm.display()));
     place
 }
@@ -65,6 +71,11 @@ fn a_helm_chart_is_installed_upgraded_and_uninstalled_by_the_machines_helm() {
     // Of whoever started the server helm sees nothing.
     let environment = note("environment");
     assert!(!environment.contains("CARGO") && !environment.contains("KEDGE_CONFIG_FILE"), "{environment}");
+    // Nor does it own anything: not root, no groups, and the server's files are closed to it.
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!((note("user").trim(), note("groups").trim(), note("token").trim()), ("65521", "65521", ""));
+    }
+    let home = environment.lines().find_map(|line| line.strip_prefix("HOME=")).unwrap().to_owned();
 
     // The configuration beside it makes another revision; the same again makes none.
     let config = "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata: {name: web, namespace: kube-system}\nspec: {valuesContent: 'b: 2'}\n";
@@ -75,9 +86,11 @@ fn a_helm_chart_is_installed_upgraded_and_uninstalled_by_the_machines_helm() {
     });
     server.ok(&["delete", "helmchart", "web", "-n", "kube-system", "--timeout=90s"]);
     assert!(note("calls").contains("uninstall --namespace=shop --wait") && !notes.path().join("installed").exists());
-    let left = fs::read_dir(server.place.data_dir().join("server/helm")).map_or(0, Iterator::count);
+    let folders = Path::new(&home).parent().unwrap();
+    let left = fs::read_dir(folders).map_or(0, Iterator::count);
     assert_eq!(left, 0, "a folder with a credential stays");
     server.stop();
+    fs::remove_dir(folders).unwrap();
 }
 
 #[test]
@@ -102,6 +115,9 @@ fn a_chart_that_fails_says_why_and_a_field_without_effect_is_told() {
         out.contains("chartContent: no base64")
     });
     server.stop();
+    let environment = fs::read_to_string(notes.path().join("environment")).unwrap();
+    let home = environment.lines().find_map(|line| line.strip_prefix("HOME=")).unwrap();
+    fs::remove_dir(Path::new(home).parent().unwrap()).unwrap();
 }
 
 #[test]

@@ -14,6 +14,10 @@ use sha2::{Digest as _, Sha256};
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Tries before it is given up, as in k3s.
 const TRIES_MAX: u32 = 1000;
+/// Bytes of all files of one chart: each document may be named many times.
+const FILES_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Documents and single values of one chart.
+const VALUES_MAX: usize = 1024;
 /// The repository in helm's own list.
 const REPOSITORY: &str = "kedge";
 /// Fields that say how k3s's job is to run: here is none.
@@ -155,12 +159,18 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     let mut files = BTreeMap::new();
     let mut unhashed = Vec::new();
     let mut values = Vec::new();
+    let mut bytes = 0;
     let mut add = |name: String, text: Vec<u8>, counts: bool| {
+        bytes += text.len();
+        if bytes > FILES_BYTES_MAX || values.len() >= VALUES_MAX {
+            return Err(format!("values: more than {VALUES_MAX} documents, or than {} MiB of them", FILES_BYTES_MAX >> 20));
+        }
         values.push(format!("--values={name}"));
         if !counts {
             unhashed.push(name.clone());
         }
         files.insert(name, text);
+        Ok(())
     };
     let config = config.cloned().unwrap_or_default();
     let layers = [
@@ -169,19 +179,22 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     ];
     for (layer, object, content, secrets) in layers {
         if let Some(object) = object.as_ref().filter(|object| !object.is_null()) {
-            add(format!("{layer}-values.yaml"), object.to_string().into_bytes(), true);
+            add(format!("{layer}-values.yaml"), object.to_string().into_bytes(), true)?;
         }
         if !content.trim().is_empty() {
-            add(format!("{layer}-content.yaml"), content.clone().into_bytes(), true);
+            add(format!("{layer}-content.yaml"), content.clone().into_bytes(), true)?;
         }
         for (idx, wanted) in secrets.iter().enumerate() {
             let held = fetched.secrets.get(&wanted.name).ok_or_else(|| format!("valuesSecrets: secret {:?} not found", wanted.name))?;
             let keys: Vec<&String> = if wanted.keys.is_empty() { held.keys().collect() } else { wanted.keys.iter().collect() };
             for (number, key) in keys.into_iter().enumerate() {
                 let text = held.get(key).ok_or_else(|| format!("valuesSecrets: secret {:?} has no key {key:?}", wanted.name))?;
-                add(format!("{layer}-secret-{idx}-{number}.yaml"), text.clone(), !wanted.ignore_updates);
+                add(format!("{layer}-secret-{idx}-{number}.yaml"), text.clone(), !wanted.ignore_updates)?;
             }
         }
+    }
+    if spec.set.len() > VALUES_MAX {
+        return Err(format!("set: more than {VALUES_MAX} values"));
     }
     for (idx, (name, value)) in spec.set.iter().enumerate() {
         set(&mut values, &mut files, idx, name, value)?;
@@ -363,6 +376,17 @@ mod tests {
         assert_eq!((layout.files["chart.tgz"].as_slice(), layout.chart.as_str()), (&b"hi"[..], "./chart.tgz"));
         assert_eq!(layout.files["set-2"], b"hidden");
         assert_eq!((layout.timeout, layout.tries_max, layout.on_failure), (TIMEOUT, 1000, OnFailure::Reinstall));
+    }
+
+    #[test]
+    fn what_a_chart_names_many_times_is_bounded() {
+        let large = [("k".to_owned(), vec![b'a'; 1 << 20])].into();
+        let fetched = Fetched { secrets: [("s".to_owned(), large)].into(), authorities: Vec::new() };
+        let named = |n: usize| spec(json!({"chartContent": "aGk=", "valuesSecrets": vec![json!({"name": "s"}); n]}));
+        assert!(layout(&named(10), None, &fetched).is_ok());
+        assert!(layout(&named(100_000), None, &fetched).unwrap_err().contains("16 MiB"));
+        let set: serde_json::Map<String, Value> = (0..2000).map(|n| (format!("v{n}"), json!(1))).collect();
+        assert!(laid(json!({"chartContent": "aGk=", "set": set})).unwrap_err().contains("1024"));
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! The machine's `helm`, run as a child in a private folder, with nothing of this process's environment but where to find the network.
+//! The machine's `helm`, run as a child in a private folder, with nothing of this process's environment but where to find the network,
+//! and as a user that owns nothing else: a chart's author chooses what it reads.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use base::files::{FileError, create_private_dir};
+use base::files::FileError;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -22,6 +23,8 @@ const QUESTION: Duration = Duration::from_secs(60);
 /// Of what it said last, in a condition.
 const SAID_LINES: usize = 6;
 const SAID_CHARS: usize = 1024;
+/// Others may pass through, to their own folders.
+const PASSAGE: u32 = 0o711;
 /// Bytes of what it says that are kept, the last ones: a chart's notes may be of any length.
 const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
@@ -32,10 +35,12 @@ pub enum HelmError {
     #[error("{0}")]
     None(String),
     /// It could not be run.
-    #[error("cannot run {path}", path = path.display())]
+    #[error("cannot run {path}{as_user}", path = path.display(), as_user = user.map(|id| format!(" as user {id}")).unwrap_or_default())]
     Run {
         /// The program.
         path: PathBuf,
+        /// Whom it was to run as.
+        user: Option<u32>,
         /// Why not.
         source: io::Error,
     },
@@ -72,6 +77,8 @@ pub struct Program {
     pub search_path: OsString,
     /// Variables that it is given: proxies.
     pub environment: Vec<(String, String)>,
+    /// User and group that it runs as; `None`: those of this process, which is not root.
+    pub user: Option<u32>,
 }
 
 /// How a release stands, by helm's history.
@@ -99,6 +106,7 @@ impl Program {
 pub struct Session {
     program: PathBuf,
     environment: Vec<(String, String)>,
+    user: Option<u32>,
     folder: TempDir,
     release: String,
     namespace: String,
@@ -108,11 +116,16 @@ impl Session {
     /// Finds helm and makes its folder in `dir`.
     pub fn begin(program: &Program, dir: &Path, kubeconfig: &str, release: &str, namespace: &str) -> Result<Session, HelmError> {
         let found = program.find()?;
-        create_private_dir(dir)?;
-        let folder = tempfile::Builder::new().prefix("run-").tempdir_in(dir).map_err(FileError::at("cannot make a folder in", dir))?;
+        let failed = || FileError::at("cannot make a folder in", dir);
+        std::fs::DirBuilder::new().recursive(true).mode(PASSAGE).create(dir).map_err(failed())?;
+        let folder = tempfile::Builder::new().prefix("run-").tempdir_in(dir).map_err(failed())?;
+        if program.user.is_some() {
+            chown(folder.path(), program.user, program.user).map_err(failed())?;
+        }
         let session = Session {
             program: found,
             environment: program.environment.clone(),
+            user: program.user,
             folder,
             release: release.to_owned(),
             namespace: namespace.to_owned(),
@@ -123,14 +136,13 @@ impl Session {
 
     fn write(&self, name: &str, content: &[u8]) -> Result<(), HelmError> {
         let path = self.folder.path().join(name);
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(FileError::at("cannot write", &path))?;
-        Ok(io::Write::write_all(&mut file, content).map_err(FileError::at("cannot write", &path))?)
+        let failed = || FileError::at("cannot write", &path);
+        // New, never through what lies there: the folder is helm's, and this process may write where helm may not.
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed())?;
+        if self.user.is_some() {
+            fchown(&file, self.user, self.user).map_err(failed())?;
+        }
+        Ok(io::Write::write_all(&mut file, content).map_err(failed())?)
     }
 
     /// Puts a chart's files into the folder.
@@ -178,7 +190,7 @@ impl Session {
 
     async fn run(&self, verb: &str, args: &[&str], limit: Duration) -> Result<String, HelmError> {
         let here = self.folder.path();
-        let failed = |source| HelmError::Run { path: self.program.clone(), source };
+        let failed = |source| HelmError::Run { path: self.program.clone(), user: self.user, source };
         let mut command = Command::new(&self.program);
         command.arg(verb).arg(format!("--namespace={}", self.namespace)).args(args);
         command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -193,6 +205,10 @@ impl Session {
             command.env(name, here.join(file));
         }
         command.current_dir(here).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        // The groups of this process go with it.
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         let mut child = command.spawn().map_err(failed)?;
         let limit = limit + GRACE;
         let late = |_| HelmError::Late { verb: verb.to_owned(), secs: limit.as_secs() };
@@ -266,9 +282,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_never_written_through_what_lies_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = Program { named: Some("/bin/true".into()), search_path: "".into(), environment: Vec::new(), user: None };
+        let session = Session::begin(&program, &dir.path().join("helm"), "kubeconfig", "web", "shop").unwrap();
+        let outside = dir.path().join("outside");
+        std::fs::write(&outside, "mine").unwrap();
+        std::os::unix::fs::symlink(&outside, session.folder.path().join("set-0")).unwrap();
+        assert!(session.write("set-0", b"theirs").is_err());
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "mine");
+    }
+
+    #[test]
     fn a_machine_without_helm_says_what_to_do() {
-        let program =
-            |named: Option<&str>| Program { named: named.map(PathBuf::from), search_path: "/no/such".into(), environment: Vec::new() };
+        let program = |named: Option<&str>| Program {
+            named: named.map(PathBuf::from),
+            search_path: "/no/such".into(),
+            environment: Vec::new(),
+            user: None,
+        };
         assert!(program(None).find().unwrap_err().to_string().contains("--helm-binary"));
         assert!(program(Some("/etc/passwd")).find().unwrap_err().to_string().contains("/etc/passwd"));
     }

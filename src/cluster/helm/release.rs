@@ -1,6 +1,6 @@
 //! One HelmChart: looked at, installed or taken away, and told of in its status and in events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::chain::Chain;
 use base::time::rfc3339_secs;
@@ -18,6 +18,8 @@ use super::{Config, definition};
 
 /// Keeps a HelmChart until its release is gone; k3s's name, so that objects of its clusters are understood.
 const FINALIZER: &str = "wrangler.cattle.io/on-helm-chart-remove";
+/// Secrets that one chart may name; the others count as not found.
+const SECRETS_MAX: usize = 64;
 /// A HelmChart with this annotation is somebody else's.
 const UNMANAGED: &str = "helmcharts.helm.cattle.io/unmanaged";
 
@@ -94,10 +96,11 @@ impl Charts {
         let values: Vec<&ValuesSecret> = secrets.collect();
         let watched = values.iter().filter(|secret| !secret.ignore_updates).map(|secret| secret.name.clone()).collect();
         let others = [&spec.auth_secret, &spec.docker_registry_secret].into_iter().flatten().map(|named| &named.name);
-        let names = values.iter().map(|secret| &secret.name).chain(others);
+        // Each once, however often it is named.
+        let names: BTreeSet<&String> = values.iter().map(|secret| &secret.name).chain(others).collect();
         let mut fetched = Fetched::default();
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
-        for name in names.filter(|name| !name.is_empty()) {
+        for name in names.into_iter().filter(|name| !name.is_empty()).take(SECRETS_MAX) {
             if let Some(found) = api.get_opt(name).await? {
                 let data: BTreeMap<String, Vec<u8>> =
                     found.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();
