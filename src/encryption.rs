@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::arguments::Arguments;
-use apiserver::crypt::config::Config;
+use apiserver::crypt::config::{Config, Provider};
 use apiserver::crypt::kms::Envelope;
 use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
@@ -14,7 +14,9 @@ use base::rng::Rng;
 use base::task::Group;
 use pki::seal::Cipher;
 use store::{RangeRequest, Revision, Storage};
+use tracing::warn;
 
+use crate::flags::ServerArgs;
 use crate::server::ServerError;
 
 /// Our own file, below the data folder; k3s's name.
@@ -29,6 +31,19 @@ pub(crate) struct Wanted<'a> {
     pub(crate) arguments: &'a Arguments,
     /// How a first key seals.
     pub(crate) cipher: Cipher,
+    /// Whether a flag says that Secrets are sealed.
+    pub(crate) claimed: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// By a server's flags.
+    pub(crate) fn of(args: &ServerArgs, arguments: &'a Arguments) -> Wanted<'a> {
+        let cipher = match args.secrets_encryption_provider.as_deref() {
+            Some("aescbc") => Cipher::AesCbc,
+            _ => Cipher::Secretbox,
+        };
+        Wanted { arguments, cipher, claimed: args.secrets_encryption }
+    }
 }
 
 /// The store with its values sealed, and what rotates the keys. Secrets are sealed from the first start on.
@@ -49,6 +64,12 @@ pub(crate) async fn sealed(
     if let Some(path) = &wanted.arguments.encryption_config {
         let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
         let config = parse(path, &text)?;
+        if wanted.claimed && !seals_secrets(&config) {
+            return Err(ServerError::Flag {
+                flag: "secrets-encryption",
+                reason: format!("by the encryption configuration {} Secrets are written as they are", path.display()),
+            });
+        }
         let mut plugins = Vec::new();
         for settings in config.plugins() {
             let started = Envelope::start(settings, rng.clone(), group).await;
@@ -82,9 +103,18 @@ pub(crate) async fn sealed(
             alone(config)
         }
     };
+    if wanted.claimed && !seals_secrets(&state.config) {
+        // Not refused: the command says of itself that it stays.
+        warn!("--secrets-encryption is given, and 'kedge secrets-encrypt disable' switched it off: Secrets are written as they are");
+    }
     let seals = Arc::new(Seals::new(state, Some(share), rng.clone()));
     let encryption = Encryption { seals: Arc::clone(&seals), file: Some(own), turn: tokio::sync::Mutex::default() };
     Ok((encryption, Arc::new(Sealed::new(store, seals))))
+}
+
+/// Whether new Secrets are written sealed.
+fn seals_secrets(config: &Config) -> bool {
+    !matches!(config.providers("", "secrets").first(), None | Some(Provider::Identity))
 }
 
 /// A new key beside Secrets that another one sealed would make them unreadable: the key has to come here first.

@@ -118,7 +118,7 @@ pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub(crate) node: NodeArgs,
 
-    /// Accepted as k3s has it: metrics of all parts of a server are on the API's page GET /metrics in any case.
+    /// Metrics of a server's own parts beside those of the API: they are on the page GET /metrics in any case.
     #[arg(long, help_heading = "Components")]
     pub(crate) supervisor_metrics: bool,
     /// Accepted as k3s has it: no name that nobody asked for with --tls-san ever enters a certificate; it cannot be switched off.
@@ -146,7 +146,7 @@ pub(crate) struct ServerArgs {
     /// Do not run the scheduler: something else binds pods to nodes.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_scheduler: bool,
-    /// Accepted as k3s has it: there is no cloud controller.
+    /// Leave nodes without the addresses and provider ids of k3s's cloud controller, as all nodes of kedge are: there is none.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_cloud_controller: bool,
     /// Do not install HelmCharts, and do not define their kinds.
@@ -156,7 +156,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Components")]
     pub(crate) helm_binary: Option<PathBuf>,
 
-    /// Accepted as k3s has it: Secrets are encrypted at rest in any case.
+    /// Start only if Secrets are encrypted at rest, as they are unless --kube-apiserver-arg=encryption-provider-config says otherwise.
     #[arg(long, help_heading = "Security")]
     pub(crate) secrets_encryption: bool,
     /// How new keys encrypt Secrets, where no key exists yet.

@@ -6,6 +6,7 @@ mod agent;
 mod authorities;
 mod certificates;
 mod charts;
+mod claims;
 mod cleanup;
 mod cli;
 mod config_check;

@@ -31,6 +31,12 @@ use crate::life::LifeError;
 
 pub(crate) mod away;
 
+/// As k3s counts them, and by its labels.
+const SAVED: base::metrics::Metric = base::metrics::Metric {
+    name: "kedge_etcd_snapshot_save_duration_seconds",
+    help: "How long a scheduled snapshot took, whether it was saved or not.",
+};
+
 /// The longest sleep before a look at the clock, which may have been set.
 const LOOK: Duration = Duration::from_secs(1800);
 
@@ -340,10 +346,14 @@ fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
                 tokio::time::sleep(left.min(LOOK)).await;
             }
             let (now, taking) = (clock.clone(), Arc::clone(&plan));
+            let began = tokio::time::Instant::now();
             let taken = Group::blocking(move || {
                 let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &Rng::from_os())?;
                 snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
             });
+            let taken = taken.await;
+            let status = if matches!(taken, Ok(Ok(_))) { "success" } else { "failure" };
+            base::metrics::observe(SAVED, &[("status", status)], began.elapsed());
             let failed = |what: &str, why: String| {
                 let about = ObjectReference {
                     api_version: Some("v1".to_owned()),
@@ -355,7 +365,7 @@ fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
                 error!(err = %why, "{what}");
                 recorder.report_ref(about, Severity::Warning, "SnapshotFailed", format!("{what}: {why}"));
             };
-            let saved = match taken.await {
+            let saved = match taken {
                 Ok(Ok((saved, n_gone))) => {
                     info!(name = %saved.name, rev = saved.manifest.revision, bytes = saved.size, n_gone, "snapshot taken");
                     saved

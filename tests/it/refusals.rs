@@ -29,6 +29,24 @@ fn a_flag_of_k3s_that_has_no_place_here_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_flag_that_claims_what_another_one_undoes_is_refused() {
+    let etcd = "--datastore-endpoint=http://127.0.0.1:2";
+    for (flags, words) in [
+        (["--cluster-init", etcd], ["--cluster-init", "--datastore-endpoint names another"]),
+        (["--cluster-init", "--server=https://127.0.0.1:3"], ["--cluster-init", "--server joins one"]),
+        (["--etcd-snapshot-compress", etcd], ["--etcd-snapshot-compress", "takes no snapshots"]),
+        (["--etcd-snapshot-compress", "--etcd-disable-snapshots"], ["--etcd-snapshot-compress", "takes no snapshots"]),
+    ] {
+        refused(&Place::new(&flags), &words);
+    }
+    let mut place = Place::new(&["--secrets-encryption"]);
+    let plain = "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n- {resources: [secrets], providers: [{identity: {}}]}\n";
+    fs::write(place.path("plain.yaml"), plain).unwrap();
+    place.flags.push(format!("--kube-apiserver-arg=encryption-provider-config={}", place.path("plain.yaml").display()));
+    refused(&place, &["--secrets-encryption", "plain.yaml", "written as they are"]);
+}
+
+#[test]
 fn a_bad_value_names_its_flag() {
     for (flag, words) in [
         ("--https-listen-port=70000", &["--https-listen-port", "70000"][..]),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Place, SETTLE_LIMIT, Server};
+use crate::harness::{Place, SETTLE_LIMIT, Server, run_with};
 
 fn place_with(args: &[(&str, &str)], files: &[(&str, &str)]) -> Place {
     let mut place = Place::new(&["--disable=coredns"]);
@@ -38,6 +38,9 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
         "--disable-scheduler",
         "--disable-cloud-controller",
         "--disable-helm-controller",
+        "--cluster-init",
+        "--etcd-snapshot-compress",
+        "--supervisor-metrics",
         "--secrets-encryption",
         "--secrets-encryption-provider=aescbc",
         "--write-kubeconfig-mode=0640",
@@ -62,6 +65,29 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
     server.until(&["get", "pods", "-o", "jsonpath={.items[*].status.phase}"], SETTLE_LIMIT, |out| out == "Pending");
     server.ok(&["create", "configmap", "later"]);
     assert_eq!(server.ok(&["get", "pods", "-o", "jsonpath={.items[*].status.conditions}"]), "");
+
+    // One page has the metrics of all parts of a server.
+    let page = server.ok(&["get", "--raw", "/metrics"]);
+    for name in ["kedge_certificate_expiration_seconds{", "apiserver_request_total{", "workqueue_depth{", "rest_client_requests_total{"] {
+        assert!(page.contains(name), "no {name}");
+    }
+    // A Node that waits for a cloud is left to whoever brings one.
+    let waits = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"cloud"},
+        "spec":{"taints":[{"key":"node.cloudprovider.kubernetes.io/uninitialized","value":"true","effect":"NoSchedule"}]}}"#;
+    server.ok_with(&["create", "-f", "-"], waits);
+    server.until(&["get", "node", "cloud", "-o", "jsonpath={.spec.podCIDR}"], SETTLE_LIMIT, |out| !out.is_empty());
+    let spec = server.ok(&["get", "node", "cloud", "-o", "jsonpath={.spec.taints[*].key} {.spec.providerID}"]);
+    assert!(spec.contains("cloudprovider.kubernetes.io/uninitialized") && spec.ends_with(' '), "{spec}");
+
+    // A snapshot of what repeats itself is small.
+    let long = "a".repeat(500_000);
+    server.ok_with(&["create", "-f", "-"], &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: long}}\ndata: {{k: {long}}}\n"));
+    let mut save = Command::new(env!("CARGO_BIN_EXE_kedge"));
+    let said = run_with(save.args(["snapshot", "save", "--data-dir"]).arg(server.place.data_dir()), "");
+    assert_eq!(said.code, 0, "{said:?}");
+    let saved = fs::read_dir(server.place.data_dir().join("server/db/snapshots")).unwrap().next().unwrap().unwrap();
+    let bytes = fs::read(saved.path()).unwrap();
+    assert!(bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) && bytes.len() < 400_000, "{} bytes", bytes.len());
     server.stop();
 }
 
