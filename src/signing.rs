@@ -37,6 +37,10 @@ impl Signer for Keys {
         Some(request.common_name)
     }
 
+    fn detached(&self, content: &str, id: &str, secret: &str) -> String {
+        pki::jwt::detached(content, id, secret)
+    }
+
     fn token(&self, claims: &Value) -> Result<String, String> {
         let said = |err: pki::error::PkiError| Chain(&err).to_string();
         self.pki.signer().map_err(said)?.sign(claims).map_err(said)

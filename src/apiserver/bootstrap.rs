@@ -58,6 +58,10 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
     });
     let what = "configmap extension-apiserver-authentication".to_owned();
     server.reconcile(authentication).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
+    let since = "configmap of the tracking of old tokens";
+    crate::authn::legacy::track(server)
+        .await
+        .map_err(|status| BuildError::Bootstrap { what: since.to_owned(), why: status.message.clone() })?;
     flow_control(server).await?;
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
     // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
@@ -181,7 +185,7 @@ impl ApiServer {
         Err(Status::modified(&resource.group, &resource.plural, &name))
     }
 
-    fn row_of(&self, object: &Value) -> Result<Arc<schema::table::Resource>, Status> {
+    pub(crate) fn row_of(&self, object: &Value) -> Result<Arc<schema::table::Resource>, Status> {
         let catalog = self.catalogs.now();
         let row = catalog.by_api_version(meta::api_version(object), meta::kind(object));
         row.map(|r| Arc::clone(catalog.storage_of(r))).ok_or_else(Status::no_such_resource)
@@ -192,6 +196,7 @@ impl ApiServer {
 pub fn keep(server: &Arc<ApiServer>, group: &Group) {
     crate::aggregate::availability::keep(server, group);
     services::upgrade::start(server, group);
+    crate::authn::legacy::keep(server, group);
     let sweeper = Arc::clone(server);
     group.spawn("event-sweeper", async move {
         loop {

@@ -22,6 +22,7 @@ use crate::authn::chain::{self, Chain, TokenAuthenticator};
 use crate::authn::configuration::{Anonymous, Configuration};
 use crate::authn::issue::Issuer;
 use crate::authn::jwt::{self, Jwt};
+use crate::authn::legacy::Uses;
 use crate::authn::token_file::TokenFile;
 use crate::authn::token_webhook::TokenWebhook;
 use crate::authz::configured;
@@ -121,6 +122,7 @@ impl Parts {
         audiences.extend(arguments.api_audiences.iter().cloned());
         let mut front_proxy_names = vec!["system:auth-proxy".to_owned()];
         front_proxy_names.extend(arguments.front_proxy_names.iter().cloned());
+        let legacy_uses = Arc::<Uses>::default();
         let config = chain::Config {
             clock: self.clock.clone(),
             client_ca: self.client_ca,
@@ -130,6 +132,7 @@ impl Parts {
             issuers: self.issuers.clone(),
             audiences: audiences.clone(),
             basic: self.basic,
+            legacy_uses: Arc::clone(&legacy_uses),
         };
         let first = tokens.map(|file| Arc::new(file) as Arc<dyn TokenAuthenticator>).into_iter().collect();
         let mut last: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
@@ -170,6 +173,7 @@ impl Parts {
             auditor,
             encryption,
             anonymous: authentication.anonymous.unwrap_or_default(),
+            legacy_uses,
         }
     }
 }

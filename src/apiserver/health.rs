@@ -46,7 +46,7 @@ impl Step {
 }
 
 /// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks for what kedge
-/// does not have (leases of identity, the tracking of legacy tokens) are not among them.
+/// does not have (leases of identity) are not among them.
 const HOOKS: &[(&str, Step)] = &[
     ("poststarthook/start-apiserver-admission-initializer", Step::Caches),
     ("poststarthook/generic-apiserver-start-informers", Step::Caches),
@@ -64,6 +64,7 @@ const HOOKS: &[(&str, Step)] = &[
     ("poststarthook/scheduling/bootstrap-system-priority-classes", Step::Objects),
     ("poststarthook/priority-and-fairness-config-producer", Step::Objects),
     ("poststarthook/bootstrap-controller", Step::Endpoints),
+    ("poststarthook/start-legacy-token-tracking-controller", Step::Objects),
     ("poststarthook/start-kubernetes-service-cidr-controller", Step::Objects),
     ("poststarthook/aggregator-reload-proxy-client-cert", Step::Caches),
     ("poststarthook/start-kube-aggregator-informers", Step::Caches),

@@ -23,6 +23,7 @@ use crate::aggregate::registry::Registry;
 use crate::arguments::Arguments;
 use crate::audit::auditor::Auditor;
 use crate::authn::configuration::Anonymous;
+use crate::authn::legacy::Uses;
 use crate::authn::{Authenticator, TokenIssuer};
 use crate::authz::Authorizer;
 use crate::cache::Cache;
@@ -101,6 +102,8 @@ pub struct Guards {
     pub encryption: Option<Encryption>,
     /// What may be asked without credentials.
     pub anonymous: Anonymous,
+    /// Old tokens of service accounts that were used.
+    pub legacy_uses: Arc<Uses>,
     /// Who this server is to those whose APIs it aggregates.
     pub front_proxy: Identity,
 }

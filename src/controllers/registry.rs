@@ -32,6 +32,9 @@ pub trait Signer: Send + Sync {
     /// The user (`system:node:NAME`) of a request for a node's client certificate; `None` if it is none.
     fn node_of(&self, request: &[u8]) -> Option<String>;
 
+    /// A signature over `content`, which it does not hold, with the secret of the bootstrap token `id`.
+    fn detached(&self, content: &str, id: &str, secret: &str) -> String;
+
     /// A token with these claims.
     fn token(&self, claims: &serde_json::Value) -> Result<String, String>;
 }
@@ -68,7 +71,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     quota::start(&context);
     hpa::start(&context, config.settings.autoscaler);
     certificates::start(&context, Arc::clone(&config.signer), config.settings.signing_life);
-    secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone());
+    secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone(), config.settings.legacy_token_life);
     volume::start(&context, config.local_path.clone());
     attach::start(&context);
     garbage::start(&context);

@@ -15,6 +15,8 @@ pub struct Settings {
     pub evictions: Evictions,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
     pub ended_pods_max: usize,
+    /// `legacy-service-account-token-clean-up-period`: for how long a token that a service account names in its Secrets may rest.
+    pub legacy_token_life: Duration,
     /// `cluster-signing-duration`: what the signers of certificate requests give at most, and without a wish; a year where nothing is said.
     pub signing_life: Option<Duration>,
     /// `horizontal-pod-autoscaler-*`
@@ -68,6 +70,7 @@ impl Default for Settings {
             node_grace: Duration::from_secs(50),
             evictions: Evictions::default(),
             ended_pods_max: 12500,
+            legacy_token_life: Duration::from_secs(365 * 86_400),
             signing_life: None,
             autoscaler: Autoscaler::default(),
         }
@@ -162,7 +165,6 @@ const NOT_HERE: &[&str] = &[
     "leader-elect-resource-namespace",
     "leader-elect-retry-period",
     "leader-migration-config",
-    "legacy-service-account-token-clean-up-period",
     "log-flush-frequency",
     "log-json-info-buffer-size",
     "log-json-split-stream",
@@ -246,6 +248,7 @@ impl Settings {
                 let count: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
                 self.ended_pods_max = usize::try_from(count).unwrap_or(0);
             }
+            "legacy-service-account-token-clean-up-period" => self.legacy_token_life = duration(value)?,
             "cluster-signing-duration" => {
                 let life = duration(value)?;
                 if life > SIGNING_LIFE_MAX {
@@ -305,6 +308,7 @@ mod tests {
         assert!(parse(&["node-monitor-grace-period=fast"]).is_err());
         assert!(parse(&["concurrent-job-syncs=9"]).unwrap_err().contains("concurrent-job-syncs: kube-controller-manager knows this flag"));
         assert_eq!(parse(&["cluster-signing-duration=24h"]).unwrap().signing_life, Some(Duration::from_secs(86_400)));
+        assert_eq!(parse(&["legacy-service-account-token-clean-up-period=48h"]).unwrap().legacy_token_life, Duration::from_secs(172_800));
         assert!(parse(&["cluster-signing-duration=87600h"]).unwrap_err().contains("a year"));
         let tuned = parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"]).unwrap();
         assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));

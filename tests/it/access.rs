@@ -32,6 +32,58 @@ fn an_account_may_do_what_its_role_says() {
 }
 
 #[test]
+fn an_old_tokens_use_is_written_down_and_one_that_is_marked_opens_nothing() {
+    let server = Server::start();
+    let since = ["-n", "kube-system", "get", "cm", "kube-apiserver-legacy-service-account-token-tracking", "-o", "jsonpath={.data.since}"];
+    assert_eq!(server.ok(&since).len(), "2026-11-20".len());
+    server.ok(&["create", "serviceaccount", "old"]);
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: old, annotations: {kubernetes.io/service-account.name: old}}\n\
+        type: kubernetes.io/service-account-token\n";
+    server.ok_with(&["create", "-f", "-"], secret);
+    let token =
+        server.until(&["get", "secret", "old", "-o", "go-template={{.data.token | base64decode}}"], SETTLE_LIMIT, |out| out.len() > 100);
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let who = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token.trim(), "auth", "whoami"];
+    assert!(server.ok(&who).contains("system:serviceaccount:default:old"));
+    let used = r"jsonpath={.metadata.labels.kubernetes\.io/legacy-token-last-used}";
+    let day = server.until(&["get", "secret", "old", "-o", used], SETTLE_LIMIT, |out| !out.is_empty());
+    assert_eq!(day, server.ok(&since), "both are today");
+    // As the cleaner marks it.
+    server.ok(&["label", "secret", "old", "kubernetes.io/legacy-token-invalid-since=2026-11-20", "kubernetes.io/legacy-token-last-used-"]);
+    let said = server.said(&who);
+    assert!(said.code != 0 && (said.err.contains("Unauthorized") || said.err.contains("logged in")), "{said:?}");
+    // A try is a use.
+    server.until(&["get", "secret", "old", "-o", used], SETTLE_LIMIT, |out| out == day);
+    server.stop();
+}
+
+#[test]
+fn cluster_info_is_signed_with_the_bootstrap_tokens_that_may_sign() {
+    let server = Server::start();
+    server.until(&["get", "namespace", "kube-public", "-o", "name"], SETTLE_LIMIT, |_| true);
+    let token = |id: &str, signs: bool| {
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: bootstrap-token-{id}, namespace: kube-system}}\ntype: bootstrap.kubernetes.io/token\n\
+             stringData: {{token-id: {id}, token-secret: 0123456789abcdef, usage-bootstrap-signing: \"{signs}\"}}\n"
+        )
+    };
+    server.ok_with(&["create", "-f", "-"], &token("abcdef", true));
+    server.ok_with(&["create", "-f", "-"], &token("ghijkl", false));
+    server.ok(&["-n", "kube-public", "create", "configmap", "cluster-info", "--from-literal=kubeconfig=whom to trust"]);
+    let data = ["-n", "kube-public", "get", "configmap", "cluster-info", "-o", "jsonpath={.data}"];
+    let signed = server.until(&data, SETTLE_LIMIT, |out| out.contains("jws-kubeconfig-abcdef"));
+    let signature = pki::jwt::detached("whom to trust", "abcdef", "0123456789abcdef");
+    assert!(signed.contains(&signature) && !signed.contains("ghijkl"), "{signed}");
+    // Another content is signed anew; a token that goes takes its signature along.
+    server.ok(&["-n", "kube-public", "patch", "configmap", "cluster-info", "--type=merge", "-p", r#"{"data":{"kubeconfig":"others"}}"#]);
+    let anew = pki::jwt::detached("others", "abcdef", "0123456789abcdef");
+    server.until(&data, SETTLE_LIMIT, |out| out.contains(&anew));
+    server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
+    server.until(&data, SETTLE_LIMIT, |out| !out.contains("jws-kubeconfig"));
+    server.stop();
+}
+
+#[test]
 fn a_stranger_learns_nothing_but_health() {
     let server = Server::start();
     // kubectl without credentials asks a person for them; the admin may speak as nobody instead.

@@ -13,6 +13,7 @@ use pki::jwt::Verifier;
 use super::basic::{Basic, BasicUser};
 use super::bootstrap_token::BootstrapTokens;
 use super::front_proxy::FrontProxy;
+use super::legacy::Uses;
 use super::service_account::ServiceAccounts;
 use super::x509::ClientCerts;
 use super::{Authenticator, AuthnError};
@@ -37,6 +38,8 @@ pub struct Config {
     pub audiences: Vec<String>,
     /// Users with a password, for joining machines.
     pub basic: Vec<BasicUser>,
+    /// Notes uses of old tokens.
+    pub legacy_uses: Arc<Uses>,
 }
 
 /// A user, and for which audiences its credential is good (empty: those of the API server).
@@ -66,7 +69,7 @@ pub struct Chain {
 impl Chain {
     /// Objects that tokens are bound to are read through `lookup`.
     pub fn new(config: Config, lookup: Arc<dyn Lookup>) -> Chain {
-        let accounts = ServiceAccounts::new(config.verifier, config.issuers, config.clock.clone(), lookup.clone());
+        let accounts = ServiceAccounts::new(config.verifier, config.issuers, config.clock.clone(), lookup.clone(), config.legacy_uses);
         let boot = BootstrapTokens::new(config.clock.clone(), lookup);
         Chain {
             certs: ClientCerts::new(config.client_ca, config.clock.clone()),

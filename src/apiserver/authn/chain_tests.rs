@@ -52,6 +52,7 @@ impl World {
                 password: base::secret::Secret::new("pw".into()),
                 groups: vec!["kedge:agent".into()],
             }],
+            legacy_uses: Arc::default(),
         };
         Chain::new(config, Arc::new(objects))
     }

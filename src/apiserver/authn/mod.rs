@@ -7,6 +7,7 @@ pub mod configuration;
 pub mod front_proxy;
 pub mod issue;
 pub mod jwt;
+pub mod legacy;
 pub mod review;
 pub mod service_account;
 pub mod token_file;

@@ -15,13 +15,12 @@ use serde_json::Value;
 use super::AuthnError;
 use super::basic::same_secret;
 use super::chain::{Authenticated, TokenAuthenticator};
+use super::legacy::{INVALID_SINCE, Uses};
 use crate::lookup::Lookup;
 use crate::user::UserInfo;
 
 /// Issuer of the tokens in Secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
-/// The label of an old token's Secret that says from when on it counts no more.
-const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const INVALIDATED: &str = "service account token has been invalidated";
 
 /// Authenticates service-account tokens.
@@ -30,6 +29,7 @@ pub struct ServiceAccounts {
     issuers: Vec<String>,
     clock: Clock,
     lookup: Arc<dyn Lookup>,
+    legacy_uses: Arc<Uses>,
 }
 
 /// The user of a service account.
@@ -48,9 +48,9 @@ pub fn split_user(user: &str) -> Option<(&str, &str)> {
 }
 
 impl ServiceAccounts {
-    /// Accepts tokens of `issuers` and the old ones in Secrets.
-    pub fn new(verifier: Verifier, issuers: Vec<String>, clock: Clock, lookup: Arc<dyn Lookup>) -> ServiceAccounts {
-        ServiceAccounts { verifier, issuers, clock, lookup }
+    /// Accepts tokens of `issuers` and the old ones in Secrets, whose uses it notes.
+    pub fn new(verifier: Verifier, issuers: Vec<String>, clock: Clock, lookup: Arc<dyn Lookup>, legacy_uses: Arc<Uses>) -> ServiceAccounts {
+        ServiceAccounts { verifier, issuers, clock, lookup, legacy_uses }
     }
 
     fn bound(&self, claims: &Value) -> Result<UserInfo, String> {
@@ -118,12 +118,16 @@ impl ServiceAccounts {
         if meta::deletion_timestamp(&object).is_some() || !same_secret(&String::from_utf8_lossy(&stored), token) {
             return Err("Token does not match server's copy".to_owned());
         }
-        if let Some(since) = meta::label(&object, INVALID_SINCE) {
+        self.account(&namespace, &name, &uid)?;
+        // A try is a use, too: a token that somebody still needs is not deleted.
+        self.legacy_uses.note(&object, self.clock.now());
+        if meta::label(&object, INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
             return Err(format!(
-                "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid on {since}"
+                "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid. Use tokens \
+                 from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the \
+                 secret to temporarily allow use of this token"
             ));
         }
-        self.account(&namespace, &name, &uid)?;
         Ok(user_of(&namespace, &name, &uid))
     }
 }

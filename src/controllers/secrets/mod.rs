@@ -1,7 +1,12 @@
-//! Secrets that hold tokens: those of service accounts are filled and go with them, bootstrap tokens go when their time is over.
+//! Secrets that hold tokens: those of service accounts are filled and go with them, or when nobody has used them for long (`legacy`);
+//! bootstrap tokens go when their time is over, and sign what a machine must know of the cluster before it trusts it (`signer`).
+
+mod legacy;
+mod signer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::time::Clock;
 use client::informer::{Informer, Key};
@@ -37,8 +42,10 @@ struct Cleaner {
     clock: Clock,
 }
 
-/// Starts both controllers.
-pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, root_ca_pem: String) {
+/// Starts the controllers.
+pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, root_ca_pem: String, legacy_life: Duration) {
+    signer::start(context, Arc::clone(&signer));
+    legacy::start(context, legacy_life);
     let secrets = context.informers.selected::<Secret>(TOKEN_TYPE);
     let accounts = context.informers.get::<ServiceAccount>();
     let tokens =
