@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pki::certstore::{CertStore, Pair};
 use serde_json::{Value, json};
 
+use crate::connections::{Caller, runtime};
 use crate::harness::{SETTLE_LIMIT, Said, Server};
 
 const NODE: [&str; 2] = ["--as=system:node:n1", "--as-group=system:nodes"];
@@ -88,6 +90,11 @@ const CHECKS: &[Check] = &[
     ("a mirror pod is its kubelet's", mirrors),
     ("a node writes itself, and of itself what is its own", nodes),
     ("a watch of one object shows that object", watches),
+    ("the network of a node sees no environment", network),
+    ("a path is what was authorized", paths),
+    ("a proxy leads to no machine of its own", proxies),
+    ("a proxied stream carries no credential", streams),
+    ("a subject that reads in two ways gets no certificate", subjects),
     ("a prefix of a path is no other verb's right", prefixes),
     ("a role of millions of rights is judged at once", roles),
     ("a definition takes no built-in name", definitions),
@@ -275,6 +282,153 @@ fn watches(server: &Server) {
     for query in ["&fieldSelector=metadata.name!%3Dzzz", "&fieldSelector=metadata.name%3Dtheirs", "&fieldSelector=metadata.namespace%3Da"] {
         refused(&watch(query), "fieldSelector metadata.name doesn't match requested name");
     }
+}
+
+// security.md M4.
+fn network(server: &Server) {
+    let network = ["--as=system:kube-proxy"];
+    let mut hides = pod("hides");
+    hides["metadata"]["annotations"] = json!({"example.com/note": "hunter2"});
+    hides["metadata"]["labels"] = json!({"app": "hides"});
+    hides["spec"]["containers"][0] = json!({"name": "c", "image": "x", "command": ["run", "hunter2"],
+        "env": [{"name": "PASSWORD", "value": "hunter2"}], "ports": [{"name": "http", "containerPort": 80}]});
+    assert_eq!(sends(server, &[], &["create"], &hides).code, 0);
+    let all = "/api/v1/pods";
+    let table = "/api/v1/namespaces/a/pods?includeObject=Object";
+    let watch = "/api/v1/pods?watch=1&timeoutSeconds=2&resourceVersion=0";
+    for path in [all, table, watch, "/api/v1/watch/pods?timeoutSeconds=2&resourceVersion=0", "/api/v1/namespaces/a/pods?limit=1"] {
+        let said = server.ok(&with(&network, &["get", "--raw", path]));
+        assert!(said.contains("\"hides\"") && !said.contains("hunter2"), "{path}: {said}");
+    }
+    let said = server.ok(&with(&network, &["get", "pods", "-A", "-v=0"]));
+    assert!(said.contains("hides"), "{said}");
+    // What rules are made of is there.
+    let list: Value = serde_json::from_str(&server.ok(&with(&network, &["get", "--raw", all]))).unwrap();
+    let found = list["items"].as_array().unwrap().iter().find(|pod| pod["metadata"]["name"] == "hides").unwrap();
+    assert_eq!(found["metadata"]["labels"]["app"], "hides");
+    assert_eq!(found["spec"]["containers"][0]["ports"][0]["name"], "http");
+    refused(&server.said(&with(&network, &["-n", "a", "get", "pod", "hides"])), "cannot get resource \"pods\"");
+    refused(&server.said(&with(&network, &["-n", "a", "get", "secrets"])), "cannot list resource \"secrets\"");
+    assert!(server.ok(&["-n", "a", "get", "pod", "hides", "-o", "json"]).contains("hunter2"));
+    server.ok(&["-n", "a", "delete", "pod", "hides", "--force", "--grace-period=0"]);
+}
+
+fn admin_certificate(server: &Server) -> std::sync::Arc<CertStore> {
+    let tls = server.place.data_dir().join("server/tls");
+    let read = |name: &str| std::fs::read_to_string(tls.join(name)).unwrap();
+    CertStore::new(Pair::from_pem(&read("client-admin.crt"), &read("client-admin.key")).unwrap())
+}
+
+// security-2.md F24, security.md L11.
+fn paths(server: &Server) {
+    server.ok(&["-n", "a", "create", "role", "slash", "--verb=get,create", "--resource=pods,services/proxy"]);
+    server.ok(&["-n", "a", "create", "rolebinding", "slash", "--role=slash", "--user=eve"]);
+    // kubectl decodes a path before it sends it, so these go by a client that does not.
+    let admin = || Caller::to(server, server.place.port, [127, 0, 0, 1]).showing(admin_certificate(server));
+    for path in ["pods/p%2Fstatus", "pods/p%2Flog", "pods/..%2Fsecrets", "pods/%2e%2e/secrets", "pods//p"] {
+        let uri = format!("/api/v1/namespaces/a/{path}");
+        let req =
+            http::Request::builder().uri(uri).header("host", "s").header("impersonate-user", "eve").body(wire::body::empty()).unwrap();
+        let answer = runtime().block_on(admin().ask(req));
+        assert!(answer.contains("the path of the request is ambiguous"), "{path}: {answer}");
+    }
+    // What looks like a subresource in a name, or behind the proxy, is none: the service of that name is looked for.
+    for name in ["https%3Aproxy%3A443", "proxy", "proxy:443"] {
+        let said = server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/namespaces/a/services/{name}/proxy/name/proxy/x")]);
+        refused(&said, "services \"proxy\" not found");
+    }
+}
+
+// security.md M8.
+fn proxies(server: &Server) {
+    for (at, ip) in ["127.0.0.1", "169.254.169.254", "::1"].iter().enumerate() {
+        let name = format!("p{at}");
+        assert_eq!(sends(server, &[], &["create"], &pod(&name)).code, 0);
+        let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}}).to_string();
+        server.ok(&["-n", "a", "patch", "pod", &name, "--subresource=status", "--type=merge", "-p", &status]);
+        let path = format!("/api/v1/namespaces/a/pods/{name}:{}/proxy/", server.place.port);
+        refused(&server.said(&["get", "--raw", &path]), "address not allowed");
+        server.ok(&["-n", "a", "delete", "pod", &name, "--force", "--grace-period=0"]);
+    }
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n9"}});
+    assert_eq!(sends(server, &[], &["create"], &node).code, 0);
+    let address = r#"{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}]}}"#;
+    server.ok(&["patch", "node", "n9", "--subresource=status", "--type=merge", "-p", address]);
+    refused(&server.said(&["get", "--raw", &format!("/api/v1/nodes/n9:{}/proxy/", server.place.port)]), "address not allowed");
+    server.ok(&["delete", "node", "n9"]);
+}
+
+/// This machine's address towards others; a documentation address (RFC 5737) is asked for, nothing is sent.
+fn own_address() -> Option<std::net::IpAddr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_loopback() && !ip.is_unspecified())
+}
+
+// security.md M7.
+fn streams(server: &Server) {
+    let Some(address) = own_address() else { return println!("skipped: this machine has no address but loopback") };
+    let backend = std::net::TcpListener::bind((address, 0)).unwrap();
+    let port = backend.local_addr().unwrap().port();
+    let service =
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ws", "namespace": "a"}, "spec": {"ports": [{"port": 80}]}});
+    assert_eq!(sends(server, &[], &["create"], &service).code, 0);
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"port": port}],
+        "metadata": {"name": "ws", "namespace": "a", "labels": {"kubernetes.io/service-name": "ws"}},
+        "endpoints": [{"addresses": [address.to_string()]}]});
+    assert_eq!(sends(server, &[], &["create"], &slice).code, 0);
+    let heard = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = backend.accept().unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0; 1]);
+        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+            head.push(byte[0]);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    let answer = runtime().block_on(async {
+        let req = http::Request::builder()
+            .uri("/api/v1/namespaces/a/services/ws/proxy/x")
+            .header("host", "s")
+            .header("connection", "Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.aHVudGVyMg, chat")
+            .header("cookie", "session=hunter2")
+            .header("x-remote-user", "hunter2")
+            .body(wire::body::empty())
+            .unwrap();
+        Caller::to(server, server.place.port, [127, 0, 0, 1]).showing(admin_certificate(server)).try_ask(req).await
+    });
+    assert!(answer.is_ok(), "{answer:?}");
+    let head = heard.join().unwrap().to_ascii_lowercase();
+    for word in ["hunter2", "ahvudgvymg", "authorization", "cookie"] {
+        assert!(!head.contains(word), "{word} in {head}");
+    }
+    assert!(head.contains("sec-websocket-protocol: chat"), "{head}");
+    server.ok(&["-n", "a", "delete", "service/ws", "endpointslice/ws"]);
+}
+
+// security.md M5: the raw subject is what is signed, so an attribute that a reader of UTF-8 passes over must not be in it.
+fn subjects(server: &Server) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(
+        path("cnf"),
+        "[req]\nprompt = no\ndistinguished_name = dn\nstring_mask = MASK:0x800\n[dn]\nO = system:masters\nCN = eve\n",
+    )
+    .unwrap();
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-config", &path("cnf")]);
+    openssl.args(["-keyout", &path("key"), "-out", &path("csr")]);
+    let made = crate::harness::run_with(&mut openssl, "");
+    assert_eq!(made.code, 0, "{made:?}");
+    let request = STANDARD.encode(std::fs::read(path("csr")).unwrap());
+    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "bmp"},
+        "spec": {"signerName": "kubernetes.io/kube-apiserver-client", "request": request, "usages": ["client auth"]}});
+    refused(&sends(server, &[], &["create"], &object), "neither UTF8String nor PrintableString nor IA5String");
 }
 
 // The old prefixes of paths: what was authorized is what is executed.
