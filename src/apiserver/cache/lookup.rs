@@ -58,6 +58,7 @@ impl Lookup for Cache {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use store::bounds::Bounds;
     use store::{Op, Txn};
 
     use super::*;

@@ -300,6 +300,7 @@ mod tests {
     use super::super::config::Config;
     use super::super::shared::START;
     use super::*;
+    use store::bounds::Bounds;
 
     fn state(seed: u64) -> State {
         State { config: Config::generated(pki::seal::Cipher::Secretbox, &Rng::from_seed(seed)), stage: START.to_owned(), at: Revision(0) }
