@@ -5,8 +5,9 @@ set -eu
 need_root
 sh "$root/scripts/setup.sh" tests
 cd "$root"
-say "shell scripts"
-shellcheck -x -P scripts scripts/*.sh
+say "shell scripts, format"
+shellcheck -x -P scripts scripts/*.sh install.sh tests/machine.sh tests/vm/*.sh tests/clients/*.sh
+cargo fmt --all --check
 say "building the static binary that node tests drive"
 sh scripts/build.sh fast
 KEDGE_BIN=$(sh scripts/bin-path.sh fast)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # s3.sh KEDGE: snapshots in the S3 of moto, a genuine implementation in Python: as one object, in parts, listed, pruned, restored. By hand, as root,
 # with python3-venv and a package registry; needs a data folder of a server, running or not, in DATA (default /var/lib/kedge).
+# shellcheck disable=SC2046,SC2086 # words are split on purpose: $at is a list of flags
 set -eu
 kedge=$1
 data=${DATA:-/var/lib/kedge}
