@@ -37,6 +37,8 @@ pub(crate) struct Alarm {
     stalls: Option<Bell>,
     /// Of groups that come and go, and of levels that move: set anew before each wait.
     groups: Vec<Bell>,
+    /// The kernel would not, and that was said.
+    is_refused: bool,
 }
 
 /// One descriptor, and what is ready when the kernel rings.
@@ -51,12 +53,12 @@ impl Alarm {
         let untold =
             |err: &io::Error| info!(err = %err, "the kernel does not tell when memory runs short: it has no psi=1 on its command line");
         let stalls = if cgroups.is_unified() { stalls(Path::new(PRESSURE)).inspect_err(untold).ok() } else { None };
-        Alarm { stalls, groups: Vec::new() }
+        Alarm { stalls, groups: Vec::new(), is_refused: false }
     }
 
     /// One that never rings.
     pub(crate) fn silent() -> Alarm {
-        Alarm { stalls: None, groups: Vec::new() }
+        Alarm { stalls: None, groups: Vec::new(), is_refused: false }
     }
 
     /// Hangs up the rest for the next wait.
@@ -66,11 +68,22 @@ impl Alarm {
             let events = cgroups.all_pods_dir("memory").join("memory.events.local");
             // systemd makes the slice with the first pod.
             if events.exists() {
-                self.groups.extend(told(at_the_limit(&events)));
+                self.hang(at_the_limit(&events));
             }
             return;
         }
-        self.groups.extend(levels.iter().filter_map(|level| told(threshold(level))));
+        levels.iter().for_each(|level| self.hang(threshold(level)));
+    }
+
+    fn hang(&mut self, bell: io::Result<Bell>) {
+        match bell {
+            Ok(bell) => self.groups.push(bell),
+            Err(err) if !self.is_refused => {
+                self.is_refused = true;
+                warn!(err = %err, "the kernel will not tell when pods reach their limit of memory");
+            }
+            Err(_was_said) => {}
+        }
     }
 
     /// Waits until something rings. Cancel safe: what has rung rings again.
@@ -81,10 +94,6 @@ impl Alarm {
         }
         select_all(bells).await;
     }
-}
-
-fn told(bell: io::Result<Bell>) -> Option<Bell> {
-    bell.inspect_err(|err| warn!(err = %err, "the kernel will not tell when pods reach their limit of memory")).ok()
 }
 
 impl Bell {
@@ -137,7 +146,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let events = dir.path().join("memory.events.local");
         fs::write(&events, "max 0\n").unwrap();
-        let alarm = Alarm { stalls: None, groups: vec![at_the_limit(&events).unwrap()] };
+        let alarm = Alarm { stalls: None, groups: vec![at_the_limit(&events).unwrap()], is_refused: false };
         assert!(!rang(&alarm).await);
         for n in ["max 1\n", "max 2\n"] {
             fs::write(&events, n).unwrap();
