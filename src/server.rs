@@ -272,9 +272,9 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
-        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &identities).await?;
-        let reach =
-            NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: plan.args.node.kubelet_port, nodes: informers.get() };
+        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &supervisor).await?;
+        let (name, ips, port) = (plan.node_name.clone(), node_ips.clone(), plan.args.node.kubelet_port);
+        let reach = NodeReach { name, ips, port, nodes: informers.get(), pods: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
         addons::mark_control_plane(supervisor, plan.node_name.clone(), uses, &informers, workers);
         let node = clients.for_user(&format!("system:node:{}", plan.node_name));

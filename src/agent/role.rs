@@ -15,6 +15,7 @@ use base::task::Group;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Informers};
+use client::pod::Pod;
 use client::transport::{self, Clients, Credential};
 use cluster::balancer::Balancer;
 use cluster::join::{self, Joiner};
@@ -249,7 +250,8 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     let (renewed, renewals) = watch::channel(0);
     let (tell_opened, opened) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
-    let reach = NodeReach { name: plan.node_name.clone(), ips: node_ips.clone(), port: config.kubelet_port, nodes: informers.get() };
+    let (name, ips) = (plan.node_name.clone(), node_ips.clone());
+    let reach = NodeReach { name, ips, port: config.kubelet_port, nodes: informers.get(), pods: informers.get() };
     let node_half = super::begin(config, workers)?;
     let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), opened: tell_opened, rng: plan.rng.clone() };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
@@ -271,23 +273,39 @@ fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore
     Ok(Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate)).for_user(""))
 }
 
-/// What servers may reach on this node: its kubelet, and its pods.
+/// What servers may reach on this node: its kubelet, and its pods, those on the host's network at the ports that they name.
 pub(crate) struct NodeReach {
     pub(crate) name: String,
     pub(crate) ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) port: u16,
     pub(crate) nodes: Informer<Node>,
+    pub(crate) pods: Informer<Pod>,
 }
 
 impl Reach for NodeReach {
     fn allows(&self, host: IpAddr, port: u16) -> bool {
-        if host.is_loopback() || self.ips.borrow().contains(&host) {
+        if host.is_loopback() {
             return port == self.port;
+        }
+        if self.ips.borrow().contains(&host) {
+            return port == self.port || self.pods.list().iter().any(|pod| serves(pod, &self.name, port));
         }
         let node = self.nodes.get("", &self.name);
         let cidrs = node.as_ref().and_then(|node| node.spec.as_ref()?.pod_cidrs.as_ref());
         cidrs.into_iter().flatten().filter_map(|cidr| cidr.parse::<IpNet>().ok()).any(|cidr| cidr.contains(&host))
     }
+}
+
+/// Whether a pod on the host's network of `node` says that it listens on `port`. Else a server could not reach a webhook, an aggregated API
+/// or a page that such a pod serves.
+fn serves(pod: &Pod, node: &str, port: u16) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let mut ports = spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.ports.as_ref()).flatten();
+    spec.host_network == Some(true)
+        && spec.node_name.as_deref() == Some(node)
+        && !matches!(phase, Some("Succeeded" | "Failed"))
+        && ports.any(|named| named.container_port == i32::from(port))
 }
 
 /// The servers as the cluster tells them, told to the balancer, and to the keeper of tunnels by what this returns.
@@ -469,4 +487,26 @@ fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
             due = moved || renewal.left_secs() <= 0 || met && renewal.has_other_authorities().await;
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_reaches_what_pods_on_the_hosts_network_name() {
+        let pod = |host: bool, node: &str, phase: &str| -> Pod {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "p", "namespace": "n"},
+                "spec": {"hostNetwork": host, "nodeName": node, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
+                "status": {"phase": phase}
+            }))
+            .unwrap()
+        };
+        assert!(serves(&pod(true, "a", "Running"), "a", 80));
+        assert!(!serves(&pod(true, "a", "Running"), "a", 22), "the node's own");
+        assert!(!serves(&pod(true, "b", "Running"), "a", 80), "another node's");
+        assert!(!serves(&pod(false, "a", "Running"), "a", 80), "a port of an address of its own");
+        assert!(!serves(&pod(true, "a", "Succeeded"), "a", 80));
+    }
 }

@@ -296,6 +296,13 @@ pub(crate) fn limit(resources: Option<&ResourceRequirements>, name: &str) -> Opt
     resources?.limits.as_ref()?.get(name).map(parse).filter(|q| !q.is_zero())
 }
 
+/// A limit of a container of CPU or memory, or else that of its pod as a whole: programs size themselves by what their own group says.
+///
+/// Spec: upstream v1.36 `getCPULimit`, `getMemoryLimit` (pkg/kubelet/kuberuntime), `defaultPodLimitsForDownwardAPI`.
+pub(crate) fn limit_within(pod: &Pod, resources: Option<&ResourceRequirements>, name: &str) -> Option<Quantity> {
+    limit(resources, name).or_else(|| limit(pod.spec.as_ref()?.resources.as_ref(), name).filter(|_| matches!(name, "cpu" | "memory")))
+}
+
 /// A limit of the pod as a whole without its overhead: its own, or those of its containers together if each has one.
 pub(crate) fn limit_of_pod(spec: &PodSpec, name: &str) -> Option<Quantity> {
     limit(spec.resources.as_ref(), name).or_else(|| {
@@ -420,6 +427,19 @@ mod tests {
             serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
         )
         .unwrap()
+    }
+
+    #[test]
+    fn a_container_without_a_limit_is_held_to_its_pods() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "resources": {"limits": {"memory": "128Mi", "cpu": "1", "hugepages-2Mi": "4Mi"}},
+            "containers": [{"name": "free"}, {"name": "own", "resources": {"limits": {"memory": "64Mi"}}}]}}))
+        .unwrap();
+        let containers = &pod.spec.as_ref().unwrap().containers;
+        let limit = |n: usize, name: &str| limit_within(&pod, containers[n].resources.as_ref(), name).map(|q| q.milli_value());
+        assert_eq!((limit(0, "cpu"), limit(1, "cpu")), (Some(1000), Some(1000)));
+        assert_eq!((limit(0, "memory"), limit(1, "memory")), (Some((128 << 20) * 1000), Some((64 << 20) * 1000)));
+        assert_eq!(limit(0, "hugepages-2Mi"), None);
     }
 
     #[test]

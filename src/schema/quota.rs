@@ -16,6 +16,9 @@ const PLAIN: [&str; 6] = ["services", "secrets", "configmaps", "replicationcontr
 /// Resources of nodes that a quota may name without `requests.`.
 const BARE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// What a request for all devices counts: as many as one claim may be given.
+const DEVICES_MAX: i64 = 32;
 
 /// Group and plural of the objects that use what a quota calls `name`; `None` for a name that nothing uses.
 pub fn source_of(name: &str) -> Option<(&str, &str)> {
@@ -27,6 +30,9 @@ pub fn source_of(name: &str) -> Option<(&str, &str)> {
     }
     if name == "requests.storage" || name.contains(OF_CLASS) {
         return Some(("", "persistentvolumeclaims"));
+    }
+    if name.ends_with(DEVICES) {
+        return Some(("resource.k8s.io", "resourceclaims"));
     }
     if let Some(plain) = PLAIN.into_iter().find(|plain| *plain == name) {
         return Some(("", plain));
@@ -74,9 +80,32 @@ pub fn usage_of(group: &str, resource: &str, object: &Value, now: Timestamp) -> 
                 }
             }
         }
+        ("resource.k8s.io", "resourceclaims") => device_usage(object, &mut usage),
         _ => {}
     }
     usage
+}
+
+/// Devices of each class that a claim may be given at most: of a request's alternatives, the one that asks for most of the class.
+///
+/// Spec: upstream v1.36 `claimEvaluator.Usage`.
+fn device_usage(claim: &Value, usage: &mut Usage) {
+    for request in claim["spec"]["devices"]["requests"].as_array().into_iter().flatten() {
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+        let alternatives = request["firstAvailable"].as_array().filter(|list| !list.is_empty());
+        for asked in alternatives.map_or(std::slice::from_ref(&request["exactly"]), Vec::as_slice) {
+            let Some(class) = asked["deviceClassName"].as_str() else { continue };
+            let devices = match asked["allocationMode"].as_str() {
+                None | Some("ExactCount") => asked["count"].as_i64().unwrap_or(1),
+                Some("All") => DEVICES_MAX,
+                Some(_) => 0,
+            };
+            let so_far = most.entry(class).or_default();
+            *so_far = devices.max(*so_far);
+        }
+        let of_request = most.into_iter().map(|(class, n)| (format!("{class}{DEVICES}"), Quantity::from_units(n, Notation::DecimalSi)));
+        add(usage, of_request.collect());
+    }
 }
 
 fn service_usage(service: &Value, usage: &mut Usage) {
@@ -313,6 +342,21 @@ mod tests {
         let pod = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}, "spec": {}});
         let at = |second: i64| usage_of("", "pods", &pod, Timestamp::from_second(second).unwrap());
         assert_eq!((of(&at(60), "pods"), of(&at(61), "pods"), of(&at(61), "count/pods")), ("1".into(), "-".into(), "1".into()));
+    }
+
+    #[test]
+    fn a_claim_of_devices_uses_each_class_as_often_as_it_may_be_given_one() {
+        let exactly = |class: &str, n: i64| json!({"deviceClassName": class, "allocationMode": "ExactCount", "count": n});
+        let claim = json!({"spec": {"devices": {"requests": [
+            {"name": "a", "exactly": {"deviceClassName": "gold"}},
+            {"name": "b", "exactly": exactly("gold", 3)},
+            {"name": "c", "firstAvailable": [exactly("tin", 2), exactly("tin", 5), {"deviceClassName": "lead", "allocationMode": "All"}]},
+        ]}}});
+        let usage = usage_of("resource.k8s.io", "resourceclaims", &claim, Timestamp::UNIX_EPOCH);
+        let devices = |class: &str| of(&usage, &format!("{class}{DEVICES}"));
+        assert_eq!((devices("gold"), devices("tin"), devices("lead")), ("4".into(), "5".into(), "32".into()));
+        assert_eq!(of(&usage, "count/resourceclaims.resource.k8s.io"), "1");
+        assert_eq!(source_of("gold.deviceclass.resource.k8s.io/devices"), Some(("resource.k8s.io", "resourceclaims")));
     }
 
     /// Spec: upstream v1.36 `pvcMatchesSelector`.

@@ -69,6 +69,8 @@ fn fields_are_written_by_those_whose_they_are() {
     a_creator_sets_nothing_of_the_servers(&door);
     versions_that_are_deprecated_say_so(&server, &door);
     people_get_json_that_they_can_read(&door);
+    items_of_a_list_name_no_kind_of_their_own(&server, &door);
+    a_streamed_list_of_rows_ends_with_a_row(&server, &door);
     server.stop();
 }
 
@@ -237,4 +239,48 @@ fn people_get_json_that_they_can_read(door: &Door) {
     };
     assert_eq!((get("curl/8", ""), get("Wget/1", ""), get("Mozilla/5.0 x", ""), get("kubectl", "")), (true, true, true, false));
     assert_eq!((get("kubectl", "?pretty=1"), get("curl/8", "?pretty=0")), (true, false));
+}
+
+/// A client that compares what it made with what it lists sees no difference (upstream's e2e suite, "NOT be requested by client-go's List").
+fn items_of_a_list_name_no_kind_of_their_own(server: &Server, door: &Door) {
+    server.ok(&["create", "secret", "generic", "listed"]);
+    let items = |path: &str| {
+        let out = Command::new("curl").args(["-s", "-A", "hostile", &door.url(path)]).output().unwrap();
+        let list: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert!(list["kind"].as_str().unwrap().ends_with("List"), "{list}");
+        list["items"].as_array().unwrap().clone()
+    };
+    for path in [format!("{DEFAULT}/secrets"), format!("{DEFAULT}/secrets?pretty=1"), "/apis/events.k8s.io/v1/events".to_owned()] {
+        let items = items(&path);
+        assert!(!items.is_empty() || path.ends_with("events"), "{path}");
+        assert!(items.iter().all(|item| item["kind"].is_null() && item["apiVersion"].is_null()), "{path}: {items:?}");
+    }
+    let definitions = items("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
+    assert!(definitions.iter().all(|item| item["kind"].is_null()));
+    server.ok_with(&["create", "-f", "-"], r#"{"apiVersion":"example.com/v1","kind":"Old","metadata":{"name":"one"}}"#);
+    assert!(items("/apis/example.com/v1/olds").iter().all(|item| item["kind"] == "Old" && item["apiVersion"] == "example.com/v1"));
+}
+
+/// Columns come once, then null; the mark of the end is a Table of one row, whose object carries the annotation.
+fn a_streamed_list_of_rows_ends_with_a_row(server: &Server, door: &Door) {
+    server.ok(&["create", "secret", "generic", "listed2"]);
+    let path = format!(
+        "{DEFAULT}/secrets?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
+    );
+    let accept = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io";
+    let out = Command::new("curl").args(["-s", "-A", "hostile", "-H", accept, &door.url(&path)]).output().unwrap();
+    let events: Vec<serde_json::Value> =
+        String::from_utf8(out.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (mark, rows) = events.split_last().unwrap();
+    assert!(rows.len() >= 2 && rows.iter().all(|event| event["type"] == "ADDED"), "{events:?}");
+    assert!(rows[0]["object"]["columnDefinitions"].is_array());
+    let later = rows[1]["object"].as_object().unwrap();
+    assert!(later["columnDefinitions"].is_null() && later.contains_key("columnDefinitions"), "{later:?}");
+    let table = &mark["object"];
+    assert_eq!((&mark["type"], &table["kind"]), (&"BOOKMARK".into(), &"Table".into()));
+    assert_eq!(table["rows"].as_array().unwrap().len(), 1, "{table}");
+    let object = &table["rows"][0]["object"];
+    assert_eq!(object["kind"], "PartialObjectMetadata");
+    assert_eq!(object["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(object["metadata"]["resourceVersion"], table["metadata"]["resourceVersion"]);
 }

@@ -11,6 +11,7 @@ use crate::{BUSYBOX, Chapter, POD_LIMIT, node};
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
     ("a pod ends for others only when it has ended", a_pod_ends_for_others_only_when_it_has_ended),
+    ("pods that take turns are not refused", pods_that_take_turns_are_not_refused),
     ("a pod cannot become nobody's", a_pod_cannot_become_nobodys),
     ("no grace period is too long for the node", no_grace_period_is_too_long_for_the_node),
     ("a sidecar may say farewell", a_sidecar_may_say_farewell),
@@ -61,6 +62,27 @@ fn a_pod_ends_for_others_only_when_it_has_ended(server: &Server) {
     });
     assert!(looks > 0, "it did live on after its deadline");
     server.ok(&["delete", "pod", "outliver"]);
+}
+
+/// The scheduler gives a pod's share to the next as soon as it reads that the pod has ended: by then the kubelet must have let go of it,
+/// however much there is to tidy (upstream's e2e spec "validates basic preemption works").
+fn pods_that_take_turns_are_not_refused(server: &Server) {
+    let capacity = r#"[{"op":"add","path":"/status/capacity/example.com~1turn","value":"2"}]"#;
+    let node = server.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    server.ok(&["patch", "node", &node, "--subresource=status", "--type=json", "-p", capacity]);
+    let volumes = [json!({ "name": "a", "emptyDir": { "medium": "Memory" } }), json!({ "name": "b", "emptyDir": { "medium": "Memory" } })];
+    for n in 0..12 {
+        let mut pod = pod(&format!("turn-{n}"), "true", &json!({ "restartPolicy": "Never", "volumes": volumes }));
+        pod["metadata"]["labels"] = json!({ "takes": "turns" });
+        let container = &mut pod["spec"]["containers"][0];
+        container["resources"] = json!({ "limits": { "example.com/turn": "1" } });
+        container["volumeMounts"] = json!([{ "name": "a", "mountPath": "/a" }, { "name": "b", "mountPath": "/b" }]);
+        apply(server, &pod);
+    }
+    let look = ["get", "pods", "-l", "takes=turns", "-o", "jsonpath={range .items[*]}{.status.phase}/{.status.reason} {end}"];
+    let said = server.until(&look, POD_LIMIT, |said| said.contains("OutOf") || said.matches("Succeeded/").count() == 12);
+    assert!(!said.contains("OutOf"), "{said}");
+    server.ok(&["delete", "pods", "-l", "takes=turns", "--wait=false"]);
 }
 
 // review security-2.md F2

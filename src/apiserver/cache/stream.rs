@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -36,6 +36,8 @@ pub struct Options {
     pub kind: String,
     /// Whether bookmarks are sent.
     pub bookmarks: bool,
+    /// Whether bookmarks go through `encode` as objects do: a Table of one row.
+    pub bookmark_rows: bool,
     /// Whether the initial events end with a marked bookmark at this revision.
     pub initial_end: Option<u64>,
     /// When the watch ends.
@@ -226,15 +228,21 @@ impl Watcher {
         error_frame(status, self.options.framing)
     }
 
-    fn bookmark(&self, rv: u64, initial_end: bool) -> Bytes {
+    fn bookmark(&mut self, rv: u64, initial_end: bool) -> Bytes {
         let mut object = json!({
             "kind": self.options.kind, "apiVersion": self.options.api_version,
-            "metadata": { "resourceVersion": rv.to_string(), "creationTimestamp": Value::Null },
+            "metadata": { "resourceVersion": rv.to_string() },
         });
         if initial_end {
             object["metadata"]["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
-        self.options.framing.frame_of("BOOKMARK", &object)
+        if !self.options.bookmark_rows {
+            return self.options.framing.frame_of("BOOKMARK", &object);
+        }
+        match self.encoded(object.to_string().into()) {
+            Ok(table) => self.options.framing.frame("BOOKMARK", &table),
+            Err(status) => self.fail(&status),
+        }
     }
 }
 

@@ -73,7 +73,7 @@ fn same(a: &Resource, b: &Resource) -> bool {
 /// A list of stored objects. In the stored version their bytes are copied, never parsed.
 pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) -> Result<Response<Body>, Status> {
     if is_plain(call) && call.output.format == Format::Json && !call.output.pretty {
-        return Ok(spliced(call, items.iter().map(AsRef::as_ref), meta));
+        return spliced(call, items.iter().map(AsRef::as_ref), meta);
     }
     let values: Vec<Value> = if conversion::by_webhook(&call.resource).is_some() {
         let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
@@ -93,7 +93,8 @@ pub fn values_list(call: &Call<'_, '_>, mut values: Vec<Value>, meta: &ListMeta)
         Transform::Table => table(call, values, meta),
         Transform::Object => json!({
             "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-            "metadata": list_metadata(meta), "items": values,
+            "metadata": list_metadata(meta),
+            "items": values.into_iter().map(|v| list_item(&call.resource, v)).collect::<Vec<_>>(),
         }),
         Transform::Metadata => json!({
             "kind": "PartialObjectMetadataList", "apiVersion": meta_version(call.output),
@@ -104,7 +105,38 @@ pub fn values_list(call: &Call<'_, '_>, mut values: Vec<Value>, meta: &ListMeta)
     respond::value(StatusCode::OK, &whole, call.output, &call.x.parts.headers)
 }
 
-fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Response<Body> {
+/// An object as it stands in a list: those of built-in kinds without version and kind, which the list has for all of them.
+///
+/// Spec: upstream v1.36, whose typed objects lose both when they are decoded from the store.
+fn list_item(resource: &Resource, mut object: Value) -> Value {
+    if !resource.custom
+        && let Some(fields) = object.as_object_mut()
+    {
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    object
+}
+
+/// [`list_item`] of an object's bytes, which are parsed only if they do not begin with `head`, the two fields as they are stored.
+fn push_item(piece: &mut Vec<u8>, resource: &Resource, head: &[u8], json: &[u8]) -> Result<(), Status> {
+    match json.strip_prefix(head) {
+        _ if resource.custom => piece.extend_from_slice(json),
+        Some(rest) => {
+            piece.push(b'{');
+            piece.extend_from_slice(rest);
+        }
+        None => {
+            let object = serde_json::from_slice(json).map_err(Status::internal)?;
+            serde_json::to_writer(&mut *piece, &list_item(resource, object)).map_err(Status::internal)?;
+        }
+    }
+    Ok(())
+}
+
+fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Result<Response<Body>, Status> {
+    let fields = json!({ "apiVersion": call.resource.api_version(), "kind": call.resource.kind.to_string() }).to_string();
+    let fields = fields.replace('}', ",");
     let head =
         json!({ "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": list_metadata(meta) }).to_string();
     let mut pieces: Vec<Bytes> = Vec::new();
@@ -115,14 +147,14 @@ fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta
         if idx > 0 {
             piece.push(b',');
         }
-        piece.extend_from_slice(&entry.json);
+        push_item(&mut piece, &call.resource, fields.as_bytes(), &entry.json)?;
         if piece.len() >= PIECE_BYTES {
             pieces.push(std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES * 5 / 4)).into());
         }
     }
     piece.extend_from_slice(b"]}\n");
     pieces.push(piece.into());
-    respond::chunks(StatusCode::OK, Format::Json.content_type(), pieces, &call.x.parts.headers)
+    Ok(respond::chunks(StatusCode::OK, Format::Json.content_type(), pieces, &call.x.parts.headers))
 }
 
 fn list_metadata(meta: &ListMeta) -> Value {
@@ -195,7 +227,7 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     let (stored, resource, output) = (Arc::clone(&call.stored), Arc::clone(&call.resource), call.output);
     let include = call.x.query.text("includeObject").to_owned();
     let clock = call.x.server.config.clock.clone();
-    // Only the first Table of a watch carries the columns.
+    // Only the first Table of a watch carries the columns; the others a null.
     let first = std::sync::atomic::AtomicBool::new(true);
     Some(Arc::new(move |json: &Bytes| {
         let object =
@@ -210,7 +242,7 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
             Transform::Table => {
                 let rv = rv_of(&object).to_string();
                 let with_columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
-                let columns: Vec<Value> = if with_columns { schema::print::column_values(&resource) } else { Vec::new() };
+                let columns = with_columns.then(|| schema::print::column_values(&resource));
                 let rows = [row(&resource, object, &include, output, clock.now())];
                 json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv }, "columnDefinitions": columns, "rows": rows })
             }

@@ -76,6 +76,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         api_version,
         kind,
         bookmarks,
+        bookmark_rows: call.output.transform == Transform::Table,
         initial_end,
         deadline: deadline(call),
         convert: present::watch_converter(call),
@@ -112,10 +113,10 @@ fn framing(call: &Call<'_, '_>) -> Result<Framing, Status> {
     }
 }
 
-/// Version and kind of the events' objects: bookmarks have them, too.
+/// Version and kind of the events' objects: bookmarks have them, too. A row of a Table is made of a stored object.
 fn shown_kind(call: &Call<'_, '_>) -> (String, String) {
     match call.output.transform {
-        Transform::Table => ("meta.k8s.io/v1".to_owned(), "Table".to_owned()),
+        Transform::Table => (call.stored.api_version(), call.stored.kind.to_string()),
         Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
         Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
     }

@@ -7,7 +7,9 @@ use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::queue::Queue;
 use client::volumes;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{
+    Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus, PersistentVolumeSpec,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
@@ -330,23 +332,31 @@ impl Binder {
         let mut updated = claim.clone();
         let status = updated.status.get_or_insert_default();
         status.phase = Some(phase.to_owned());
-        (status.access_modes, status.capacity) = (None, None);
+        (status.access_modes, status.capacity, status.current_volume_attributes_class_name) = (None, None, None);
         self.claims_api(claim).replace_status(&claim.name_any(), &PostParams::default(), &updated).await?;
         Ok(())
     }
 
     async fn set_bound(&self, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<(), Error> {
         let mut updated = claim.clone();
-        let (spec, status) = (volume.spec.clone().unwrap_or_default(), updated.status.get_or_insert_default());
-        status.phase = Some("Bound".to_owned());
-        status.access_modes = spec.access_modes;
-        if claim.status.as_ref().is_none_or(|s| s.capacity.is_none() || s.phase.as_deref() != Some("Bound")) {
-            status.capacity = spec.capacity;
-        }
+        bind_status(updated.status.get_or_insert_default(), volume.spec.clone().unwrap_or_default());
         if updated.status != claim.status {
             self.claims_api(claim).replace_status(&claim.name_any(), &PostParams::default(), &updated).await?;
         }
         Ok(())
+    }
+}
+
+/// The status of a claim that has its volume. Capacity and class are the volume's at the moment of binding; later they are the resizer's.
+fn bind_status(status: &mut PersistentVolumeClaimStatus, volume: PersistentVolumeSpec) {
+    let was_bound = status.phase.as_deref() == Some("Bound");
+    status.phase = Some("Bound".to_owned());
+    status.access_modes = volume.access_modes;
+    if !was_bound || status.capacity.is_none() {
+        status.capacity = volume.capacity;
+    }
+    if !was_bound {
+        status.current_volume_attributes_class_name = volume.volume_attributes_class_name;
     }
 }
 
@@ -359,3 +369,19 @@ pub(super) async fn delete(client: &kube::Client, volume: &PersistentVolume) -> 
 
 /// Between looks at work that a pod does.
 pub(super) const HELPER_AGAIN: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_takes_the_class_of_its_volume_once() {
+        let volume = |class: &str| PersistentVolumeSpec { volume_attributes_class_name: Some(class.to_owned()), ..Default::default() };
+        let mut status = PersistentVolumeClaimStatus { phase: Some("Pending".to_owned()), ..Default::default() };
+        bind_status(&mut status, volume("gold"));
+        assert_eq!(status.current_volume_attributes_class_name.as_deref(), Some("gold"));
+        // From now on it is the resizer's: the volume may be ahead of it.
+        bind_status(&mut status, volume("silver"));
+        assert_eq!(status.current_volume_attributes_class_name.as_deref(), Some("gold"));
+    }
+}

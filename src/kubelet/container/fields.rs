@@ -54,7 +54,7 @@ fn format_map<'a>(map: impl Iterator<Item = (&'a String, &'a String)>) -> String
     map.map(|(key, value)| format!("{key}={value:?}")).collect::<Vec<_>>().join("\n")
 }
 
-/// The text of a `resourceFieldRef`; a missing limit is what the node can give.
+/// The text of a `resourceFieldRef`; a missing limit is the pod's own, or else what the node can give.
 pub(crate) fn resource(
     pod: &Pod,
     around: &Surroundings,
@@ -68,7 +68,7 @@ pub(crate) fn resource(
     let divisor = selector.divisor.as_ref().map(cgroups::parse).filter(|d| !d.is_zero());
     let (kind, unit) = selector.resource.split_once('.').unwrap_or((&selector.resource, ""));
     let value = match kind {
-        "limits" => cgroups::limit(resources, unit).or_else(|| allocatable(around, unit)),
+        "limits" => cgroups::limit_within(pod, resources, unit).or_else(|| allocatable(around, unit)),
         "requests" => cgroups::request(resources, unit),
         _ => return Err(ConfigError::new(format!("unsupported container resource : {}", selector.resource))),
     };
@@ -118,6 +118,23 @@ mod tests {
         assert_eq!(field(&pod(), &around, "metadata.labels").unwrap(), "a=\"x\\\"y\"\nb=\"2\"");
         assert_eq!(field(&pod(), &around, "metadata.labels['b']").unwrap(), "2");
         assert!(field(&pod(), &around, "spec.foo").is_err());
+    }
+
+    #[test]
+    fn a_container_without_a_limit_has_its_pods() {
+        let around = Surroundings { cpu_allocatable_milli: 8000, memory_allocatable: 1 << 40, ..Default::default() };
+        let mut pod = pod();
+        let container: k8s_openapi::api::core::v1::Container = serde_json::from_value(serde_json::json!({"name": "free"})).unwrap();
+        let spec = pod.spec.as_mut().unwrap();
+        spec.containers.push(container);
+        spec.resources = Some(serde_json::from_value(serde_json::json!({"limits": {"memory": "128Mi"}})).unwrap());
+        let ask = |container: &str, name: &str| {
+            let selector = serde_json::from_value(serde_json::json!({"resource": name, "divisor": "1"})).unwrap();
+            resource(&pod, &around, container, &selector).unwrap()
+        };
+        assert_eq!(ask("free", "limits.memory"), (128 << 20).to_string());
+        assert_eq!(ask("c", "limits.memory"), (64 << 20).to_string());
+        assert_eq!(ask("free", "limits.cpu"), "8");
     }
 
     #[test]

@@ -199,13 +199,13 @@ pub(crate) fn resources(
 ) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
     let cpu_request = cgroups::request(resources, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_limit = cgroups::limit(resources, "cpu").map(|q| q.milli_value());
+    let cpu_limit = cgroups::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
     let adjust = cgroups::oom_score_adj(pod, container, memory_capacity);
     let mut limits = cri::LinuxContainerResources {
         cpu_period: if cpu_limit.is_some() { cgroups::PERIOD_USEC } else { 0 },
         cpu_quota: cpu_limit.map_or(0, cgroups::quota),
         cpu_shares: cgroups::shares(cpu_request),
-        memory_limit_in_bytes: cgroups::limit(resources, "memory").map_or(0, |q| q.value()),
+        memory_limit_in_bytes: cgroups::limit_within(pod, resources, "memory").map_or(0, |q| q.value()),
         // Without CAP_SYS_RESOURCE a lower value than our own cannot be set, and runc would refuse the container.
         oom_score_adj: if restrict_oom_score_adj { adjust.max(0) } else { adjust },
         hugepage_limits: hugepages(container),

@@ -19,8 +19,8 @@ use super::labels;
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Making and ending things: snapshots, CNI, runc. As upstream's `--runtime-request-timeout`.
 const ACT_TIMEOUT: Duration = Duration::from_secs(240);
-/// Added to a container's grace period, in which containerd still has to kill and clean.
-const STOP_EXTRA: Duration = Duration::from_secs(120);
+/// Added to the time that a call names itself, a grace period or a timeout: containerd still has to kill and clean.
+const RUNTIME_EXTRA: Duration = Duration::from_secs(120);
 /// A pull may be slow; containerd gives up by itself when nothing moves.
 const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Bytes of one answer: thousands of container states.
@@ -87,12 +87,20 @@ macro_rules! call {
         let watch = base::time::Stopwatch::start();
         let answer = tokio::time::timeout($timeout, $self.$service.clone().$method(request($message, $timeout))).await;
         let answer = match answer {
-            Ok(answer) => answer.map(tonic::Response::into_inner).map_err(failed),
+            Ok(answer) => answer.map(tonic::Response::into_inner).map_err(|status| failed(late(status))),
             Err(_) => Err(failed(Status::deadline_exceeded("context deadline exceeded"))),
         };
         called(stringify!($method), watch.elapsed(), answer.is_err());
         answer
     }};
+}
+
+/// What tonic says when its own clock runs out just before ours, as whoever judges a timeout knows it.
+fn late(status: Status) -> Status {
+    match status.code() == Code::Cancelled && status.message() == "Timeout expired" {
+        true => Status::deadline_exceeded("context deadline exceeded"),
+        false => status,
+    }
 }
 
 const OPERATIONS: Metric =
@@ -228,7 +236,7 @@ impl Cri {
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), CriError> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let message = cri::StopContainerRequest { container_id: id.to_owned(), timeout };
-        gone_is_fine(call!(self.runtime.stop_container(message), grace.saturating_add(STOP_EXTRA)).map(drop))
+        gone_is_fine(call!(self.runtime.stop_container(message), grace.saturating_add(RUNTIME_EXTRA)).map(drop))
     }
 
     /// Forgets a container that is not running.
@@ -247,8 +255,9 @@ impl Cri {
     pub async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse, CriError> {
         let secs = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let message = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: secs };
-        // The runtime measures the timeout itself; ours only guards against its silence.
-        let bound = if timeout.is_zero() { PULL_TIMEOUT } else { timeout.saturating_add(Duration::from_secs(5)) };
+        // The runtime measures the timeout itself; ours only guards against its silence. It answers late where the command left a process
+        // behind that keeps the output open.
+        let bound = if timeout.is_zero() { PULL_TIMEOUT } else { timeout.saturating_add(RUNTIME_EXTRA) };
         call!(self.runtime.exec_sync(message), bound)
     }
 
@@ -349,6 +358,13 @@ pub(crate) fn image_spec(name: &str) -> cri::ImageSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_clock_that_runs_out_says_the_same() {
+        assert_eq!(late(Status::cancelled("Timeout expired")).code(), Code::DeadlineExceeded);
+        assert_eq!(late(Status::cancelled("stopped")).code(), Code::Cancelled);
+        assert_eq!(late(Status::unavailable("Timeout expired")).code(), Code::Unavailable);
+    }
 
     // review node.md N15
     #[test]

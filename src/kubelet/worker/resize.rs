@@ -227,6 +227,9 @@ impl Worker {
             let have = self.resizing.applied.entry(seen.id.clone()).or_insert_with(|| goal.clone());
             if same(have, &goal) {
                 *have = goal;
+                if of_whole && inherits(spec) {
+                    updates.push((seen.id, spec.clone()));
+                }
                 continue;
             }
             let differ = changed(have, &goal);
@@ -327,6 +330,11 @@ impl Worker {
             self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
         }
     }
+}
+
+/// Whether a container has limits of its pod's for want of its own.
+fn inherits(container: &Container) -> bool {
+    ["cpu", "memory"].iter().any(|name| cgroups::limit(container.resources.as_ref(), name).is_none())
 }
 
 /// The new limit, if it is one where there was none, or a lower one.

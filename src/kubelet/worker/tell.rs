@@ -118,8 +118,19 @@ impl Telling {
             recursive_read_only: self.node.runtime.handler("").recursive_read_only_mounts,
             now: self.node.clock.now(),
         };
-        self.told.status = status::compute(&facts);
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).status = self.told.status.clone();
+        let status = status::compute(&facts);
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.status = status.clone();
+        let ended = status.phase.as_deref().is_some_and(status::phase::ends) && !observed.may_run();
+        if ended {
+            shared.holds = false;
+        }
+        drop(shared);
+        self.told.status = status;
+        if ended {
+            // The scheduler gives the pod's share away as soon as it reads the phase, long before the pod's folders are tidied.
+            self.node.devices.release(self.pod.metadata.uid.as_deref().unwrap_or_default());
+        }
     }
 
     /// Publishes the status if it is new, or if somebody wrote over it.
