@@ -166,17 +166,19 @@ impl Dir {
 
     /// Opens a regular file for reading. A FIFO, socket, device, link or folder is an error, and none of them makes it wait.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
-        let file = File::from(self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
-        self.only_regular(file, path)
+        self.regular(path, OFlags::RDONLY)
     }
 
-    fn only_regular(&self, file: File, path: &Path) -> io::Result<File> {
-        let kind = Meta::of(&rustix::fs::fstat(&file)?).kind;
-        if kind != FileType::RegularFile {
+    /// Looks first and opens then, and exactly what it looked at: some devices act on being opened (a watchdog starts to count).
+    fn regular(&self, path: &Path, how: OFlags) -> io::Result<File> {
+        let pinned = self.resolve(path, OFlags::PATH)?;
+        if !Meta::of_fd(&pinned)?.is_file() {
             let text = format!("{} is no regular file", self.path.join(path).display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        Ok(file)
+        let flags = how | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(format!("/proc/self/fd/{}", pinned.as_raw_fd()), flags, Mode::empty());
+        Ok(File::from(opened.map_err(|err| said(err, &self.path.join(path)))?))
     }
 
     /// Reads a regular file whole.
@@ -218,8 +220,7 @@ impl Dir {
 
     /// Opens a regular file that is there, for appending.
     pub fn open_for_appending(&self, path: &Path) -> io::Result<File> {
-        let file = File::from(self.resolve(path, OFlags::WRONLY | OFlags::APPEND | OFlags::NONBLOCK | OFlags::NOCTTY)?);
-        self.only_regular(file, path)
+        self.regular(path, OFlags::WRONLY | OFlags::APPEND)
     }
 
     /// Replaces a file at once: the bytes go into a new one beside it, which is renamed over it. A link there is replaced, not followed.

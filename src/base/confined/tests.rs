@@ -76,6 +76,25 @@ fn what_is_no_regular_file_is_refused_at_once() {
     }
 }
 
+// issue 12: a pod's device node was opened before it was looked at, and a watchdog that was opened resets the machine.
+#[test]
+fn what_is_no_regular_file_is_not_even_opened() {
+    use rustix::fs::inotify;
+    let (dir, volume) = volume();
+    let fifo = dir.path().join("v/fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    fs::write(dir.path().join("v/file"), "abc").unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, dir.path().join("v"), inotify::WatchFlags::OPEN).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut opened = inotify::Reader::new(&watch, &mut buffer);
+    assert!(volume.open_file(at("fifo")).is_err());
+    assert!(volume.open_for_appending(at("fifo")).is_err());
+    assert!(matches!(opened.next(), Err(Errno::AGAIN)), "the FIFO was opened");
+    assert!(volume.open_file(at("file")).is_ok() && volume.open_for_appending(at("file")).is_ok());
+    assert!(opened.next().is_ok(), "a file is");
+}
+
 #[test]
 fn modes_are_what_was_asked_for_past_the_umask() {
     let (dir, volume) = volume();
