@@ -308,7 +308,11 @@ pub(crate) async fn build(
 ) -> Result<(), AgentError> {
     let Beginning { config, kubelet, runtime } = beginning;
     let run_dir = run_dir(&config.data_dir);
-    let gate = network::policy::Gate { socket: run_dir.join("network.sock"), claims: run_dir.join("sandboxes.json") };
+    let gate = network::policy::Gate {
+        socket: run_dir.join("network.sock"),
+        claims: run_dir.join("sandboxes.json"),
+        walls: config.data_dir.join("agent/policies.json"),
+    };
     let net = network::Config {
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
@@ -358,31 +362,36 @@ struct CniFiles {
     net: network::Config,
 }
 
-/// Writes the network configuration when the node is given its range of pod addresses, and again if that changes.
+/// Writes the network configuration when the node is given its range of pod addresses, and again if that or the uplink's MTU changes: pods
+/// that begin from then on have it.
 fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
     let (tasks, node_name) = (group.child("pod-cidr"), files.net.node_name.clone());
     let nodes = informers.get::<Node>();
     group.spawn("pod-cidr", async move {
         let mut changes = nodes.changes();
+        let mut mtus = network::overlay::pod_mtu(&files.net, &tasks).await;
         nodes.synced().await;
-        let mut written = Vec::new();
+        let mut written = (Vec::new(), None);
         loop {
+            let mtu = *mtus.borrow_and_update();
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let all = spec.pod_cidrs.unwrap_or_default();
             // Of a family that came later this process serves nothing yet: its pods get such addresses after its next start.
             let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
             let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
-            if !cidrs.is_empty() && cidrs != written {
-                let mtu = network::overlay::pod_mtu(&files.net, &tasks).await;
+            if !cidrs.is_empty() && (&cidrs, &mtu) != (&written.0, &written.1) {
                 match write_conflist(&files, &cidrs, mtu) {
                     Ok(()) => {
                         info!(node = %node_name, cidr = ?cidrs, mtu, "pod network configured");
-                        written = cidrs;
+                        written = (cidrs, mtu);
                     }
                     Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
                 }
             }
-            changes.next().await;
+            tokio::select! {
+                _ = changes.next() => {}
+                Ok(()) = mtus.changed() => {}
+            }
         }
     });
 }

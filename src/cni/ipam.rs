@@ -1,7 +1,7 @@
 //! Asking the IPAM plugin for addresses: ours in process, another by executing it from `CNI_PATH`.
 
-use std::io::Write as _;
-use std::process::{Command as Process, Stdio};
+use std::process::Command as Process;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -9,6 +9,9 @@ use crate::error::{CniError, Code};
 use crate::host_local;
 use crate::request::{Command, Request};
 use crate::result::NetResult;
+
+/// A plugin that asks a DHCP server may take its time; the runtime gives up after four minutes.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The `ipam.type` of a configuration, or nothing when the network has no addresses (a pure layer 2 bridge).
 pub(crate) fn kind(request: &Request) -> Option<&str> {
@@ -40,12 +43,9 @@ fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, C
     let path = path.ok_or_else(|| CniError::config(format!("failed to find plugin {kind:?} in path {:?}", request.plugin_dirs)))?;
     let broken = |err: std::io::Error| CniError::io(format!("cannot run IPAM plugin {}", path.display()), &err);
     // The environment is inherited but for the command: a failed ADD is undone by a DEL.
-    let mut child =
-        Process::new(&path).env("CNI_COMMAND", command.as_str()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(broken)?;
-    let mut stdin = child.stdin.take().ok_or_else(|| CniError::internal("the plugin has no stdin"))?;
-    stdin.write_all(request.config.to_string().as_bytes()).map_err(broken)?;
-    drop(stdin);
-    let output = child.wait_with_output().map_err(broken)?;
+    let mut plugin = Process::new(&path);
+    plugin.env("CNI_COMMAND", command.as_str());
+    let output = base::program::output(&mut plugin, request.config.to_string().as_bytes(), LIMIT).map_err(broken)?;
     if output.status.success() {
         return Ok(output.stdout);
     }

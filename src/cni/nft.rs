@@ -28,9 +28,38 @@ pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Res
             let objects = document.get("nftables").and_then(Value::as_array).cloned().unwrap_or_default();
             Ok(objects.iter().filter_map(|object| object.get(kind)?.get("elem")?.as_array().cloned()).flatten().collect())
         }
-        Err(err) if err.msg.contains("No such file or directory") && !err.msg.contains("cannot run") => Ok(Vec::new()),
+        Err(err) if is_absent(&err) => Ok(Vec::new()),
         Err(err) => Err(err),
     }
+}
+
+/// The comment of one element, which is asked for by its key: `None` if there is no such element, or no such table.
+pub(crate) fn comment_of(family: &str, table: &str, map: &str, key: &str) -> Result<Option<String>, CniError> {
+    // As text: nft 1.0 answers this with text also when asked for JSON.
+    match run(&["get", "element", family, table, map, &format!("{{ {key} }}")], "") {
+        Ok(text) => Ok(Some(comment_in(&text))),
+        Err(err) if is_absent(&err) => Ok(None),
+        // Versions before 1.0 do not find every kind of key: all elements are looked through.
+        Err(_) => Ok(elements(family, table, "map", map)?.iter().find_map(|element| comment_at(element, key))),
+    }
+}
+
+/// Of `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]` the comment, if it has this key.
+fn comment_at(element: &Value, key: &str) -> Option<String> {
+    let elem = element.get(0)?.get("elem")?;
+    let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
+    let parts: Vec<String> = elem.get("val")?.get("concat")?.as_array()?.iter().map(part).collect();
+    (parts.join(" . ") == key).then(|| elem.get("comment").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+/// Of `elements = { tcp . 80 comment "ID" : 10.42.0.5 . 8080 }` the comment; empty if there is none.
+fn comment_in(text: &str) -> String {
+    let after = text.split_once("comment \"").map_or("", |(_, after)| after);
+    after.split('"').next().unwrap_or_default().to_owned()
+}
+
+fn is_absent(err: &CniError) -> bool {
+    err.msg.contains("No such file or directory") && !err.msg.contains("cannot run")
 }
 
 fn run(args: &[&str], stdin: &str) -> Result<String, CniError> {
@@ -84,4 +113,20 @@ pub(crate) fn masquerade_del(container_id: &str) -> Result<(), CniError> {
         }
     }
     if script.is_empty() { Ok(()) } else { apply(&script) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_an_element_is_its_comment() {
+        let said = "table ip t {\n\tmap m {\n\t\telements = { tcp . 80 comment \"abc\" : 10.42.0.5 . 8080 }\n\t}\n}\n";
+        assert_eq!(comment_in(said), "abc");
+        assert_eq!(comment_in(&said.replace(" comment \"abc\"", "")), "");
+        let element =
+            serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
+        assert_eq!(comment_at(&element, "tcp . 80").as_deref(), Some("abc"));
+        assert_eq!(comment_at(&element, "tcp . 81"), None);
+    }
 }

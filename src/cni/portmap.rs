@@ -1,13 +1,12 @@
 //! The `portmap` plugin: host ports of a container by destination NAT, in nftables maps of our own.
 //!
 //! One table a family, two maps: one for mappings with a host address, one for those without. A packet costs two lookups however
-//! many mappings there are. Elements carry the container's id as comment; that is how DEL finds them.
+//! many mappings there are. Elements carry the container's id as comment, so that DEL takes away its own alone.
 
 use std::fs;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::error::{CniError, Code};
 use crate::nft;
@@ -135,11 +134,12 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
         let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.is_for(v4)).collect();
         let family = Family::of(v4);
         script += &family.frame();
-        // What another container left under these keys is stale: the scheduler gave the port to this one.
-        let present = family.present()?;
-        let stale =
-            present.iter().filter(|e| e.container == request.container_id || wanted.iter().any(|m| m.key() == (e.map, e.key.clone())));
-        script += &stale.map(|e| family.delete(e)).collect::<String>();
+        for mapping in &wanted {
+            // What another container left under this key is stale: the scheduler gave the port to this one.
+            if family.holder(mapping)?.is_some() {
+                script += &family.delete(mapping);
+            }
+        }
         let local = if config.snat.unwrap_or(true) { Some(ip.address.trunc().to_string()) } else { None };
         script += &family.add(&wanted, ip.address.addr(), &request.container_id, local.as_deref());
     }
@@ -157,8 +157,11 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     }
     let mut script = String::new();
     for family in [Family::of(true), Family::of(false)] {
-        let present = family.present()?;
-        script += &present.iter().filter(|e| e.container == request.container_id).map(|e| family.delete(e)).collect::<String>();
+        for mapping in mappings.iter().filter(|m| m.is_for(family.is_v4())) {
+            if family.holder(mapping)?.as_ref() == Some(&request.container_id) {
+                script += &family.delete(mapping);
+            }
+        }
     }
     if !script.is_empty() {
         nft::apply(&script)?;
@@ -174,9 +177,8 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
         if !prev.container_ips().any(|ip| ip.address.addr().is_ipv4() == v4) {
             continue;
         }
-        let present = if mappings.is_empty() { Vec::new() } else { Family::of(v4).present()? };
         for mapping in mappings.iter().filter(|m| m.is_for(v4)) {
-            if !present.iter().any(|e| e.container == request.container_id && mapping.key() == (e.map, e.key.clone())) {
+            if Family::of(v4).holder(mapping)?.as_ref() != Some(&request.container_id) {
                 return Err(CniError::internal(format!(
                     "host port {}/{} is not mapped to container {}",
                     mapping.host_port, mapping.protocol, request.container_id
@@ -192,13 +194,6 @@ struct Family {
     name: &'static str,
     addr_type: &'static str,
     loopback: &'static str,
-}
-
-/// One element that is in a map.
-struct Element {
-    map: &'static str,
-    key: String,
-    container: String,
 }
 
 impl Family {
@@ -258,26 +253,20 @@ impl Family {
         script
     }
 
-    fn delete(&self, element: &Element) -> String {
-        format!("delete element {} kedge-hostport {} {{ {} }}\n", self.name, element.map, element.key)
+    fn is_v4(&self) -> bool {
+        self.name == "ip"
     }
 
-    fn present(&self) -> Result<Vec<Element>, CniError> {
-        let mut present = Vec::new();
-        for map in ["by-address", "any-address"] {
-            let elements = nft::elements(self.name, "kedge-hostport", "map", map)?;
-            present.extend(elements.iter().filter_map(|element| parse_element(map, element)));
-        }
-        Ok(present)
+    fn delete(&self, mapping: &Mapping) -> String {
+        let (map, key) = mapping.key();
+        format!("delete element {} kedge-hostport {map} {{ {key} }}\n", self.name)
     }
-}
 
-/// `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]`
-fn parse_element(map: &'static str, element: &Value) -> Option<Element> {
-    let key = element.get(0)?.get("elem")?;
-    let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
-    let parts: Vec<String> = key.get("val")?.get("concat")?.as_array()?.iter().map(part).collect();
-    Some(Element { map, key: parts.join(" . "), container: key.get("comment")?.as_str()?.to_owned() })
+    /// The container that has the mapping's host port. One element is asked for, whatever else the maps hold.
+    fn holder(&self, mapping: &Mapping) -> Result<Option<String>, CniError> {
+        let (map, key) = mapping.key();
+        nft::comment_of(self.name, "kedge-hostport", map, &key)
+    }
 }
 
 /// `127.0.0.1:HOSTPORT` works only when the kernel may route loopback addresses out of the bridge.
@@ -306,7 +295,7 @@ fn forget_udp(mappings: &[Mapping]) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     /// Whatever the request says, its elements hold addresses, numbers and our own words alone.
     pub(crate) fn script_is_plain(request: &Request) {
@@ -349,12 +338,5 @@ pub(crate) mod tests {
     #[test]
     fn ports_out_of_range_are_refused() {
         assert_eq!(mapping(json!({ "hostPort": 70000, "containerPort": 80 })).unwrap_err().code, 7);
-    }
-
-    #[test]
-    fn elements_of_nft_are_found_by_their_comment() {
-        let element = json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
-        let parsed = parse_element("any-address", &element).unwrap();
-        assert_eq!((parsed.key.as_str(), parsed.container.as_str()), ("tcp . 80", "abc"));
     }
 }

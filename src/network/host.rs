@@ -209,6 +209,19 @@ async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u
 mod tests {
     use super::*;
 
+    // review security.md M17: without it policies between pods of one node were void, and nobody was told
+    #[test]
+    fn a_parameter_that_does_not_stay_set_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bridge-nf-call-iptables");
+        assert!(ensure(path.to_str().unwrap()).is_err(), "no such module");
+        fs::write(&path, "0\n").unwrap();
+        ensure(path.to_str().unwrap()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1");
+        // It takes every word and keeps none.
+        assert_eq!(ensure("/dev/null").unwrap_err().to_string(), "it stays ");
+    }
+
     // review node.md L2
     #[test]
     fn the_table_of_connections_only_grows() {

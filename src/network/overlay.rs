@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::overlay::kernel::{Kernel, Tunnel};
 use crate::overlay::plan::{Mine, Plan};
@@ -65,14 +65,42 @@ pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Inform
     Ok(())
 }
 
-/// MTU for pods: what the uplink carries less the tunnel's header. `None` if the uplink cannot be found.
-pub async fn pod_mtu(config: &Config, group: &Group) -> Option<u32> {
-    let tasks = group.child("mtu");
-    let first = config.node_ips.borrow().first().copied()?;
-    let (kernel, _events) = Kernel::open(&[], &tasks).ok()?;
-    let uplink = kernel.uplink(first, config.interface.as_deref()).await.ok()??;
-    tasks.shutdown().await;
-    Some(plan::pod_mtu(config.backend, uplink.mtu, uplink.ip.is_ipv6()))
+/// MTU for pods: what the uplink carries less the tunnel's header, as it is from now on. `None` while the uplink cannot be found.
+pub async fn pod_mtu(config: &Config, group: &Group) -> watch::Receiver<Option<u32>> {
+    let (tell, told) = watch::channel(None);
+    let opened = Kernel::open(kernel::OVERLAY, &group.child("mtu"));
+    let Ok((kernel, mut events)) = opened.inspect_err(|err| warn!(err = %Chain(err), "cannot look at the uplink's MTU")) else {
+        return told;
+    };
+    look_at_mtu(config, &kernel, &tell).await;
+    let (config, mut ips) = (config.clone(), config.node_ips.clone());
+    group.spawn("pod-mtu", async move {
+        loop {
+            tokio::select! {
+                () = events.next() => {}
+                Ok(()) = ips.changed() => {}
+                () = tokio::time::sleep(RECHECK) => {}
+            }
+            tokio::time::sleep(GATHER).await;
+            events.drain();
+            look_at_mtu(&config, &kernel, &tell).await;
+        }
+    });
+    told
+}
+
+/// An uplink that is away for a moment has the MTU that it had.
+async fn look_at_mtu(config: &Config, kernel: &Kernel, tell: &watch::Sender<Option<u32>>) {
+    let first = config.node_ips.borrow().first().copied();
+    let Some(first) = first else { return };
+    match kernel.uplink(first, config.interface.as_deref()).await {
+        Ok(Some(uplink)) => {
+            let mtu = Some(plan::pod_mtu(config.backend, uplink.mtu, uplink.ip.is_ipv6()));
+            tell.send_if_modified(|now| std::mem::replace(now, mtu) != mtu);
+        }
+        Ok(None) => {}
+        Err(err) => debug!(err = %Chain(&err), "cannot look at the uplink's MTU"),
+    }
 }
 
 struct Overlay {

@@ -5,8 +5,10 @@
 
 pub(crate) mod claims;
 mod gate;
+mod interest;
 mod model;
 mod rules;
+mod walls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +28,9 @@ use tracing::{debug, error, info, warn};
 
 use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
+use crate::policy::interest::Interest;
 use crate::policy::model::Facts;
+use crate::policy::walls::Walls;
 use crate::service::rules::Family;
 use crate::table::{Ruleset, Table};
 use crate::{Config, NetworkError, host, nft, table};
@@ -45,6 +49,8 @@ pub struct Gate {
     pub socket: PathBuf,
     /// The file of claims; it must not outlive a boot.
     pub claims: PathBuf,
+    /// The file of namespaces with policies; it must outlive a boot.
+    pub walls: PathBuf,
 }
 
 /// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
@@ -88,7 +94,9 @@ pub(crate) async fn run(config: &Config, gate: &Gate, foreign: Watched, informer
         cluster: None,
         informers: informers.clone(),
         claims,
+        walls: Walls::load(&gate.walls),
         applied: Applied::Unknown,
+        interest: None,
         waiting: Vec::new(),
         foreign,
     };
@@ -151,7 +159,10 @@ struct Enforcer {
     cluster: Option<Cluster>,
     informers: Informers,
     claims: Claims,
+    walls: Walls,
     applied: Applied,
+    /// Which pods the rules in force depend on; `None`: on all of them.
+    interest: Option<Interest>,
     /// New pods that may be under a policy.
     waiting: Vec<(PodRef, Done)>,
     /// What others do to our table.
@@ -160,9 +171,9 @@ struct Enforcer {
 
 impl Enforcer {
     async fn run(mut self, mut inbox: mpsc::Receiver<Request>) {
-        let mut changes = self.policies.changes();
-        self.policies.synced().await;
-        self.follow_cluster().await;
+        let (policies, mut changes) = (self.policies.clone(), self.policies.changes());
+        self.answer_until(policies.synced(), &mut inbox).await;
+        self.follow_cluster(&mut inbox).await;
         if let Some(cluster) = &self.cluster {
             let live: BTreeSet<String> = cluster.pods.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
             // An earlier kedge did not write down where a sandbox is.
@@ -172,11 +183,10 @@ impl Enforcer {
         loop {
             let urgent = tokio::select! {
                 _ = changes.next() => false,
-                relevant = next_relevant(self.cluster.as_mut()) => match relevant {
+                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()) => match relevant {
+                    // The pod that just appeared may be the one that waits.
                     true => !self.waiting.is_empty(),
-                    // A pod that waits may be the one that just appeared; nothing else has to be done about it.
-                    false if self.waiting.is_empty() => continue,
-                    false => true,
+                    false => continue,
                 },
                 Some(request) = inbox.recv() => match self.take(request) {
                     true => true,
@@ -192,9 +202,28 @@ impl Enforcer {
                 tokio::time::sleep(GATHER).await;
             }
             changes.drain();
-            self.follow_cluster().await;
+            self.follow_cluster(&mut inbox).await;
             retry = self.enforce().await;
         }
+    }
+
+    /// Answers the plugin as well as it can be done until the API server has told what is waited for. Pods that no policy isolates, as far
+    /// as the server has ever told, start meanwhile: it may be away for long, or be one of them.
+    async fn answer_until(&mut self, told: impl Future<Output = ()>, inbox: &mut mpsc::Receiver<Request>) {
+        let mut told = std::pin::pin!(told);
+        loop {
+            tokio::select! {
+                () = &mut told => return,
+                Some(request) = inbox.recv() => {
+                    let _rules_are_looked_at_afterwards = self.take(request);
+                }
+            }
+        }
+    }
+
+    /// Whether a policy may isolate pods of the namespace.
+    fn may_isolate(&self, ns: &str) -> bool {
+        if self.policies.is_synced() { !self.policies.list_in(ns).is_empty() } else { self.walls.may_isolate(ns) }
     }
 
     /// Somebody else changed our table; says whether that concerns us.
@@ -217,7 +246,7 @@ impl Enforcer {
             Request::Add { sandbox, claim, done } => {
                 let pod = claim.pod.clone();
                 remember(self.claims.add(&sandbox, claim));
-                if self.policies.list_in(&pod.ns).is_empty() {
+                if !self.may_isolate(&pod.ns) {
                     // Nobody isolates it. (A caller that left is no matter.)
                     let _left = done.send(Ok(()));
                     return false;
@@ -228,6 +257,8 @@ impl Enforcer {
                     let _left = done.send(Err(why));
                     return false;
                 }
+                // Those whose caller has left: without a server nobody else looks at them.
+                self.waiting.retain(|(_, done)| !done.is_closed());
                 self.waiting.push((pod, done));
                 true
             }
@@ -241,13 +272,16 @@ impl Enforcer {
         }
     }
 
-    async fn follow_cluster(&mut self) {
+    async fn follow_cluster(&mut self, inbox: &mut mpsc::Receiver<Request>) {
         match (&mut self.cluster, self.policies.is_empty()) {
             (None, false) => {
                 let (pods, namespaces) = (self.informers.get::<Pod>(), self.informers.get::<Namespace>());
                 let (pod_changes, namespace_changes) = (pods.changes(), namespaces.changes());
-                pods.synced().await;
-                namespaces.synced().await;
+                let told = async {
+                    pods.synced().await;
+                    namespaces.synced().await;
+                };
+                self.answer_until(told, inbox).await;
                 info!("network policies are followed");
                 if let Err(why) = host::ensure_bridge_filter(&self.families) {
                     error!("{why}");
@@ -270,9 +304,12 @@ impl Enforcer {
             self.applied = Applied::Unknown;
             return Some(RETRY);
         }
-        let Some(cluster) = &self.cluster else { return None };
-        let seen = |pod: &PodRef| cluster.facts(pod).is_some_and(|facts| facts.is(pod, &self.node));
-        let (known, unknown) = std::mem::take(&mut self.waiting).into_iter().partition(|(pod, _)| seen(pod));
+        let waiting = std::mem::take(&mut self.waiting);
+        let is_known = |pod: &PodRef| {
+            let facts = self.cluster.as_ref().and_then(|cluster| cluster.facts(pod));
+            facts.is_some_and(|facts| facts.is(pod, &self.node)) || !self.may_isolate(&pod.ns)
+        };
+        let (known, unknown) = waiting.into_iter().partition(|(pod, _)| is_known(pod));
         self.waiting = unknown;
         let known: Vec<(PodRef, Done)> = known;
         for (_, done) in known {
@@ -283,10 +320,12 @@ impl Enforcer {
 
     async fn apply(&mut self) -> Result<(), NetworkError> {
         let policies = self.policies.list();
+        remember(self.walls.note(policies.iter().filter_map(|policy| policy.metadata.namespace.clone()).collect()));
         if let Some(cluster) = &mut self.cluster {
             cluster.look();
         }
         let (Some(cluster), false) = (&mut self.cluster, policies.is_empty()) else {
+            self.interest = Some(Interest::default());
             if !matches!(self.applied, Applied::Nothing) {
                 nft::apply(&table::remove(rules::TABLE)).await?;
                 self.applied = Applied::Nothing;
@@ -297,6 +336,7 @@ impl Enforcer {
         let facts: Vec<Arc<Facts>> = cluster.known.values().filter_map(|(_, facts)| facts.clone()).collect();
         let world = model::world(&policies, &facts, &cluster.namespaces.list(), &self.claims, &self.node);
         let after = rules::render(&world, &self.families);
+        self.interest = Some(Interest::of(&world, &after, &self.node));
         match std::mem::replace(&mut self.applied, Applied::Unknown) {
             Applied::Table(before) => {
                 let script = table::update(rules::TABLE, &before, &after);
@@ -312,13 +352,17 @@ impl Enforcer {
 }
 
 /// Waits for a change of pods or namespaces; says whether rules can depend on it.
-async fn next_relevant(cluster: Option<&mut Cluster>) -> bool {
+async fn next_relevant(cluster: Option<&mut Cluster>, interest: Option<&Interest>) -> bool {
     let Some(cluster) = cluster else { return std::future::pending().await };
     tokio::select! {
-        change = next(&mut cluster.pod_changes) => match change {
-            Change::Modified { old, new } => model::matters(&old, &new),
-            _ => true,
-        },
+        change = next(&mut cluster.pod_changes) => {
+            let (old, new) = match &change {
+                Change::Added(pod) => (None, Facts::of(pod)),
+                Change::Modified { old, new } => (Facts::of(old), Facts::of(new)),
+                Change::Deleted(pod) => (Facts::of(pod), None),
+            };
+            interest::matters(interest, old.as_ref(), new.as_ref())
+        }
         change = next(&mut cluster.namespace_changes) => match change {
             Change::Modified { old, new } => old.metadata.labels != new.metadata.labels,
             _ => true,
@@ -339,6 +383,9 @@ async fn sleep(wait: Option<Duration>) {
 
 fn remember<T>(saved: Result<T, base::files::FileError>) {
     if let Err(err) = saved {
-        warn!(err = %Chain(&err), "cannot write down which addresses sandboxes have");
+        warn!(err = %Chain(&err), "cannot write down what a start without the server must know");
     }
 }
+
+#[cfg(test)]
+mod tests;

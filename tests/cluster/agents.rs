@@ -173,14 +173,26 @@ fn bootstrap_tokens(cluster: &Cluster, kubeconfig: &str) {
     println!("bootstrap tokens begin and end");
 }
 
-/// The server is dead: an agent starts all the same, its pod runs on, and all is well when the server is back.
+/// The server is dead: an agent starts all the same, its pod runs on, a static pod begins, and all is well when the server is back.
 fn a_start_without_a_server(cluster: &Cluster, join: &[&str], kubeconfig: &str) {
+    let out = cluster.agents[0].dir.join("out");
+    fs::create_dir(&out).unwrap();
+    let fixed = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fixed"}, "spec": {
+        "containers": [{"name": "c", "image": "kedge.local/busybox:1", "imagePullPolicy": "Never",
+            "command": ["sh", "-c", "ip -4 address show eth0 >/out/address; sleep 1000"], "volumeMounts": [{"name": "out", "mountPath": "/out"}]}],
+        "volumes": [{"name": "out", "hostPath": {"path": out}}]}});
+    fs::write(cluster.agents[0].data_dir().join("agent/pod-manifests/fixed.yaml"), fixed.to_string()).unwrap();
     let mut again = cluster.agents[0].start("agent", join, "again");
     wait_for("a start without a server", NODES_LIMIT, || {
         let log = cluster.agents[0].log("again");
         if log.contains("kedge agent is up") { Ok(()) } else { Err(log) }
     });
     assert!(cluster.agents[0].log("again").contains("credentials of last time"));
+    // review node.md M17: its network waited for the server to tell of policies.
+    wait_for("a static pod with a network of its own", PODS_LIMIT, || {
+        let address = fs::read_to_string(out.join("address")).unwrap_or_default();
+        if address.contains("inet 10.42.") { Ok(()) } else { Err(cluster.agents[0].log("again")) }
+    });
     let mut server = cluster.server.start("server", &[kubeconfig], "again");
     let name = wait_for("exec after the server's return", NODES_LIMIT, || cluster.exec("a"));
     assert_eq!(name, "a");

@@ -25,6 +25,8 @@ pub(crate) struct World {
     pub(crate) pods: Vec<Pod>,
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) policies: Vec<Policy>,
+    /// Two pods tell the same address.
+    pub(crate) is_contested: bool,
 }
 
 /// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy touches.)
@@ -115,8 +117,10 @@ pub(crate) fn world(
     claims: &Claims,
     node: &str,
 ) -> World {
+    let (pods, is_contested) = members(pods, claims, node);
     World {
-        pods: members(pods, claims, node),
+        pods,
+        is_contested,
         namespaces: namespaces
             .iter()
             .filter_map(|ns| Some((ns.metadata.name.clone()?, ns.metadata.labels.clone().unwrap_or_default())))
@@ -126,8 +130,9 @@ pub(crate) fn world(
 }
 
 /// Gives each address one holder. What a sandbox of this node holds is its pod's, whatever objects say, until the sandbox is gone: a
-/// pod that has ended by its status may have processes yet. All else is what statuses tell; of two that tell the same the newer one has it.
-fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> Vec<Pod> {
+/// pod that has ended by its status may have processes yet. All else is what statuses tell; of two that tell the same the newer one has it,
+/// and the second value says that there are such.
+pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<Pod>, bool) {
     let by_name: HashMap<(&str, &str), usize> =
         pods.iter().enumerate().map(|(at, pod)| ((pod.ns.as_str(), pod.name.as_str()), at)).collect();
     let mut held: HashMap<usize, Vec<IpAddr>> = HashMap::new();
@@ -147,9 +152,11 @@ fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> Vec<Pod> {
         out.push(Pod { facts, ips: claim.ips.clone(), local: true, standing });
     }
     let mut newest: HashMap<IpAddr, usize> = HashMap::new();
+    let mut is_contested = false;
     let waiting = pods.iter().enumerate().filter(|(at, pod)| !pod.over && !held.contains_key(at));
     for (at, ip) in waiting.flat_map(|(at, pod)| pod.told.iter().map(move |ip| (at, *ip))).filter(|(_, ip)| !taken.contains(ip)) {
         let holder = newest.entry(ip).or_insert(at);
+        is_contested |= *holder != at;
         if pods[*holder].age() < pods[at].age() {
             *holder = at;
         }
@@ -167,7 +174,7 @@ fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> Vec<Pod> {
     });
     let mut all: Vec<Pod> = known.collect();
     all.append(&mut out);
-    all
+    (all, is_contested)
 }
 
 impl Facts {
@@ -230,11 +237,6 @@ fn static_uid(pod: &ApiPod) -> Option<String> {
     let of_its_node = owners.iter().any(|owner| owner.api_version == "v1" && owner.kind == "Node" && owner.name == node);
     let mirror = annotations.contains_key("kubernetes.io/config.mirror") && of_its_node;
     annotations.get("kubernetes.io/config.hash").filter(|_| mirror).cloned()
-}
-
-/// Whether a change of a pod can change rules; most changes of status cannot.
-pub(crate) fn matters(old: &ApiPod, new: &ApiPod) -> bool {
-    Facts::of(old) != Facts::of(new)
 }
 
 fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
@@ -356,7 +358,7 @@ mod tests {
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
         let text = |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
-        members(&pods, claims, NODE).into_iter().map(text).collect()
+        members(&pods, claims, NODE).0.into_iter().map(text).collect()
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(crate) struct Health {
     state: Arc<Mutex<State>>,
     clock: Clock,
     group: Group,
+    /// Between two tries to listen.
+    retry: Duration,
     /// Where everybody asks.
     any: IpAddr,
     /// One server a health check port.
@@ -73,7 +75,14 @@ pub(crate) struct Health {
 impl Health {
     /// Opens the two fixed ports. One that another proxy has is said and left.
     pub(crate) async fn start(any: IpAddr, group: &Group) -> Health {
-        let health = Health { state: Arc::default(), clock: Clock::system(), group: group.child("health"), any, open: Arc::default() };
+        let health = Health {
+            state: Arc::default(),
+            clock: Clock::system(),
+            group: group.child("health"),
+            retry: BIND_RETRY,
+            any,
+            open: Arc::default(),
+        };
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
         health.serve(SocketAddr::new(any, HEALTH_PORT), Page::Proxy, &health.group).await;
         health.serve(own, Page::Metrics, &health.group).await;
@@ -88,10 +97,10 @@ impl Health {
             Ok(server) => return server.start(group),
             Err(err) => warn!(addr = %addr, err = %err, "cannot listen for health checks, trying again"),
         }
-        let own = group.clone();
+        let (own, retry) = (group.clone(), self.retry);
         group.spawn_short("health-port", async move {
             loop {
-                tokio::time::sleep(BIND_RETRY).await;
+                tokio::time::sleep(retry).await;
                 if let Ok(server) = bind().await {
                     return server.start(&own);
                 }
@@ -224,4 +233,31 @@ fn answer(code: StatusCode, kind: &str, text: String, weight: Option<usize>) -> 
         builder = builder.header("x-load-balancing-endpoint-weight", weight);
     }
     builder.body(wire::body::full(text)).unwrap_or_else(|_| Response::new(wire::body::empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // review node.md L9: it was tried once, and a load balancer outside took the node for dead from then on
+    #[tokio::test]
+    async fn a_health_check_port_that_was_taken_is_served_once_it_is_free() {
+        let (group, _fatal) = Group::root("t");
+        let own = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let retry = Duration::from_millis(5);
+        let health = Health { state: Arc::default(), clock: Clock::system(), group: group.clone(), retry, any: own, open: Arc::default() };
+        let other = std::net::TcpListener::bind((own, 0)).unwrap();
+        let port = other.local_addr().unwrap().port();
+        health.synced(Duration::ZERO, [(port, LocalEndpoints { count: 1, ..LocalEndpoints::default() })].into()).await;
+        drop(other);
+        let ask = async {
+            loop {
+                let Ok(stream) = wire::dial::tcp("127.0.0.1", port, "", None).await else { continue };
+                let request = Request::get("/healthz").header("host", "localhost").body(wire::body::empty()).unwrap();
+                return wire::dial::request(stream, "the port", request, &group).await.unwrap().status();
+            }
+        };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(30), ask).await.unwrap(), StatusCode::OK);
+        group.shutdown().await;
+    }
 }

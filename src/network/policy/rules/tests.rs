@@ -28,6 +28,7 @@ fn world(policies: Vec<Policy>) -> World {
         pods: vec![pod("a", "web", "10.42.0.5", true), pod("a", "db", "10.42.0.6", true), pod("b", "web", "10.42.1.7", false)],
         namespaces: [("a".to_owned(), Labels::from([("team".to_owned(), "x".to_owned())])), ("b".to_owned(), Labels::new())].into(),
         policies,
+        is_contested: false,
     }
 }
 
