@@ -209,7 +209,9 @@ fn on_one_node(
         plan.delete.extend(live.into_iter().map(|pod| (Arc::clone(pod), None)));
         return;
     }
-    if here.is_empty() && run {
+    // With a surge, nobody waits for the end of one that was deleted.
+    let surges = bound(set, Bound::Surge, 1) > 0;
+    if run && if surges { live.is_empty() } else { here.is_empty() } {
         plan.create.push(node.to_owned());
     }
     let failed = |pod: &Pod| pods::phase(pod) == "Failed" || pods::phase(pod) == "Succeeded";
@@ -225,7 +227,7 @@ fn on_one_node(
         };
         plan.delete.push((Arc::clone(pod), Some(why)));
     }
-    if bound(set, Bound::Surge, 1) > 0 {
+    if surges {
         let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
         let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = live.iter().copied().filter(|pod| !failed(pod)).partition(|pod| is_updated(pod, hash));
         // One old and one new, as long as the old one serves and the new one does not yet.

@@ -78,6 +78,22 @@ fn with_a_surge_the_new_pod_starts_beside_the_old_one() {
     assert_eq!((gone, served.create), (vec!["1".to_owned()], vec!["b".to_owned()]));
 }
 
+// Upstream's `podsShouldBeOnNode` (pkg/controller/daemon 1.36.2): "we need to have at least one non-deleted pod on the node".
+#[test]
+fn with_a_surge_nobody_waits_for_the_end_of_a_deleted_pod() {
+    let nodes = [node("a", json!([]))];
+    let mut going = (*pod("1", "a", "h")).clone();
+    going.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    let pods = [Arc::new(going)];
+    let mut spec = set(json!({"containers": []}));
+    assert!(plan::plan(&spec, &nodes, &pods, "h", NOW).create.is_empty());
+    let rolling = json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+    spec.spec.as_mut().unwrap().update_strategy = Some(serde_json::from_value(rolling).unwrap());
+    assert_eq!(plan::plan(&spec, &nodes, &pods, "h", NOW).create, ["a"]);
+    let both = [pods[0].clone(), pod("2", "a", "h")];
+    assert!(plan::plan(&spec, &nodes, &both, "h", NOW).create.is_empty());
+}
+
 // Semantics H11: what a kubelet refuses was made anew as fast as both sides could.
 #[test]
 fn a_failed_pod_waits_out_the_backoff_of_its_node_and_a_succeeded_one_does_not() {

@@ -88,6 +88,7 @@ impl Reconcile for Nodes {
             self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.name);
             return Ok(Next::Wait);
         };
+        self.renew_patience();
         let silent = self.silent_for(&node);
         if silent >= self.grace && plan::condition(&node, "Ready").is_none_or(|c| c.status != "Unknown") {
             self.mark_unknown(&node).await?;
@@ -116,6 +117,18 @@ impl Reconcile for Nodes {
 }
 
 impl Nodes {
+    /// After a time in which no node answered, all get the whole grace again (upstream's `handleDisruption`, 1.36.2).
+    fn renew_patience(&self) {
+        let has_recovered = {
+            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            pace.has_recovered(|| self.nodes.list(), &self.evictions)
+        };
+        if has_recovered {
+            info!("nodes answer again");
+            begin_anew(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        }
+    }
+
     fn judge(&self, node: &Node) -> Verdict {
         let fresh = !plan::is_driven_away(node);
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,6 +189,10 @@ impl Nodes {
         }
         driver::all_of(results).map(drop)
     }
+}
+
+fn begin_anew(seen: &mut BTreeMap<String, (String, Instant)>, now: Instant) {
+    seen.values_mut().for_each(|(_, at)| *at = now);
 }
 
 fn on_node(pod: &Pod, node: &str) -> bool {

@@ -100,15 +100,33 @@ fn zones(nodes: &[Arc<Node>]) -> BTreeMap<(String, String), Zone> {
     zones
 }
 
-/// When the next node of each zone may be emptied.
+/// When the next node of each zone may be emptied, and whether no node answered.
 #[derive(Debug, Default)]
-pub(super) struct Pace(BTreeMap<(String, String), Instant>);
+pub(super) struct Pace {
+    turns: BTreeMap<(String, String), Instant>,
+    none_answered: bool,
+}
+
+/// Whether no node of the cluster answers.
+fn is_silent(zones: &BTreeMap<(String, String), Zone>, limits: &Evictions) -> bool {
+    !zones.is_empty() && zones.values().all(|zone| zone.state(limits) == State::Full)
+}
 
 impl Pace {
+    /// Whether nodes answer again after none did; told once. It was the network that failed then, or we: each node's patience begins anew.
+    pub(super) fn has_recovered(&mut self, nodes: impl FnOnce() -> Vec<Arc<Node>>, limits: &Evictions) -> bool {
+        if !self.none_answered || is_silent(&zones(&nodes()), limits) {
+            return false;
+        }
+        *self = Pace::default();
+        true
+    }
+
     /// What becomes of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the zone's turn.
     pub(super) fn judge(&mut self, node: &Node, fresh: bool, nodes: &[Arc<Node>], limits: &Evictions, now: Instant) -> Verdict {
         let zones = zones(nodes);
-        if !zones.is_empty() && zones.values().all(|zone| zone.state(limits) == State::Full) {
+        if is_silent(&zones, limits) {
+            self.none_answered = true;
             return Verdict::TakeBack;
         }
         if !fresh {
@@ -119,10 +137,10 @@ impl Pace {
         if rate <= 0.0 {
             return Verdict::Hold(LOOK_AGAIN);
         }
-        if let Some(next) = self.0.get(&key).filter(|next| **next > now) {
+        if let Some(next) = self.turns.get(&key).filter(|next| **next > now) {
             return Verdict::Hold(next.duration_since(now).min(LOOK_AGAIN));
         }
-        self.0.insert(key, now + Duration::from_secs_f64((1.0 / rate).min(LONGEST_SECS)));
+        self.turns.insert(key, now + Duration::from_secs_f64((1.0 / rate).min(LONGEST_SECS)));
         Verdict::Evict
     }
 }
@@ -185,6 +203,17 @@ mod tests {
             assert!(matches!(at(&mut pace, 1, secs - 1), Verdict::Hold(_)));
             assert_eq!(at(&mut pace, 1, secs), Verdict::Evict);
         }
+    }
+
+    #[test]
+    fn the_end_of_a_silence_of_all_is_told_once() {
+        let (silent, again, limits) = (cluster(&[("a", 0, 3)]), cluster(&[("a", 1, 2)]), Evictions::default());
+        let mut pace = Pace::default();
+        assert!(!pace.has_recovered(|| again.clone(), &limits), "nothing was the matter");
+        assert_eq!(pace.judge(&silent[0], true, &silent, &limits, Instant::now()), Verdict::TakeBack);
+        assert!(!pace.has_recovered(|| silent.clone(), &limits));
+        assert!(pace.has_recovered(|| again.clone(), &limits));
+        assert!(!pace.has_recovered(|| again.clone(), &limits));
     }
 
     #[test]
