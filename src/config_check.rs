@@ -1,10 +1,16 @@
 //! `kedge check-config`: whether this machine has what kedge needs, and what is missing in words that help.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
+use std::time::Duration;
 
 use crate::cli;
+
+/// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never does.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// How a look went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,20 +110,28 @@ fn filesystem(list: &str, name: &str) -> Verdict {
 }
 
 fn modprobe(module: &str) -> bool {
-    Command::new("modprobe").args(["-q", module]).status().is_ok_and(|status| status.success())
+    said("modprobe", ["-q", module]).is_ok_and(|output| output.status.success())
+}
+
+/// What a program says, or that it does not.
+fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io::Result<Output> {
+    base::program::output(Command::new(program).args(args).env("PATH", cli::search_path()), b"", LIMIT)
 }
 
 /// Asks the kernel with the very program that kedge uses.
 fn nftables() -> Verdict {
-    match Command::new("nft")
-        .args(["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"])
-        .output()
-    {
-        Err(_) => Fails("nft was not found: install the package nftables".to_owned()),
-        Ok(output) if output.status.success() => {
-            Fine(first_line(&Command::new("nft").arg("--version").output().map(|o| o.stdout).unwrap_or_default()))
-        }
+    match said("nft", ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"]) {
+        Err(err) => Fails(unanswered("nft", "install the package nftables", &err)),
+        Ok(output) if output.status.success() => Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default())),
         Ok(output) => Fails(format!("the kernel refuses tables: {} (module nf_tables)", first_line(&output.stderr))),
+    }
+}
+
+/// Why a program gave no answer.
+fn unanswered(name: &str, hint: &str, err: &io::Error) -> String {
+    match err.kind() {
+        io::ErrorKind::NotFound => format!("{name} was not found: {hint}"),
+        _ => format!("{name} does not work: {err}"),
     }
 }
 
@@ -132,9 +146,9 @@ fn can_link(kind: &str) -> bool {
     if kind == "vxlan" {
         args.extend(["id", "4242", "dstport", "0"]);
     }
-    let made = Command::new("ip").args(&args).output().is_ok_and(|output| output.status.success());
+    let made = said("ip", &args).is_ok_and(|output| output.status.success());
     if made {
-        let _best_effort = Command::new("ip").args(["link", "del", name]).output();
+        let _best_effort = said("ip", ["link", "del", name]);
     }
     made
 }
@@ -162,7 +176,10 @@ fn bridge_filter() -> Verdict {
     if there {
         Fine("there".to_owned())
     } else {
-        Lacks("no br_netfilter: a service that answers on the caller's own node may not be reached".to_owned())
+        Lacks(
+            "no br_netfilter: a service that answers on the caller's own node may not be reached, and pods under a network policy do not start"
+                .to_owned(),
+        )
     }
 }
 
@@ -197,9 +214,9 @@ fn containerd() -> Verdict {
 }
 
 fn program(name: &str, args: &[&str], hint: &str) -> Verdict {
-    match Command::new(name).args(args).env("PATH", cli::search_path()).output() {
+    match said(name, args) {
         Ok(output) => Fine(first_line(&output.stdout)),
-        Err(_) => Fails(format!("{name} was not found: {hint}")),
+        Err(err) => Fails(unanswered(name, hint, &err)),
     }
 }
 
@@ -232,6 +249,13 @@ mod tests {
         assert!(matches!(cgroups(dir.path()), Fails(text) if text.contains("cgroup_enable=memory")));
         fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         assert!(matches!(cgroups(dir.path()), Fine(text) if text.starts_with("version 2")));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_told() {
+        let (late, away) = (io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"), io::Error::from(io::ErrorKind::NotFound));
+        assert_eq!(unanswered("nft", "install it", &late), "nft does not work: nft took longer than 20 s");
+        assert_eq!(unanswered("nft", "install it", &away), "nft was not found: install it");
     }
 
     #[test]

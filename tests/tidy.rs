@@ -101,10 +101,18 @@ const TRUSTED_PATHS: &[(&str, &str)] = &[
     ("src/kubelet/volumes/host_path.rs", "a path of the host that the pod's author may name with all its links"),
     ("src/kubelet/volumes/image.rs", "the volume's folder, in a pod's folder, before it is mounted"),
     ("src/kubelet/volumes/mod.rs", "/proc/self/mountinfo"),
-    ("src/kubelet/worker/act.rs", "files in a pod's folder beside its volumes, bound one by one; names of links to logs"),
+    ("src/kubelet/worker/act.rs", "files in a pod's folder beside its volumes, bound one by one"),
     ("src/kubelet/worker/isolation.rs", "ranges of users, in a pod's folder beside its volumes"),
     ("src/local_path.rs", "a new volume's folder, before any pod has it"),
     ("src/snapshots/away.rs", "certificates of the administrator, and kedge's own temporary file"),
+];
+
+/// Files that wait for programs by themselves, and why nothing waits for ever.
+const WAITING: &[(&str, &str)] = &[
+    ("src/base/program.rs", "the place itself"),
+    ("src/kubelet/preload.rs", "ctr has a time limit of its own"),
+    ("src/runtime_tools.rs", "a person waits, and ends it"),
+    ("src/schema/build.rs", "while the program is built"),
 ];
 
 fn root() -> &'static Path {
@@ -193,6 +201,19 @@ fn folders_of_others_are_touched_through_one_door() {
         &(&found - &allowed).into_iter().collect::<Vec<_>>(),
     );
     none("files that need no exception any more", &(&allowed - &found).into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn programs_that_are_called_have_a_deadline() {
+    let waits = |path: &String| {
+        let text = read(path);
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let of_std = code.contains("std::process::Command") || code.contains("std::process::{") && code.contains("Command");
+        of_std && [".output()", ".status()", ".wait_with_output()", ".wait()"].iter().any(|call| code.contains(call))
+    };
+    let found: BTreeSet<String> = files_below("src").into_iter().filter(|p| p.ends_with(".rs") && !is_test(p)).filter(waits).collect();
+    let allowed: BTreeSet<String> = WAITING.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(found, allowed, "files that wait for a program without base::program (left), and those that may (right)");
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod deadline;
 
 pub mod tree;
 
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -22,6 +23,9 @@ use rustix::io::Errno;
 
 /// How every name below a [`Dir`] is resolved.
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// Links on one way, as the kernel.
+const LINKS_MAX: usize = 40;
 
 /// What an entry is, without following a link.
 #[derive(Clone, Copy, Debug)]
@@ -278,6 +282,49 @@ impl Dir {
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
         }
+    }
+
+    /// What a path leads to, as a path without links: those on its way are followed as long as they stay in this folder. A target that
+    /// begins with where this folder lies counts as below it. Whatever is changed afterwards, the path that is returned leads nowhere else.
+    ///
+    /// Errors: a link that leads out (`InvalidData`), more than forty of them (`FilesystemLoop`), something that is not there.
+    pub fn follow(&self, path: &Path) -> io::Result<PathBuf> {
+        plain(path)?;
+        let (mut at, mut links) = (PathBuf::new(), 0);
+        let mut left: VecDeque<PathBuf> = path.components().map(|part| PathBuf::from(part.as_os_str())).collect();
+        while let Some(part) = left.pop_front() {
+            let next = match part.components().next() {
+                Some(Component::Normal(name)) => at.join(name),
+                Some(Component::ParentDir) if at.pop() => continue,
+                Some(Component::CurDir) | None => continue,
+                Some(_) => return Err(self.leads_out(path)),
+            };
+            if !self.meta(&next)?.is_link() {
+                at = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(io::Error::new(io::ErrorKind::FilesystemLoop, format!("{} has no end", self.path.join(path).display())));
+            }
+            let (parent, name) = self.parent(&next)?;
+            let text = rustix::fs::readlinkat(&parent.fd, &name, Vec::new()).map_err(|err| said(err, &self.path.join(&next)))?;
+            let mut target = PathBuf::from(OsStr::from_bytes(text.as_bytes()));
+            if target.is_absolute() {
+                let real = std::fs::canonicalize(&self.path)?;
+                let below = target.strip_prefix(&self.path).or_else(|_| target.strip_prefix(&real));
+                target = below.map_err(|_| self.leads_out(path))?.to_owned();
+                at = PathBuf::new();
+            }
+            for part in target.components().rev() {
+                left.push_front(PathBuf::from(part.as_os_str()));
+            }
+        }
+        Ok(at)
+    }
+
+    fn leads_out(&self, path: &Path) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{} leads out of its folder", self.path.join(path).display()))
     }
 
     /// Removes a file, a link, a socket. What is not there is no error; a folder is one.

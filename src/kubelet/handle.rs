@@ -72,16 +72,11 @@ impl Handle {
             };
             return Err(Error::ContainerNotFound { pod: pod.to_owned(), container: name, what });
         };
-        let (cri, id) = (self.node.runtime.cri.clone(), seen.id.clone());
-        let still_runs = move || {
-            let (cri, id) = (cri.clone(), id.clone());
-            let ask = async move {
-                cri.container(&id).await.is_ok_and(|s| s.is_some_and(|s| s.state() == cri::ContainerState::ContainerRunning))
-            };
-            Box::pin(ask) as futures_util::future::BoxFuture<'static, bool>
-        };
+        // As the pod's task sees it: the runtime tells it of every end.
+        let (pods, uid, id) = (self.pods.clone(), spec.metadata.uid.clone().unwrap_or_default(), seen.id.clone());
+        let still_runs = move || pods.may_write(&uid, &id);
         let path = std::path::PathBuf::from(&seen.log_path);
-        match logs::stream(&path, options, &self.node.clock, Box::new(still_runs)) {
+        match logs::stream(&path, options, &self.node.clock, &self.node.log_watches, Box::new(still_runs)) {
             Ok(stream) => Ok(Box::pin(stream)),
             Err(source) => Err(Error::Log { path, source }),
         }

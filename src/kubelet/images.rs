@@ -57,6 +57,23 @@ impl Pulls {
     }
 }
 
+impl Pulls {
+    /// Whether it is time to list all images again.
+    fn wants_list(&self) -> bool {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|at| at.elapsed() >= LIST_PERIOD)
+    }
+
+    /// All images were listed just now.
+    fn note_list(&self) {
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
+    }
+
+    /// There is an image that no list has.
+    fn note_pull(&self) {
+        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 /// When an image was first seen, and last in use.
 #[derive(Clone, Copy, Debug)]
 struct Age {
@@ -211,7 +228,7 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
         Ok((found, by)) => {
             let key = by.and_then(|idx| own.get(idx)).map(|auth| node.pulls.pulled.key(auth));
             node.pulls.pulled.came(&found.id, &repository, key).await;
-            *node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            node.pulls.note_pull();
             Ok((found, watch.elapsed(), waited))
         }
         Err(why) => {
@@ -359,12 +376,12 @@ async fn delete<E: std::error::Error + 'static>(
 
 /// The images for the node's status, if it is time to look at them again: there are many, and they seldom change.
 pub(crate) async fn to_list(node: &Node, max: usize) -> Option<Result<Vec<(Vec<String>, u64)>, CriError>> {
-    if node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|at| at.elapsed() < LIST_PERIOD) {
+    if !node.pulls.wants_list() {
         return None;
     }
     let images = node.runtime.cri.images().await;
     if images.is_ok() {
-        *node.pulls.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
+        node.pulls.note_list();
     }
     Some(images.map(|images| listed(images, max)))
 }
@@ -403,6 +420,18 @@ mod tests {
             assert!(check_name(bad).is_err(), "{bad}");
         }
         assert_eq!(check_name("Foo").unwrap_err(), "invalid reference format: repository name (library/Foo) must be lowercase");
+    }
+
+    // node.md E8: they were listed with each look at the node, every ten seconds
+    #[test]
+    fn images_are_listed_again_after_a_pull_and_not_for_each_status() {
+        let dir = tempfile::tempdir().unwrap();
+        let pulls = Pulls::new(dir.path(), 3, &Rng::from_seed(1));
+        assert!(pulls.wants_list());
+        pulls.note_list();
+        assert!(!pulls.wants_list());
+        pulls.note_pull();
+        assert!(pulls.wants_list());
     }
 
     // node.md M7: the same image ended each round, and the disk filled.

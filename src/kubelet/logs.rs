@@ -1,5 +1,7 @@
 //! Container logs: the CRI's format read, filtered and followed.
 
+pub(crate) mod watch;
+
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -9,8 +11,8 @@ use base::time::Clock;
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
 use jiff::{SignedDuration, Timestamp};
-use rustix::fs::inotify;
-use tokio::io::unix::AsyncFd;
+
+use self::watch::{Follower, Watches};
 
 /// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -63,9 +65,21 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
 /// Opens a log, `<folder of logs>/<pod>/<container>/<n>.log`. Whoever sees the folder of logs may plant links and FIFOs in it: below
 /// it, only regular files are opened, and no link is followed.
 fn open(path: &Path) -> io::Result<File> {
+    let (top, below) = door(path)?;
+    top.open_file(below)
+}
+
+/// Removes a log through the same door: where its folder was replaced by a link, nothing is.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    let (top, below) = door(path)?;
+    top.remove_file(below)
+}
+
+/// The folder of logs, and where below it a log lies.
+fn door(path: &Path) -> io::Result<(Dir, &Path)> {
     let top = path.ancestors().nth(3).filter(|top| !top.as_os_str().is_empty()).ok_or(io::ErrorKind::InvalidInput)?;
     let below = path.strip_prefix(top).map_err(io::Error::other)?;
-    Dir::open(top)?.open_file(below)
+    Ok((Dir::open(top)?, below))
 }
 
 /// The last lines of a log as bare text, for termination messages.
@@ -120,7 +134,7 @@ fn tail_offset(file: &mut File, lines: u64, floor: u64) -> io::Result<u64> {
 }
 
 /// Whether a container may still write: asked when its log has been quiet.
-pub(crate) type StillRuns = Box<dyn Fn() -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>;
+pub(crate) type StillRuns = Box<dyn Fn() -> bool + Send + Sync>;
 
 struct Reader {
     file: File,
@@ -131,7 +145,7 @@ struct Reader {
     pending: BytesMut,
     at_line_start: bool,
     still_runs: StillRuns,
-    watch: Option<AsyncFd<rustix::fd::OwnedFd>>,
+    follower: Option<Follower>,
     done: bool,
 }
 
@@ -140,6 +154,7 @@ pub(crate) fn stream(
     path: &Path,
     options: LogOptions,
     clock: &Clock,
+    watches: &Watches,
     still_runs: StillRuns,
 ) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
     let mut file = open(path)?;
@@ -152,7 +167,7 @@ pub(crate) fn stream(
     let reader = Reader {
         since: options.since_time.or(ago),
         left: options.limit_bytes,
-        watch: if options.follow { watch(path) } else { None },
+        follower: path.parent().filter(|_| options.follow).and_then(|dir| watches.follow(dir)),
         path: path.to_owned(),
         file,
         options,
@@ -165,13 +180,6 @@ pub(crate) fn stream(
         let item = reader.next().await?;
         Some((item, reader))
     }))
-}
-
-fn watch(path: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
-    use inotify::{CreateFlags, WatchFlags};
-    let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
-    inotify::add_watch(&fd, path.parent()?, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO).ok()?;
-    base::sys::watched(fd).ok()
 }
 
 impl Reader {
@@ -195,7 +203,7 @@ impl Reader {
             }
             if !self.wait().await {
                 // One last read: it may have written between our read and its end.
-                ended = !(self.still_runs)().await;
+                ended = !(self.still_runs)();
             }
         }
         None
@@ -266,18 +274,14 @@ impl Reader {
     }
 
     /// Whether something was written; after a quiet second, not.
-    async fn wait(&self) -> bool {
-        let Some(watch) = &self.watch else {
-            tokio::time::sleep(END_CHECK).await;
-            return false;
-        };
-        let readable = async {
-            let Ok(mut ready) = watch.readable().await else { return };
-            let mut buffer = [0u8; 4096];
-            while matches!(rustix::io::read(watch.get_ref(), &mut buffer), Ok(n) if n > 0) {}
-            ready.clear_ready();
-        };
-        tokio::time::timeout(END_CHECK, readable).await.is_ok()
+    async fn wait(&mut self) -> bool {
+        match &mut self.follower {
+            Some(follower) => tokio::time::timeout(END_CHECK, follower.changed()).await.is_ok(),
+            None => {
+                tokio::time::sleep(END_CHECK).await;
+                false
+            }
+        }
     }
 }
 
@@ -295,8 +299,8 @@ mod tests {
         let path = dir.path().join("pod/c/0.log");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, LOG).unwrap();
-        let ended: StillRuns = Box::new(|| Box::pin(async { false }));
-        let chunks: Vec<_> = stream(&path, options, &Clock::system(), ended).unwrap().collect().await;
+        let ended: StillRuns = Box::new(|| false);
+        let chunks: Vec<_> = stream(&path, options, &Clock::system(), &Watches::default(), ended).unwrap().collect().await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -311,6 +315,10 @@ mod tests {
         assert!(last_lines(&logs.join("0.log"), 1).is_err());
         std::os::unix::fs::symlink(dir.path(), dir.path().join("pod/d")).unwrap();
         assert!(last_lines(&dir.path().join("pod/d/secret"), 1).is_err());
+        // Nor is it removed: any `n.log` of the host could be.
+        std::fs::write(dir.path().join("0.log"), LOG).unwrap();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("pod/e")).unwrap();
+        assert!(remove(&dir.path().join("pod/e/0.log")).is_err() && dir.path().join("0.log").exists());
         let fifo = logs.join("1.log");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         assert!(last_lines(&fifo, 1).is_err());

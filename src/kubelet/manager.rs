@@ -133,6 +133,14 @@ impl Pods {
         map.values().find(|entry| is_it(&entry.tx.borrow().pod)).map(Entry::look)
     }
 
+    /// Whether a container may still write, as its pod's task saw it last.
+    pub(crate) fn may_write(&self, uid: &str, id: &str) -> bool {
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(entry) = map.get(uid) else { return false };
+        let shared = entry.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.observed.containers.iter().any(|seen| seen.id == id && seen.state != State::Exited)
+    }
+
     /// Tells a pod's task to end it as evicted.
     pub(crate) fn evict(&self, pod: &Pod, message: &str) {
         self.oust(pod, "Evicted", message);
@@ -189,7 +197,7 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
     sources::start(&node, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
     let refs = node.ref_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), orphans: Arc::default() };
+    let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
     let (node, weighed) = (Arc::clone(&desk.node), pods.clone());
     group.spawn("pod-weights", async move {
         loop {
@@ -213,7 +221,7 @@ struct Desk {
     pods: Pods,
     group: Group,
     /// Pods whose folders are being removed.
-    orphans: Arc<Mutex<BTreeSet<String>>>,
+    leaving: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Desk {
@@ -398,7 +406,7 @@ impl Desk {
         self.group.spawn("orphans", async move {
             let mut looked = false;
             loop {
-                let outcome = desk.adopt_orphans().await;
+                let outcome = desk.end_orphans().await;
                 match &outcome {
                     Ok(()) => looked = true,
                     // A runtime that is being restarted is told of elsewhere.
@@ -410,7 +418,7 @@ impl Desk {
         });
     }
 
-    async fn adopt_orphans(&self) -> Result<(), CriError> {
+    async fn end_orphans(&self) -> Result<(), CriError> {
         let known = |uid: &str| self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid);
         let sandboxes = self.node.runtime.cri.sandboxes(None).await?;
         let graces = graces(&self.node.runtime.cri.containers(None).await?);
@@ -433,13 +441,13 @@ impl Desk {
             let uid = dir.file_name().to_string_lossy().into_owned();
             // Another kubelet's pods may lie in the same place.
             let is_ours = volumes::is_our_pod(&self.node.config.root_dir, &uid);
-            if !is_ours || known(&uid) || !self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
+            if !is_ours || known(&uid) || !self.leaving.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
                 continue;
             }
-            let (node, orphans) = (Arc::clone(&self.node), Arc::clone(&self.orphans));
+            let (node, leaving) = (Arc::clone(&self.node), Arc::clone(&self.leaving));
             self.group.spawn_short("orphan", async move {
                 orphaned(node, uid.clone(), dir.path()).await;
-                orphans.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+                leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             });
         }
         Ok(())
@@ -517,53 +525,4 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // review node.md E5
-    #[test]
-    fn only_pods_that_changed_are_looked_at() {
-        let labels = std::collections::HashMap::from([(labels::POD_UID.to_owned(), "u".to_owned())]);
-        let sandbox = cri::PodSandbox { id: "s".to_owned(), labels: labels.clone(), ..Default::default() };
-        let container = |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
-        let of = |state: cri::ContainerState| shown(std::slice::from_ref(&sandbox), &[container(state as i32)]);
-        let observed = Observed {
-            sandboxes: vec![crate::worker::observe::Sandbox {
-                id: "s".to_owned(),
-                ready: true,
-                attempt: 0,
-                created_at: 0,
-                ips: Vec::new(),
-            }],
-            containers: vec![crate::worker::plan::tests::seen("m", State::Running, 0)],
-        };
-        assert_eq!(of(cri::ContainerState::ContainerRunning).get("u"), Some(&seen(&observed)));
-        assert_ne!(of(cri::ContainerState::ContainerExited).get("u"), Some(&seen(&observed)));
-        assert!(seen(&Observed::default()).is_empty());
-    }
-
-    // review node.md M8
-    #[test]
-    fn a_pod_that_nobody_knows_any_more_keeps_its_grace() {
-        let of = |uid: &str, secs: &str| cri::Container {
-            labels: [(labels::POD_UID.to_owned(), uid.to_owned())].into(),
-            annotations: [(labels::POD_GRACE.to_owned(), secs.to_owned())].into(),
-            ..Default::default()
-        };
-        let graces = graces(&[of("a", "5"), of("b", "600"), of("b", "30"), of("c", "x")]);
-        assert_eq!((graces.get("a"), graces.get("b"), graces.get("c")), (Some(&5), Some(&600), None));
-    }
-
-    // review node.md N15
-    #[tokio::test]
-    async fn a_pods_task_that_panics_is_begun_anew() {
-        let begun = std::cell::Cell::new(0);
-        let work = || {
-            begun.set(begun.get() + 1);
-            let n = begun.get();
-            async move { assert!(n > 2, "not yet") }
-        };
-        to_the_end(work, Backoff::new(Duration::ZERO, Duration::ZERO), &base::rng::Rng::from_os(), "u").await;
-        assert_eq!(begun.get(), 3);
-    }
-}
+mod tests;

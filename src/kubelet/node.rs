@@ -22,6 +22,7 @@ use crate::disk::{Disk, Measures};
 use crate::events::Recorder;
 use crate::images::Pulls;
 use crate::known::Known;
+use crate::logs;
 use crate::manager::Host;
 use crate::preload::Ready;
 use crate::registries::Registries;
@@ -69,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) image_dir: OnceLock<PathBuf>,
     /// What volumes hold.
     pub(crate) measures: Measures,
+    /// Logs that somebody follows.
+    pub(crate) log_watches: logs::watch::Watches,
 }
 
 /// What the machine has.
@@ -112,6 +115,7 @@ impl Node {
             runtime_heard: Mutex::default(),
             image_dir: OnceLock::new(),
             measures: Measures::default(),
+            log_watches: logs::watch::Watches::start(group),
             informers,
             config,
             client,
@@ -141,8 +145,7 @@ impl Node {
 
     /// The uid of the Node object: a Node that was deleted and made anew has another.
     pub(crate) fn uid(&self) -> Option<String> {
-        let shown = self.object().and_then(|object| object.metadata.uid.clone());
-        shown.or_else(|| self.registered.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        newest_uid(self.object().as_deref(), self.registered.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
     }
 
     /// What the machine has: CPU in milli-units, the rest in bytes or pieces.
@@ -240,6 +243,11 @@ impl Node {
     }
 }
 
+/// The uid that the Node has now. While none is shown it is the one of the last registration: the list may be behind.
+fn newest_uid(shown: Option<&ApiNode>, registered: Option<&str>) -> Option<String> {
+    shown.and_then(|object| object.metadata.uid.as_deref()).or(registered).map(str::to_owned)
+}
+
 impl Machine {
     fn look(config: &Config) -> Machine {
         let storage = Disk::of(&config.root_dir).map_or(0, |d| d.capacity);
@@ -325,6 +333,15 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md L1: mirror pods and the lease named the owner that was there at the start, and went with it
+    #[test]
+    fn a_node_that_was_made_anew_has_another_uid() {
+        let node: ApiNode = serde_json::from_value(serde_json::json!({"metadata": {"name": "n", "uid": "second"}})).unwrap();
+        assert_eq!(newest_uid(Some(&node), Some("first")).as_deref(), Some("second"));
+        assert_eq!(newest_uid(None, Some("third")).as_deref(), Some("third"));
+        assert_eq!(newest_uid(None, None), None);
+    }
 
     // review node.md N6
     #[tokio::test]

@@ -1,7 +1,12 @@
 //! Pods that outlive, outgrow or outwit the kubelet.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -17,6 +22,8 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     ("a sidecar may say farewell", a_sidecar_may_say_farewell),
     ("a pod that is busy is unready at once", a_pod_that_is_busy_is_unready_at_once),
     ("what ended well does not run again", what_ended_well_does_not_run_again),
+    ("a registry that is silent holds no pod up that is to end", a_registry_that_is_silent_holds_no_pod_up),
+    ("a pod that is being ended is asked no more whether it lives", a_pod_that_is_being_ended_is_not_asked),
 ];
 
 /// A pod of one container that runs `script`, with `more` in its spec.
@@ -186,4 +193,83 @@ fn what_ended_well_does_not_run_again(server: &Server) {
     let family = |v6: bool| ips.split(' ').filter(|ip| ip.contains(':') == v6).count();
     assert!(family(false) <= 1 && family(true) <= 1, "node.md N8: an address that it lost is kept: {ips}");
     server.ok(&["delete", "pod", "job"]);
+}
+
+/// Takes every question and never answers. Counts the images that are asked for at one time.
+fn silent_registry() -> (u16, Arc<Mutex<BTreeMap<String, usize>>>, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (open, most) = (Arc::new(Mutex::new(BTreeMap::<String, usize>::new())), Arc::new(AtomicUsize::new(0)));
+    let (shared, peak) = (Arc::clone(&open), Arc::clone(&most));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (open, peak) = (Arc::clone(&shared), Arc::clone(&peak));
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                let n = stream.read(&mut head).unwrap_or(0);
+                let text = String::from_utf8_lossy(&head[..n]).into_owned();
+                let Some(image) = text.split("/v2/").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned) else { return };
+                {
+                    let mut open = open.lock().unwrap();
+                    *open.entry(image.clone()).or_default() += 1;
+                    peak.fetch_max(open.len(), Ordering::Relaxed);
+                }
+                // Until it hangs up.
+                while stream.read(&mut head).is_ok_and(|n| n > 0) {}
+                let mut open = open.lock().unwrap();
+                let left = open.get_mut(&image).unwrap();
+                *left -= 1;
+                if *left == 0 {
+                    open.remove(&image);
+                }
+            });
+        }
+    });
+    (port, open, most)
+}
+
+// review node.md M3 and E3: a pod past its deadline pulled on, and twenty pulls began at a time
+fn a_registry_that_is_silent_holds_no_pod_up(server: &Server) {
+    let (port, open, most) = silent_registry();
+    let names: Vec<String> = (0..5).map(|n| format!("pulls{n}")).collect();
+    for name in &names {
+        let image = json!([{ "name": "c", "image": format!("localhost:{port}/{name}:1"), "imagePullPolicy": "Always" }]);
+        apply(server, &pod(name, "", &json!({ "activeDeadlineSeconds": 20, "containers": image })));
+    }
+    wait_for("as many pulls as there may be", POD_LIMIT, || match open.lock().unwrap().len() {
+        3 => Ok(()),
+        n => Err(format!("{n} pulls")),
+    });
+    for name in &names {
+        let status = ["get", "pod", name, "-o", "jsonpath={.status.phase} {.status.reason}"];
+        server.until(&status, POD_LIMIT, |status| status == "Failed DeadlineExceeded");
+    }
+    assert_eq!(most.load(Ordering::Relaxed), 3, "images that were asked for at one time");
+    wait_for("the pulls to end", POD_LIMIT, || match open.lock().unwrap().len() {
+        0 => Ok(()),
+        n => Err(format!("{n} pulls go on")),
+    });
+    for name in &names {
+        server.ok(&["delete", "pod", name, "--wait=false"]);
+    }
+}
+
+// review node.md M18: a probe of a dying pod killed it before its grace was over, and told of it each period
+fn a_pod_that_is_being_ended_is_not_asked(server: &Server) {
+    let dir = server.place.path("dying");
+    fs::create_dir_all(&dir).unwrap();
+    let script = "trap 'touch /h/ending' TERM; while :; do sleep 1; done";
+    let asked = "[ ! -e /h/ending ] || echo asked >>/h/asked; echo alive >>/h/alive; [ ! -e /h/ending ]";
+    let container = json!([{ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script],
+        "volumeMounts": [{ "name": "h", "mountPath": "/h" }],
+        "livenessProbe": { "exec": { "command": ["sh", "-c", asked] }, "periodSeconds": 1, "failureThreshold": 2 } }]);
+    let more = json!({ "terminationGracePeriodSeconds": 8, "containers": container,
+        "volumes": [{ "name": "h", "hostPath": { "path": dir } }] });
+    apply(server, &pod("dying", "", &more));
+    let lines = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default().lines().count();
+    wait_for("a first probe", POD_LIMIT, || if lines("alive") > 0 { Ok(()) } else { Err("none".to_owned()) });
+    server.ok(&["delete", "pod", "dying", "--timeout=120s"]);
+    assert!(dir.join("ending").exists(), "it was told to end");
+    // One may have been on its way.
+    assert!(lines("asked") <= 1, "asked {} times", lines("asked"));
 }

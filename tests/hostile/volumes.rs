@@ -74,6 +74,15 @@ fn planted_data_link(server: &Server) {
     for attack in ["rm /cfg/..data", "touch /cfg/x", "mv /cfg/..data /cfg/y", "mkdir /cfg/..rev_7"] {
         server.refused(&["exec", "config", "--", "sh", "-c", attack]);
     }
+    // What keeps an unprivileged user out are the folder's bits; root is kept out by the mount.
+    let more = json!({"volumes": [{"name": "v", "configMap": {"name": "conf"}}], "container": {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}]}});
+    pod(server, "config-root", "sleep 9999", &more);
+    runs(server, "config-root");
+    for attack in ["rm /cfg/..data", "touch /cfg/x", "mkdir /cfg/..rev_7"] {
+        let said = server.refused(&["exec", "config-root", "--", "sh", "-c", attack]);
+        assert!(said.contains("Read-only file system"), "{attack}: {said}");
+    }
+    gone(server, "config-root");
     // As a container of an earlier version could leave it.
     let volume = dir_of(server, "config").join("volumes/kubernetes.io~configmap/v");
     assert_eq!(fs::metadata(&volume).unwrap().permissions().mode() & 0o7777, 0o755);

@@ -111,3 +111,43 @@ fn modes_are_what_was_asked_for_past_the_umask() {
     assert_eq!(volume.meta(at("f")).unwrap().mode, 0o400);
     assert_eq!(volume.entries(1).unwrap_err().kind(), io::ErrorKind::Other);
 }
+
+#[test]
+fn links_are_followed_as_far_as_they_stay_below() {
+    let top = tempfile::tempdir().unwrap();
+    let root = top.path().join("log");
+    fs::create_dir_all(root.join("pods/p")).unwrap();
+    fs::create_dir(root.join("containers")).unwrap();
+    fs::write(root.join("pods/p/0.log"), "x").unwrap();
+    fs::write(top.path().join("secret"), "x").unwrap();
+    let links = [
+        ("containers/far", root.join("pods/p/0.log")),
+        ("containers/near", PathBuf::from("../pods/./p/0.log")),
+        ("containers/twice", PathBuf::from("near")),
+        ("through", PathBuf::from("pods")),
+        ("containers/up", PathBuf::from("../../secret")),
+        ("containers/out", top.path().join("secret")),
+        ("containers/sly", root.join("../secret")),
+        ("containers/loop", PathBuf::from("loop")),
+        ("containers/gone", PathBuf::from("../pods/q/0.log")),
+    ];
+    for (name, target) in &links {
+        symlink(target, root.join(name)).unwrap();
+    }
+    let dir = Dir::open(&root).unwrap();
+    let log = PathBuf::from("pods/p/0.log");
+    for path in ["containers/far", "containers/near", "containers/twice", "through/p/0.log", "pods/p/0.log"] {
+        assert_eq!(dir.follow(at(path)).unwrap(), log, "{path}");
+    }
+    for (path, kind) in [
+        ("containers/up", io::ErrorKind::InvalidData),
+        ("containers/out", io::ErrorKind::InvalidData),
+        ("containers/sly", io::ErrorKind::InvalidData),
+        ("containers/loop", io::ErrorKind::FilesystemLoop),
+        ("containers/gone", io::ErrorKind::NotFound),
+    ] {
+        assert_eq!(dir.follow(at(path)).unwrap_err().kind(), kind, "{path}");
+    }
+    assert_eq!(dir.follow(at("")).unwrap(), PathBuf::new());
+    assert!(dir.follow(at("../secret")).is_err());
+}

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
-/// Keys kept of one image and repository; the oldest make room by chance of their hash.
+/// Keys kept of one image and repository; when there are more an arbitrary one makes room, and its pods pull once more.
 const KEYS_MAX: usize = 64;
 
 /// A salted hash of credentials.

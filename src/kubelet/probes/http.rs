@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use base::task::Group;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
@@ -12,10 +13,10 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use wire::dial::DialError;
 
 use super::run::{dial_text, joined, port_of};
-use crate::node::Node;
 
-/// The minor version that the probes' user agent tells.
-const AGENT: &str = "kube-probe/1.36";
+/// Who asks, with the minor version.
+const PROBE: &str = "kube-probe/1.36";
+const HOOK: &str = "kube-lifecycle/1.36";
 
 /// Redirects that are followed, as Go's client.
 const REDIRECTS_MAX: usize = 10;
@@ -31,6 +32,15 @@ struct Place {
 }
 
 impl Place {
+    /// Where a GET goes first.
+    fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Place, String> {
+        let port = port_of(&get.port, container).ok_or_else(|| format!("couldn't extract HTTP port: {:?}", get.port))?;
+        let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
+        let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Place { scheme, host: host.to_owned(), port, path })
+    }
+
     fn url(&self) -> String {
         format!("{}://{}{}", self.scheme, joined(&self.host, self.port), self.path)
     }
@@ -49,45 +59,98 @@ impl Place {
     }
 }
 
-/// One GET; the error is upstream's text. Any status from 200 to 399 is good; redirects to the same host are followed, one to another
-/// host is a success with a warning.
+/// One GET of a probe; the error is upstream's text. Any status from 200 to 399 is good; redirects to the same host are followed, one to
+/// another host is a success with a warning.
 pub(crate) async fn get(
     get: &HTTPGetAction,
     container: &Container,
     host: &str,
     timeout: Duration,
-    node: &Node,
+    group: &Group,
 ) -> Result<Option<String>, String> {
-    let port = port_of(&get.port, container).ok_or_else(|| format!("couldn't extract HTTP port: {:?}", get.port))?;
-    let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
-    let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    let first = Place { scheme, host: host.to_owned(), port, path };
-    let url = first.url();
-    match tokio::time::timeout(timeout, walk(get, first, node)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)")),
+    let first = Place::first(get, container, host)?;
+    match within(timeout, get, first, PROBE, group).await {
+        Ok(End::Good) => Ok(None),
+        Ok(End::Elsewhere(body)) => Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
+        Ok(End::Bad(code)) => Err(format!("HTTP probe failed with statuscode: {code}")),
+        Err(failed) => Err(failed.text),
     }
 }
 
-async fn walk(get: &HTTPGetAction, first: Place, node: &Node) -> Result<Option<String>, String> {
+/// One GET of a hook, which is good whatever the status. A server that answers HTTPS with HTTP is asked again without TLS and without
+/// credentials; then the address is returned that is to be told. Spec: `runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go v1.36.
+pub(crate) async fn hook(
+    get: &HTTPGetAction,
+    container: &Container,
+    host: &str,
+    timeout: Duration,
+    group: &Group,
+) -> Result<Option<String>, String> {
+    let first = Place::first(get, container, host)?;
+    let failed = match within(timeout, get, first, HOOK, group).await {
+        Ok(_) => return Ok(None),
+        Err(failed) => failed,
+    };
+    if !failed.is_plain {
+        return Err(failed.text);
+    }
+    let mut plain = HTTPGetAction { scheme: Some("HTTP".to_owned()), ..get.clone() };
+    plain.http_headers.iter_mut().for_each(|headers| headers.retain(|header| !header.name.eq_ignore_ascii_case("authorization")));
+    let again = Place::first(&plain, container, host)?;
+    let asked = joined(&again.host, again.port);
+    // The first try's error is the one that counts.
+    within(timeout, &plain, again, HOOK, group).await.map(|_| Some(asked)).map_err(|_| failed.text)
+}
+
+/// How a walk ended that got answers.
+enum End {
+    Good,
+    /// It was sent to another host; what the body begins with.
+    Elsewhere(String),
+    /// The status.
+    Bad(u16),
+}
+
+/// Why there was no answer.
+struct Failed {
+    /// Upstream's text.
+    text: String,
+    /// HTTPS was asked for, and it was no TLS that came.
+    is_plain: bool,
+}
+
+impl From<String> for Failed {
+    fn from(text: String) -> Failed {
+        Failed { text, is_plain: false }
+    }
+}
+
+async fn within(timeout: Duration, get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, Failed> {
+    let url = first.url();
+    match tokio::time::timeout(timeout, walk(get, first, agent, group)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)").into()),
+    }
+}
+
+async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, Failed> {
     let origin = first.host.clone();
     let mut place = first;
     for _ in 0..=REDIRECTS_MAX {
-        let answer = one(get, &place, node).await?;
+        let answer = one(get, &place, agent, group).await?;
         let code = answer.status().as_u16();
         let location = answer.headers().get(LOCATION).and_then(|l| l.to_str().ok()).and_then(|l| place.follow(l));
         match (code, location) {
             (301 | 302 | 303 | 307 | 308, Some(next)) if next.host == origin => place = next,
             (300..400, _) => {
                 let body = beginning(answer.into_body()).await;
-                return Ok(Some(format!("Probe terminated redirects, Response body: {}", String::from_utf8_lossy(&body))));
+                return Ok(End::Elsewhere(String::from_utf8_lossy(&body).into_owned()));
             }
-            (200..300, _) => return Ok(None),
-            _ => return Err(format!("HTTP probe failed with statuscode: {code}")),
+            (200..300, _) => return Ok(End::Good),
+            _ => return Ok(End::Bad(code)),
         }
     }
-    Err(format!("Get \"{}\": stopped after {REDIRECTS_MAX} redirects", place.url()))
+    Err(format!("Get \"{}\": stopped after {REDIRECTS_MAX} redirects", place.url()).into())
 }
 
 /// What a body begins with.
@@ -105,24 +168,33 @@ async fn beginning(mut body: wire::Body) -> Vec<u8> {
     read
 }
 
-async fn one(get: &HTTPGetAction, place: &Place, node: &Node) -> Result<http::Response<wire::Body>, String> {
+async fn one(get: &HTTPGetAction, place: &Place, agent: &str, group: &Group) -> Result<http::Response<wire::Body>, Failed> {
     let url = place.url();
     let (host, port) = (place.host.as_str(), place.port);
     let tls = (place.scheme == "https").then(insecure);
     let stream = wire::dial::tcp(host, port, host, tls).await.map_err(|err| match err {
-        DialError::Connect { source, .. } => format!("Get \"{url}\": {}", dial_text(host, port, &source)),
-        other => format!("Get \"{url}\": {other}"),
+        DialError::Connect { source, .. } if is_plain(&source) => {
+            Failed { text: format!("Get \"{url}\": http: server gave HTTP response to HTTPS client"), is_plain: true }
+        }
+        DialError::Connect { source, .. } => format!("Get \"{url}\": {}", dial_text(host, port, &source)).into(),
+        other => format!("Get \"{url}\": {other}").into(),
     })?;
-    let request = request(get, &place.path, host, port).map_err(|err| format!("Get \"{url}\": {err}"))?;
+    let request = request(get, &place.path, host, port, agent).map_err(|err| format!("Get \"{url}\": {err}"))?;
     // The connection's task ends with the answer: dropping it closes the socket.
-    let group = node.group.child("http-probe");
-    wire::dial::request(stream, &url, request, &group).await.map_err(|err| format!("Get \"{url}\": {}", base::chain::Chain(&err)))
+    let answer = wire::dial::request(stream, &url, request, &group.child("http-probe")).await;
+    answer.map_err(|err| format!("Get \"{url}\": {}", base::chain::Chain(&err)).into())
 }
 
-fn request(get: &HTTPGetAction, path: &str, host: &str, port: u16) -> Result<http::Request<wire::Body>, http::Error> {
+/// Whether what came in place of TLS is text: its first byte is no type of a TLS record.
+fn is_plain(err: &std::io::Error) -> bool {
+    let inner = err.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+}
+
+fn request(get: &HTTPGetAction, path: &str, host: &str, port: u16, agent: &str) -> Result<http::Request<wire::Body>, http::Error> {
     let mut request = http::Request::get(path)
         .header(HOST, joined(host, port))
-        .header(USER_AGENT, AGENT)
+        .header(USER_AGENT, agent)
         .header(ACCEPT, "*/*")
         .header(CONNECTION, "close")
         .body(wire::body::empty())?;
@@ -179,5 +251,64 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server without TLS, as small ones are: whatever comes, it says the same. Returns its port, and what it heard.
+    async fn plain_server(status: &'static str, group: &Group) -> (u16, tokio::sync::mpsc::Receiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (tell, heard) = tokio::sync::mpsc::channel(8);
+        group.spawn("server", async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut bytes = [0; 2048];
+                let n = stream.read(&mut bytes).await.unwrap();
+                let text = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(text.as_bytes()).await.unwrap();
+                tell.send(String::from_utf8_lossy(&bytes[..n]).into_owned()).await.unwrap();
+            }
+        });
+        (port, heard)
+    }
+
+    fn action(scheme: &str, port: u16) -> HTTPGetAction {
+        let headers = serde_json::json!([{"name": "authorization", "value": "Bearer x"}, {"name": "X-A", "value": "1"}]);
+        serde_json::from_value(serde_json::json!({"scheme": scheme, "port": port, "path": "bye", "httpHeaders": headers})).unwrap()
+    }
+
+    // review node.md L8
+    #[tokio::test]
+    async fn a_hook_over_https_falls_back_to_http_without_credentials() {
+        let (group, _fatal) = Group::root("t");
+        let (port, mut heard) = plain_server("200 OK", &group).await;
+        let second = Duration::from_secs(10);
+        let told = hook(&action("HTTPS", port), &Container::default(), "127.0.0.1", second, &group).await;
+        assert_eq!(told, Ok(Some(format!("127.0.0.1:{port}"))));
+        let (_hello, request) = (heard.recv().await.unwrap(), heard.recv().await.unwrap());
+        assert!(request.starts_with("GET /bye HTTP/1.1\r\n") && request.contains("kube-lifecycle/1.36"), "{request}");
+        assert!(request.to_lowercase().contains("x-a: 1") && !request.to_lowercase().contains("authorization"), "{request}");
+        // A probe does not.
+        let probed = get(&action("HTTPS", port), &Container::default(), "127.0.0.1", second, &group).await;
+        assert!(probed.unwrap_err().contains("server gave HTTP response to HTTPS client"));
+        group.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_status_is_no_matter_to_a_hook_and_all_to_a_probe() {
+        let (group, _fatal) = Group::root("t");
+        let (port, _heard) = plain_server("500 No", &group).await;
+        let second = Duration::from_secs(10);
+        assert_eq!(hook(&action("HTTP", port), &Container::default(), "127.0.0.1", second, &group).await, Ok(None));
+        let probed = get(&action("HTTP", port), &Container::default(), "127.0.0.1", second, &group).await;
+        assert_eq!(probed, Err("HTTP probe failed with statuscode: 500".to_owned()));
+        group.shutdown().await;
     }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::rng::Rng;
 use base::task::Group;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use tokio::sync::watch;
@@ -230,7 +231,7 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
     tokio::time::sleep(Duration::from_secs(u64::try_from(delay).unwrap_or(0))).await;
     // A container adopted from an earlier kedge: spread the first probes over a period.
     if age > 60 && what != What::Readiness {
-        tokio::time::sleep(target.node.rng.jitter(Duration::ZERO, 0) + Duration::from_millis(target.node.rng.below(1000))).await;
+        tokio::time::sleep(within(&target.node.rng, period)).await;
     }
     let (mut good, mut bad) = (0u64, 0u64);
     let mut ticks = tokio::time::interval(period);
@@ -294,6 +295,11 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
     }
 }
 
+/// A part of the period by chance.
+fn within(rng: &Rng, period: Duration) -> Duration {
+    Duration::from_millis(rng.below(u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1)))
+}
+
 /// Looks until the container is ready.
 async fn look_early(target: &Target, probe: &Probe, timeout: Duration, mut pause: Duration) {
     loop {
@@ -313,5 +319,20 @@ async fn wait_for_start(target: &Target) -> Option<()> {
             return Some(());
         }
         rx.changed().await.ok()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A hundred probes of ten minutes all began in the first second after kedge's start.
+    #[test]
+    fn first_probes_are_spread_over_the_whole_period() {
+        let (rng, period) = (Rng::from_seed(3), Duration::from_secs(600));
+        let all: Vec<Duration> = (0..100).map(|_| within(&rng, period)).collect();
+        assert!(all.iter().all(|at| *at < period));
+        let late = all.iter().filter(|at| **at > period / 2).count();
+        assert!((25..75).contains(&late), "{late} of 100 in the second half");
     }
 }

@@ -17,7 +17,7 @@ pub(super) async fn once(target: &Target, probe: &Probe, timeout: Duration) -> V
     }
     if let Some(get) = &probe.http_get {
         let host = get.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(&target.ip);
-        return match http::get(get, &target.container, host, timeout, &target.node).await {
+        return match http::get(get, &target.container, host, timeout, &target.node.group).await {
             Ok(None) => Verdict::Success,
             Ok(Some(text)) => Verdict::Warning(text),
             Err(text) => Verdict::Failure(text),

@@ -199,7 +199,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
 }
 
 async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
-    let answers = async || {
+    let answers = || async {
         loop {
             if tokio::net::UnixStream::connect(socket).await.is_ok() && Cri::connect(socket).version().await.is_ok() {
                 return;
@@ -207,15 +207,24 @@ async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
             tokio::time::sleep(START_POLL).await;
         }
     };
-    // One that finds many shims on a slow machine takes its time. Its failure would end the API server beside us, and begin anew.
-    for _ in 0..START_TIMEOUTS_MAX {
-        if tokio::time::timeout(START_TIMEOUT, answers()).await.is_ok() {
-            return Ok(());
-        }
-        warn!(secs = START_TIMEOUT.as_secs(), log = %log.display(), "containerd does not answer yet");
+    let late = || warn!(secs = START_TIMEOUT.as_secs(), log = %log.display(), "containerd does not answer yet");
+    if patiently(answers, START_TIMEOUT, late).await {
+        return Ok(());
     }
     let secs = START_TIMEOUT.as_secs() * u64::from(START_TIMEOUTS_MAX);
     Err(Error::NotAnswering { socket: socket.to_owned(), secs, log: log.to_owned() })
+}
+
+/// Whether there is an answer in time. One that finds many shims on a slow machine takes several times what is usual, and each is told: its
+/// failure would end the API server beside us, and begin anew.
+async fn patiently<F: Future<Output = ()>>(answers: impl Fn() -> F, usual: Duration, late: impl Fn()) -> bool {
+    for _ in 0..START_TIMEOUTS_MAX {
+        if tokio::time::timeout(usual, answers()).await.is_ok() {
+            return true;
+        }
+        late();
+    }
+    false
 }
 
 /// Starts the child now, so that a program that cannot be run is an error of ours, and watches it from then on.
@@ -468,6 +477,21 @@ fn render_v3(settings: &Settings<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // review node.md S6: one that needed more than a minute ended the server, API included, again and again
+    #[tokio::test]
+    async fn a_containerd_that_takes_its_time_is_waited_for() {
+        let (asked, told) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let at_last = || async {
+            asked.set(asked.get() + 1);
+            if asked.get() < 3 {
+                std::future::pending::<()>().await;
+            }
+        };
+        assert!(patiently(at_last, Duration::from_millis(1), || told.set(told.get() + 1)).await);
+        assert_eq!(told.get(), 2);
+        assert!(!patiently(std::future::pending::<()>, Duration::from_millis(1), || told.set(told.get() + 1)).await);
+    }
 
     #[test]
     fn versions_of_debian_and_of_releases_are_read() {

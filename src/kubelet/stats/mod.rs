@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use base::time::rfc3339_secs;
+use base::time::{Stopwatch, rfc3339_secs};
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
@@ -28,36 +29,48 @@ use crate::volumes;
 use crate::worker::Snapshot;
 
 /// Rates need two looks that are at least this far apart.
-const RATE_MILLIS_MIN: i64 = 500;
+const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 
-/// CPU counters at an earlier look, by the key of what they count: for rates.
-#[derive(Default)]
-pub(crate) struct Rates(Mutex<HashMap<String, Sample>>);
+/// CPU counters at an earlier look, by the key of what they count: for rates. Time is measured, not read: the machine's clock may be set.
+pub(crate) struct Rates {
+    began: Stopwatch,
+    samples: Mutex<HashMap<String, Sample>>,
+}
 
 #[derive(Clone, Copy)]
 struct Sample {
-    at: Timestamp,
+    at: Duration,
     nanos: u64,
     rate: Option<u64>,
 }
 
+impl Default for Rates {
+    fn default() -> Rates {
+        Rates { began: Stopwatch::start(), samples: Mutex::default() }
+    }
+}
+
 impl Rates {
     /// Nanoseconds of CPU per second since the look before. A question right after another gets the same answer.
-    fn rate(&self, key: &str, now: Timestamp, nanos: u64) -> Option<u64> {
-        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn rate(&self, key: &str, nanos: u64) -> Option<u64> {
+        self.rate_at(self.began.elapsed(), key, nanos)
+    }
+
+    fn rate_at(&self, now: Duration, key: &str, nanos: u64) -> Option<u64> {
+        let mut map = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let before = map.get(key).copied();
-        let millis = before.map_or(0, |b| now.duration_since(b.at).as_millis().try_into().unwrap_or(i64::MAX));
-        if let Some(before) = before.filter(|_| millis < RATE_MILLIS_MIN) {
+        let passed = before.map_or(Duration::ZERO, |b| now.saturating_sub(b.at));
+        if let Some(before) = before.filter(|_| passed < RATE_TIME_MIN) {
             return before.rate;
         }
-        let since = before.and_then(|b| nanos.checked_sub(b.nanos)).zip(u64::try_from(millis).ok());
-        let rate = since.map(|(grown, millis)| grown.saturating_mul(1000) / millis.max(1));
+        let grown = before.and_then(|b| nanos.checked_sub(b.nanos));
+        let rate = grown.map(|grown| grown.saturating_mul(1000) / u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1));
         map.insert(key.to_owned(), Sample { at: now, nanos, rate });
         rate
     }
 
     fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| wanted(key));
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| wanted(key));
     }
 }
 
@@ -158,7 +171,7 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": uid},
         "startTime": used.snapshot.status.start_time,
         "containers": containers,
-        "cpu": cpu(&now, usage.cpu_nanos, usage.cpu_nanos.and_then(|n| node.rates.rate(&format!("{uid}/"), at, n))),
+        "cpu": cpu(&now, usage.cpu_nanos, usage.cpu_nanos.and_then(|n| node.rates.rate(&format!("{uid}/"), n))),
         "memory": memory(&now, usage),
     });
     if !only_cpu_and_memory {
@@ -208,7 +221,7 @@ async fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Time
     let value = |v: &Option<cri::UInt64Value>| v.as_ref().map(|v| v.value);
     let (name, now) = (name_of(stats), rfc3339_secs(at));
     let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
-    let rate = used.and_then(|n| node.rates.rate(&format!("{uid}/{name}"), at, n));
+    let rate = used.and_then(|n| node.rates.rate(&format!("{uid}/{name}"), n));
     let m = stats.memory.unwrap_or_default();
     let usage = Usage {
         memory: value(&m.usage_bytes),
@@ -296,7 +309,7 @@ fn machine(node: &Node, at: Timestamp) -> Value {
     json!({
         "nodeName": node.config.node_name,
         "startTime": boot_time().map(rfc3339_secs),
-        "cpu": cpu(&now, Some(nanos), node.rates.rate("node", at, nanos)),
+        "cpu": cpu(&now, Some(nanos), node.rates.rate("node", nanos)),
         "memory": {"time": now, "availableBytes": available, "usageBytes": total - meminfo("MemFree:"), "workingSetBytes": total - available,
             "rssBytes": meminfo("AnonPages:")},
         "network": network(&now, &read::interfaces(None)),
@@ -304,7 +317,7 @@ fn machine(node: &Node, at: Timestamp) -> Value {
         "runtime": {"imageFs": images, "containerFs": images},
         "rlimit": {"time": now, "maxpid": maxpid, "curproc": curproc},
         "systemContainers": [{"name": "pods", "startTime": boot_time().map(rfc3339_secs), "memory": memory(&now, &pods),
-            "cpu": cpu(&now, pods.cpu_nanos, pods.cpu_nanos.and_then(|n| node.rates.rate("pods", at, n)))}],
+            "cpu": cpu(&now, pods.cpu_nanos, pods.cpu_nanos.and_then(|n| node.rates.rate("pods", n)))}],
     })
 }
 
@@ -330,10 +343,10 @@ mod tests {
     #[test]
     fn a_rate_needs_two_looks_and_a_hurried_one_gets_the_last_answer() {
         let rates = Rates::default();
-        let at = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
-        assert_eq!(rates.rate("c", at(0), 0), None);
-        assert_eq!(rates.rate("c", at(2000), 1_000_000_000), Some(500_000_000));
-        assert_eq!(rates.rate("c", at(2001), 9_000_000_000), Some(500_000_000));
-        assert_eq!(rates.rate("c", at(4000), 5), None, "a counter that began anew says nothing");
+        let rate = |millis: u64, nanos: u64| rates.rate_at(Duration::from_millis(millis), "c", nanos);
+        assert_eq!(rate(0, 0), None);
+        assert_eq!(rate(2000, 1_000_000_000), Some(500_000_000));
+        assert_eq!(rate(2001, 9_000_000_000), Some(500_000_000));
+        assert_eq!(rate(4000, 5), None, "a counter that began anew says nothing");
     }
 }

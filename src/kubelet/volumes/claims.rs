@@ -35,6 +35,9 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     if is_ephemeral {
         is_of_pod(&found, pod)?;
     }
+    if is_leaving(&found) {
+        return Err(format!("PVC {ns}/{claim} is being deleted"));
+    }
     let bound = found.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let name = found.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|_| bound);
     let name = name.ok_or_else(|| format!("PVC {ns}/{claim} is not bound"))?;
@@ -94,6 +97,13 @@ fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
     ))
 }
 
+/// A claim that is deleted and that no pod holds any more. While one does, it is protected, and pods that run may start containers again
+/// (upstream's `getPVCExtractPV`, pkg/kubelet/volumemanager/populator v1.36).
+fn is_leaving(claim: &PersistentVolumeClaim) -> bool {
+    let is_protected = claim.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "kubernetes.io/pvc-protection");
+    claim.metadata.deletion_timestamp.is_some() && !is_protected
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +129,17 @@ mod tests {
         };
         assert!(is_of_pod(&claim("u"), &pod).is_ok());
         assert_eq!(is_of_pod(&claim("x"), &pod).unwrap_err(), "PVC d/p-v was not created for pod d/p (pod is not owner)");
+    }
+
+    // node.md L3, the other half.
+    #[test]
+    fn a_claim_under_deletion_starts_no_pod_unless_one_holds_it() {
+        let claim = |deleted: serde_json::Value, finalizer: &str| {
+            serde_json::from_value(serde_json::json!({"metadata": {"deletionTimestamp": deleted, "finalizers": [finalizer]}})).unwrap()
+        };
+        let now = serde_json::json!("2026-01-01T00:00:00Z");
+        assert!(is_leaving(&claim(now.clone(), "example.com/backup")));
+        assert!(!is_leaving(&claim(now, "kubernetes.io/pvc-protection")));
+        assert!(!is_leaving(&claim(serde_json::Value::Null, "example.com/backup")));
     }
 }

@@ -11,7 +11,7 @@ use base::confined::Dir;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::observe::Seen;
 use super::plan::{Command, Grace};
@@ -20,7 +20,7 @@ use crate::container::{self, ConfigError, Making, Role, env};
 use crate::events::Kind;
 use crate::runtime::cri::CriError;
 use crate::volumes::{self, mounts};
-use crate::{devices, hosts, images, resolv, sandbox};
+use crate::{devices, hosts, images, logs, resolv, sandbox};
 
 /// What the kernel takes as a host name.
 const HOSTNAME_BYTES_MAX: usize = 64;
@@ -207,7 +207,7 @@ impl Worker {
     async fn post_start(&mut self, spec: &Container, id: &str) -> Result<(), Problem> {
         let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
         let ip = self.ips().first().cloned();
-        if let Err(err) = hooks::run(&self.node, hook, spec, id, ip.as_deref(), None).await {
+        if let Err(err) = hooks::run(&self.node, &self.pod, hook, spec, id, ip.as_deref(), None).await {
             warn!(pod = %self.name(), container = %spec.name, err, "postStart hook failed");
             self.say(spec, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
             self.say(spec, Kind::Normal, "Killing", "FailedPostStartHook");
@@ -220,24 +220,26 @@ impl Worker {
 
     /// The link that log collectors follow: `/var/log/containers/<pod>_<ns>_<container>-<id>.log`.
     fn link_log(&self, spec: &Container, attempt: u32, id: &str) {
-        let Some(dir) = self.links_dir() else { return };
         let meta = &self.pod.metadata;
         let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
         let target = sandbox::log_dir(&self.node.config, &self.pod).join(container::log_path(&spec.name, attempt));
-        let linked = fs::create_dir_all(&dir)
-            .and_then(|()| std::os::unix::fs::symlink(&target, dir.join(format!("{pod}_{ns}_{}-{id}.log", spec.name))));
+        let linked = self.links_dir().and_then(|dir| dir.symlink(&target, Path::new(&format!("{pod}_{ns}_{}-{id}.log", spec.name))));
         if let Err(err) = linked {
             warn!(pod = %self.name(), err = %err, "cannot link a log");
         }
     }
 
-    fn links_dir(&self) -> Option<PathBuf> {
-        self.node.config.log_dir.parent().map(|parent| parent.join("containers"))
+    /// The folder of links. Whoever sees the folder of logs may have put a link in its place.
+    fn links_dir(&self) -> std::io::Result<Dir> {
+        let (beside, _) = Dir::of_file(&self.node.config.log_dir)?;
+        beside.make_dir(Path::new("containers"), 0o755)
     }
 
     /// Takes away the log of a container that goes while its pod stays, and the link to it.
     fn forget_log(&self, seen: &Seen) {
-        let _gone_already = fs::remove_file(&seen.log_path);
+        if let Err(err) = logs::remove(Path::new(&seen.log_path)) {
+            debug!(pod = %self.name(), err = %err, "cannot remove a log");
+        }
         self.unlink_log(seen);
     }
 
@@ -245,8 +247,9 @@ impl Worker {
     pub(super) fn unlink_log(&self, seen: &Seen) {
         let meta = &self.pod.metadata;
         let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
-        if let Some(dir) = self.links_dir() {
-            let _gone_already = fs::remove_file(dir.join(format!("{pod}_{ns}_{}-{}.log", seen.name, seen.id)));
+        let name = format!("{pod}_{ns}_{}-{}.log", seen.name, seen.id);
+        if let Err(err) = self.links_dir().and_then(|dir| dir.remove_file(Path::new(&name))) {
+            debug!(pod = %self.name(), err = %err, "cannot remove the link to a log");
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 
+use crate::events::Kind;
 use crate::node::Node;
 use crate::probes::http;
 
@@ -13,6 +14,7 @@ const HOOK_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Runs a hook to its end or until `bound` is over.
 pub(super) async fn run(
     node: &Node,
+    pod: &Pod,
     handler: &LifecycleHandler,
     container: &Container,
     id: &str,
@@ -20,7 +22,7 @@ pub(super) async fn run(
     bound: Option<Duration>,
 ) -> Result<(), String> {
     let bound = bound.unwrap_or(HOOK_TIMEOUT_MAX);
-    match tokio::time::timeout(bound, one(node, handler, container, id, pod_ip, bound)).await {
+    match tokio::time::timeout(bound, one(node, pod, handler, container, id, pod_ip, bound)).await {
         Ok(answer) => answer,
         Err(_) => Err("hook did not end in time".to_owned()),
     }
@@ -28,6 +30,7 @@ pub(super) async fn run(
 
 async fn one(
     node: &Node,
+    pod: &Pod,
     handler: &LifecycleHandler,
     container: &Container,
     id: &str,
@@ -44,9 +47,12 @@ async fn one(
         return Err(format!("Exec lifecycle hook ({command:?}) failed: command exited with {}: {output}", answer.exit_code));
     }
     if let Some(get) = &handler.http_get {
-        let host = get.host.as_deref().or(pod_ip).unwrap_or("127.0.0.1");
-        let answer = http::get(get, container, host, bound, node).await;
-        return answer.map(drop);
+        let host = get.host.as_deref().filter(|host| !host.is_empty()).or(pod_ip).ok_or("failed to find networking container")?;
+        if let Some(asked) = http::hook(get, container, host, bound, &node.group).await? {
+            let text = format!("request to HTTPS lifecycle hook {asked} got HTTP response, retry with HTTP succeeded");
+            node.events.pod(pod, None, Kind::Warning, "LifecycleHTTPFallback", text);
+        }
+        return Ok(());
     }
     if let Some(sleep) = &handler.sleep {
         let secs = u64::try_from(sleep.seconds).unwrap_or(0);

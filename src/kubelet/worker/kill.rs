@@ -157,7 +157,7 @@ impl Worker {
                 let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
                 let ip = self.ips().first().cloned();
                 let spec = spec.unwrap_or_default();
-                if let Err(err) = hooks::run(&self.node, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await {
+                if let Err(err) = hooks::run(&self.node, &self.pod, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await {
                     debug!(pod = %self.name(), container = %seen.name, err, "preStop hook failed");
                     let text = "PreStopHook failed".to_owned();
                     self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Warning, "FailedPreStopHook", text);

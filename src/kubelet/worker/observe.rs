@@ -62,6 +62,13 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// In order by their numbers: the clock may have gone back between two of them.
+    fn newest_first(mut sandboxes: Vec<Sandbox>, mut containers: Vec<Seen>) -> Observed {
+        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        containers.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
+        Observed { sandboxes, containers }
+    }
+
     /// The newest container of a name.
     pub(crate) fn latest(&self, name: &str) -> Option<&Seen> {
         self.containers.iter().find(|c| c.name == name)
@@ -174,8 +181,6 @@ pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<O
         let attempt = item.metadata.map_or(0, |m| m.attempt);
         sandboxes.push(Sandbox { id: item.id, ready, attempt, created_at: item.created_at, ips });
     }
-    // By their numbers: the clock may have gone back between two of them.
-    sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
     let mut containers = Vec::new();
     for item in cri.containers(Some(uid)).await? {
         let exited = item.state == cri::ContainerState::ContainerExited as i32;
@@ -190,8 +195,7 @@ pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<O
             Err(err) => return Err(err),
         }
     }
-    containers.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
-    Ok(Observed { sandboxes, containers })
+    Ok(Observed::newest_first(sandboxes, containers))
 }
 
 fn addresses(status: &cri::PodSandboxStatus) -> Vec<String> {
@@ -268,6 +272,26 @@ mod tests {
         let sandbox = |ready| Sandbox { id: "s".to_owned(), ready, attempt: 0, created_at: 0, ips: Vec::new() };
         let observed = |ready| Observed { sandboxes: vec![sandbox(ready)], containers: Vec::new() };
         assert!(observed(true).shows_alive("s") && !observed(false).shows_alive("s") && !observed(true).shows_alive("other"));
+    }
+
+    // review node.md S5: a clock that was an hour behind at boot made the dead sandbox the newest one, again and again
+    #[test]
+    fn what_came_later_is_newer_whatever_the_clock_said() {
+        let sandbox =
+            |id: &str, attempt, created_at| Sandbox { id: id.to_owned(), ready: attempt > 0, attempt, created_at, ips: Vec::new() };
+        let seen = |id: &str, attempt, at| Seen {
+            id: id.to_owned(),
+            name: "c".to_owned(),
+            attempt,
+            created_at: Timestamp::from_second(at).unwrap(),
+            ..Seen::default()
+        };
+        let observed = Observed::newest_first(
+            vec![sandbox("dead", 0, 7_200), sandbox("new", 1, 3_600)],
+            vec![seen("before", 0, 7_200), seen("after", 1, 3_600)],
+        );
+        assert_eq!(observed.sandbox().map(|s| s.id.as_str()), Some("new"));
+        assert_eq!(observed.latest("c").map(|c| c.id.as_str()), Some("after"));
     }
 
     // node.md N1: read whole, a sparse file of the size of the memory ended the server, and again at each start.
