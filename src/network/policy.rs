@@ -13,7 +13,7 @@ mod walls;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -120,8 +120,8 @@ struct Cluster {
     namespaces: Informer<Namespace>,
     pod_changes: Changes<Pod>,
     namespace_changes: Changes<Namespace>,
-    /// What each version of an object says, found out once.
-    known: BTreeMap<Key, (Arc<Pod>, Option<Arc<Facts>>)>,
+    /// What each version of an object says, found out once. What is between two looks is not kept for them.
+    known: BTreeMap<Key, (Weak<Pod>, Option<Arc<Facts>>)>,
 }
 
 impl Cluster {
@@ -131,8 +131,8 @@ impl Cluster {
         for pod in self.pods.list() {
             let key = Key::of(&*pod);
             let known = match before.remove(&key) {
-                Some(known) if Arc::ptr_eq(&known.0, &pod) => known,
-                _ => (Arc::clone(&pod), Facts::of(&pod).map(Arc::new)),
+                Some(known) if known.0.as_ptr() == Arc::as_ptr(&pod) => known,
+                _ => (Arc::downgrade(&pod), Facts::of(&pod).map(Arc::new)),
             };
             self.known.insert(key, known);
         }
