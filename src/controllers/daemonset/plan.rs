@@ -211,7 +211,8 @@ fn on_one_node(
     }
     // With a surge, nobody waits for the end of one that was deleted.
     let surges = bound(set, Bound::Surge, 1) > 0;
-    if run && if surges { live.is_empty() } else { here.is_empty() } {
+    let is_free = if surges { live.is_empty() } else { here.is_empty() };
+    if run && is_free {
         plan.create.push(node.to_owned());
     }
     let failed = |pod: &Pod| pods::phase(pod) == "Failed" || pods::phase(pod) == "Succeeded";
