@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use base::program;
+use base::{program, traces};
 use kubelet::runtime::cri::Cri;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 
 use crate::agent::run_dir;
 use crate::cli::{KillallArgs, UninstallArgs};
+use crate::process_dir;
 
 /// A server has this long to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -28,21 +29,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const PROGRAM_LIMIT: Duration = Duration::from_secs(180);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
-/// nft tables of kedge, by family and name.
-const TABLES: [(&str, &str); 8] = [
-    ("inet", "kedge-bandwidth"),
-    ("inet", "kedge-policy"),
-    ("ip", "kedge-proxy"),
-    ("ip6", "kedge-proxy"),
-    ("ip", "kedge-hostport"),
-    ("ip6", "kedge-hostport"),
-    ("ip", "kedge-masq"),
-    ("ip6", "kedge-masq"),
-];
 /// Devices of kedge: the pods' bridge and the overlay's tunnel.
 const LINKS: [&str; 2] = ["cni0", "kedge.1"];
-/// Routes of kedge carry this protocol number.
-const ROUTES: &str = "107";
 
 /// Why cleaning stopped.
 #[derive(Debug, thiserror::Error)]
@@ -183,7 +171,7 @@ impl Cleaner {
         let ours = |p: &Process| {
             let kedge = Path::new(&p.args[0]).file_name().is_some_and(|name| name == "kedge");
             let role = p.args.get(1).is_some_and(|role| role == "server" || role == "agent");
-            kedge && role && owned::works_in(&p.args, p.pid, &data_dir)
+            kedge && role && u32::try_from(p.pid).is_ok_and(|pid| process_dir::works_in(&p.args, pid, &data_dir))
         };
         for process in processes()?.into_iter().filter(ours) {
             self.step(&format!("stop kedge {}, process {}", process.args[1], process.pid), || end(process.pid));
@@ -251,7 +239,7 @@ impl Cleaner {
 
     /// Detaches mounts in our folders, innermost first.
     fn detach_mounts(&mut self) -> Result<(), CleanupError> {
-        let text = fs::read_to_string("/proc/self/mountinfo").map_err(|source| CleanupError::Look { what: "mounts", source })?;
+        let text = fs::read_to_string(base::mounts::TABLE).map_err(|source| CleanupError::Look { what: "mounts", source })?;
         for point in owned::mounts(&text, &owned::folders_of_mounts(&self.data_dir, &self.run_dir)) {
             self.step(&format!("unmount {}", point.display()), || {
                 umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|err| err.to_string())
@@ -261,7 +249,7 @@ impl Cleaner {
     }
 
     fn remove_network(&mut self) {
-        for (family, name) in TABLES {
+        for (family, name) in traces::NETWORK_TABLES.into_iter().chain(traces::PLUGIN_TABLES) {
             if succeeds("nft", &["list", "table", family, name]) {
                 self.step(&format!("remove nft table {family} {name}"), || run("nft", &["delete", "table", family, name]));
             }
@@ -269,14 +257,16 @@ impl Cleaner {
         for link in LINKS.into_iter().filter(|link| link_exists(link)) {
             self.step(&format!("remove link {link}"), || run("ip", &["link", "delete", link]));
         }
+        let protocol = traces::ROUTE_PROTOCOL.to_string();
         for family in ["-4", "-6"] {
-            let routes = program::output(Command::new("ip").args([family, "route", "show", "proto", ROUTES]), b"", PROGRAM_LIMIT);
+            let routes = program::output(Command::new("ip").args([family, "route", "show", "proto", &protocol]), b"", PROGRAM_LIMIT);
             let text = routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
             for route in text.lines() {
                 self.step(&format!("remove route {route}"), || {
                     run(
                         "ip",
-                        &[&[family, "route", "del"], route.split_whitespace().collect::<Vec<_>>().as_slice(), &["proto", ROUTES]].concat(),
+                        &[&[family, "route", "del"], route.split_whitespace().collect::<Vec<_>>().as_slice(), &["proto", &protocol]]
+                            .concat(),
                     )
                 });
             }

@@ -40,7 +40,7 @@ fn teardown(dir: &Path) -> io::Result<()> {
         return Err(io::Error::other("is no volume's folder"));
     }
     // What a pod has made may be of any depth, and what is mounted in it is somebody's data.
-    tree::remove(dir, &[]).as_error()
+    tree::remove(dir).as_error()
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod local_path;
 mod logging;
 mod membership;
 mod pause;
+mod process_dir;
 mod ranges;
 mod refused;
 mod rotation;

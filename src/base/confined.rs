@@ -367,7 +367,7 @@ impl Dir {
 
     /// The names in this folder, sorted, and what they were when they were read.
     ///
-    /// Errors: there are more than `entries_max`.
+    /// Errors: `FileTooLarge` when there are more than `entries_max`.
     pub fn entries(&self, entries_max: usize) -> io::Result<Vec<(OsString, FileType)>> {
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {
@@ -377,7 +377,8 @@ impl Dir {
                 continue;
             }
             if found.len() >= entries_max {
-                return Err(io::Error::other(format!("{} has more than {entries_max} entries", self.path.display())));
+                let text = format!("{} has more than {entries_max} entries", self.path.display());
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
             }
             let kind = match entry.file_type() {
                 FileType::Unknown => self.meta(Path::new(name))?.kind,

@@ -1,4 +1,5 @@
-//! Every bound of the process in one place, each with what happens when it is reached.
+//! Bounds that several rooms share or that make up the process's memory, each with what happens when it is reached. A bound that
+//! concerns one file stands there, as a constant with a sentence.
 
 /// How long old revisions stay readable: watches and paged lists may go on from there, as with upstream's API server.
 pub const HISTORY_SECS: u64 = 300;

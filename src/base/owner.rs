@@ -44,16 +44,30 @@ pub fn mark(dir: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<Owner> {
 
 /// Whose a folder would be called, without a look at its mark.
 pub fn judge(dir: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<Owner> {
-    let entries = Dir::open(dir)?.entries(ENTRIES_MAX)?;
+    let entries = match Dir::open(dir)?.entries(ENTRIES_MAX) {
+        Ok(entries) => entries,
+        // Nothing of ours has so many names directly in it.
+        Err(err) if err.kind() == io::ErrorKind::FileTooLarge => return Ok(Owner::Shared),
+        Err(err) => return Err(err),
+    };
     let all_ours = entries.iter().all(|(name, _)| name == MARK || is_ours(name));
     Ok(if all_ours { Owner::Ours } else { Owner::Shared })
 }
 
-/// What the mark of a folder says; `None` if there is no folder or no mark. A mark that says anything else makes it shared.
+/// What the mark of a folder says; `None` if there is no folder or no mark. A mark that says anything else, or is no file, makes it
+/// shared.
 pub fn of(dir: &Path) -> io::Result<Option<Owner>> {
-    match Dir::open(dir).and_then(|dir| dir.read(Path::new(MARK), BYTES_MAX)) {
+    let dir = match Dir::open(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    if dir.meta(Path::new(MARK)).is_ok_and(|meta| !meta.is_file()) {
+        return Ok(Some(Owner::Shared));
+    }
+    match dir.read(Path::new(MARK), BYTES_MAX) {
         Ok(text) if text == Owner::Ours.word().as_bytes() => Ok(Some(Owner::Ours)),
         Ok(_) => Ok(Some(Owner::Shared)),
+        Err(err) if err.kind() == io::ErrorKind::FileTooLarge => Ok(Some(Owner::Shared)),
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(err) => Err(err),
     }
@@ -78,5 +92,21 @@ mod tests {
         assert_eq!(mark(&own, is_ours).unwrap(), Owner::Ours);
         assert_eq!(of(&own).unwrap(), Some(Owner::Ours));
         assert_eq!(of(&dir.path().join("nothing")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_full_folder_and_a_strange_mark_are_shared_and_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark_file = dir.path().join(MARK);
+        fs::write(&mark_file, "x".repeat(BYTES_MAX + 1)).unwrap();
+        assert_eq!(mark(dir.path(), |_| true).unwrap(), Owner::Shared);
+        fs::remove_file(&mark_file).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", &mark_file).unwrap();
+        assert_eq!(of(dir.path()).unwrap(), Some(Owner::Shared));
+        fs::remove_file(&mark_file).unwrap();
+        for n in 0..=ENTRIES_MAX {
+            fs::write(dir.path().join(n.to_string()), "").unwrap();
+        }
+        assert_eq!(mark(dir.path(), |_| true).unwrap(), Owner::Shared);
     }
 }

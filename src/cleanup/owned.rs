@@ -8,6 +8,7 @@ use base::owner::{self, Owner};
 
 use super::CleanupError;
 use crate::agent::{KUBELET_PARTS, is_of_data_dir, is_of_kubelet, kubelet_dir};
+use crate::process_dir;
 
 /// Folders of the system, in which much else lies whatever a mark in them says.
 const SYSTEM: [&str; 22] = [
@@ -89,51 +90,11 @@ pub(super) fn folders_of_mounts(data_dir: &Path, run_dir: &Path) -> Vec<PathBuf>
 
 /// Mount points below the folders, in a text of mountinfo: the deepest first, stacked ones as often as they are mounted, the last first.
 pub(super) fn mounts(mountinfo: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
-    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    let points = base::mounts::points(mountinfo).into_iter();
     let mut found: Vec<PathBuf> = points.filter(|point| folders.iter().any(|dir| point.starts_with(dir) && point != dir)).collect();
     found.reverse();
     found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     found
-}
-
-/// `\040` and the like, as proc(5) writes blanks in paths.
-fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(text.to_owned(), |text, (code, is)| text.replace(code, is))
-}
-
-/// Whether a server or agent works in this data folder: by its command line; without a word there, by the files that it holds open; and
-/// else, if it is the default one, unless its environment names another.
-pub(super) fn works_in(args: &[String], pid: i32, data_dir: &Path) -> bool {
-    if let Some(named) = named_dir(args) {
-        return Path::new(&named) == data_dir || fs::canonicalize(&named).is_ok_and(|path| path == data_dir);
-    }
-    let held = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
-    let held: Vec<PathBuf> = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().filter_map(held).collect();
-    if held.iter().any(|path| path.starts_with(data_dir.join("server")) || path.starts_with(data_dir.join("agent"))) {
-        return true;
-    }
-    let elsewhere = held.iter().any(|path| path.to_string_lossy().contains("/server/db/"));
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let told = environment
-        .split(|byte| *byte == 0)
-        .any(|var| ["KEDGE_DATA_DIR=", "K3S_DATA_DIR="].iter().any(|name| var.starts_with(name.as_bytes())));
-    data_dir == Path::new("/var/lib/kedge") && !elsewhere && !told
-}
-
-/// The data folder that a command line names.
-fn named_dir(args: &[String]) -> Option<String> {
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        if arg == "-d" || arg == "--data-dir" {
-            return args.next().cloned();
-        }
-        if let Some(dir) = arg.strip_prefix("--data-dir=").or_else(|| arg.strip_prefix("-d").filter(|rest| !rest.is_empty())) {
-            return Some(dir.trim_start_matches('=').to_owned());
-        }
-    }
-    None
 }
 
 /// What tells a service of install.sh's its data folder, in the order in which it counts: its own file, the variables it reads, the
@@ -149,9 +110,8 @@ pub(super) fn settings_of(name: &str, file: &Path) -> String {
 pub(super) fn serves(settings: &str, data_dir: &Path) -> bool {
     let bare = |word: &str| word.trim_matches(['"', '\'']).to_owned();
     let words: Vec<String> = settings.split_whitespace().map(bare).collect();
-    let variable = |word: &String| ["KEDGE_DATA_DIR=", "K3S_DATA_DIR="].iter().find_map(|name| word.strip_prefix(name)).map(bare);
     let setting = || words.iter().skip_while(|word| *word != "data-dir:").nth(1).cloned();
-    let named = named_dir(&words).or_else(|| words.iter().find_map(variable)).or_else(setting);
+    let named = process_dir::named(&words).or_else(|| process_dir::variable(&words).map(|dir| bare(&dir))).or_else(setting);
     named.map_or(data_dir == Path::new("/var/lib/kedge"), |named| Path::new(&named) == data_dir)
 }
 
@@ -213,13 +173,8 @@ mod tests {
     }
 
     #[test]
-    fn another_instance_is_told_by_its_data_folder() {
-        let args = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    fn a_service_is_told_by_its_data_folder() {
         let default = Path::new("/var/lib/kedge");
-        assert!(works_in(&args("kedge server --data-dir=/var/lib/kedge"), 0, default));
-        assert!(!works_in(&args("kedge server -d /data/kedge"), 0, default));
-        assert!(works_in(&args("kedge agent"), 0, default));
-        assert!(!works_in(&args("kedge agent"), 0, Path::new("/data/kedge")));
         assert!(serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", Path::new("/d")) && serves("data-dir: '/d'", Path::new("/d")));
         assert!(!serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", default) && !serves("data-dir: /d", default));
         assert!(

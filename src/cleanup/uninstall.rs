@@ -57,12 +57,11 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     remove_cgroups(&mut cleaner, &pods);
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
-    remove_tree(&mut cleaner, &run_dir, &[]);
-    remove_tree(&mut cleaner, &crate::agent::helm_dir(&data_dir), &[]);
+    remove_folder(&mut cleaner, &run_dir, &[]);
     match owned::kubelet_part(&data_dir) {
-        KubeletPart::Whole(dir) => remove_tree(&mut cleaner, &dir, &[]),
+        KubeletPart::Whole(dir) => remove_folder(&mut cleaner, &dir, &[]),
         KubeletPart::Pods(pods) => {
-            pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod, &[]));
+            pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod));
             let dir = kubelet_dir(&data_dir);
             if dir.exists() {
                 println!("keep {} (others have files in it)", dir.display());
@@ -72,17 +71,17 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let whose = owned::whose(&data_dir).map_err(|source| CleanupError::Look { what: "data folder", source })?;
     match whose {
         Some(Owner::Shared) => {
-            owned::parts(&data_dir, keep).iter().for_each(|part| remove_tree(&mut cleaner, part, &[]));
+            owned::parts(&data_dir, keep).iter().for_each(|part| remove_folder(&mut cleaner, part, &[]));
             if cleaner.failed == 0 {
-                remove_tree(&mut cleaner, &data_dir.join(base::owner::MARK), &[]);
+                remove_tree(&mut cleaner, &data_dir.join(base::owner::MARK));
             }
             println!("keep {} (others have files in it)", data_dir.display());
         }
         // Where volumes stay, the mark does: a later run may remove them.
         Some(Owner::Ours) if data_dir.join(VOLUMES).exists() && keep.contains(&VOLUMES) => {
-            remove_tree(&mut cleaner, &data_dir, &[VOLUMES, base::owner::MARK]);
+            remove_folder(&mut cleaner, &data_dir, &[VOLUMES, base::owner::MARK]);
         }
-        Some(Owner::Ours) => remove_tree(&mut cleaner, &data_dir, &[]),
+        Some(Owner::Ours) => remove_folder(&mut cleaner, &data_dir, &[]),
         None => {}
     }
     remove_empty_folders(&mut cleaner);
@@ -109,12 +108,22 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     cleaner.outcome()
 }
 
-fn remove_tree(cleaner: &mut Cleaner, path: &Path, keep: &[&str]) {
+/// Removes one thing with all that is in it; a mount stays, and is a failure.
+fn remove_tree(cleaner: &mut Cleaner, path: &Path) {
+    removal(cleaner, path, || tree::remove(path));
+}
+
+/// Removes a folder of ours, for which the administrator may have mounted a disk: that is emptied.
+fn remove_folder(cleaner: &mut Cleaner, path: &Path, keep: &[&str]) {
+    removal(cleaner, path, || tree::remove_or_empty_mount(path, keep));
+}
+
+fn removal(cleaner: &mut Cleaner, path: &Path, remove: impl FnOnce() -> tree::Left) {
     if fs::symlink_metadata(path).is_err() {
         return;
     }
     cleaner.step(&format!("remove {}", path.display()), || {
-        let left = tree::remove(path, keep).0;
+        let left = remove().0;
         let texts: Vec<String> = left.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
         if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
     });
@@ -142,13 +151,13 @@ fn remove_item(cleaner: &mut Cleaner, item: &Installed) {
 fn remove_config(cleaner: &mut Cleaner, all: bool) {
     let dir = Path::new(CONFIG_DIR);
     if all {
-        return remove_tree(cleaner, dir, &[]);
+        return remove_folder(cleaner, dir, &[]);
     }
     let names = |dir: &Path| -> Vec<String> {
         fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     };
     for name in ["kedge.yaml", "installed"] {
-        remove_tree(cleaner, &dir.join(name), &[]);
+        remove_tree(cleaner, &dir.join(name));
     }
     let kept: Vec<String> = names(dir).into_iter().filter(|name| name != "kedge.yaml" && name != "installed").collect();
     if !kept.is_empty() {
@@ -170,13 +179,13 @@ fn remove_logs(cleaner: &mut Cleaner, pods: &[String]) {
     for entry in fs::read_dir("/var/log/pods").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if pods.iter().any(|uid| name.ends_with(&format!("_{uid}"))) {
-            remove_tree(cleaner, &entry.path(), &[]);
+            remove_tree(cleaner, &entry.path());
             gone.push(entry.path());
         }
     }
     for entry in fs::read_dir("/var/log/containers").into_iter().flatten().flatten() {
         if fs::read_link(entry.path()).is_ok_and(|target| gone.iter().any(|dir| target.starts_with(dir))) {
-            remove_tree(cleaner, &entry.path(), &[]);
+            remove_tree(cleaner, &entry.path());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Turns: how many machines ask to join at once, in all and from one address. Strangers ask, so nobody waits without an end here, and
 //! nobody waits for those of another address longer than their requests take to be judged.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use base::places::{Full, Place, Places};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use wire::seats;
 
@@ -22,14 +22,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The requests that are under way.
 pub(crate) struct Turns {
-    by_peer: Mutex<BTreeMap<IpAddr, usize>>,
+    by_peer: Arc<Places<IpAddr>>,
     judged: Semaphore,
-}
-
-/// A request's place among those of its address; given back when it is dropped.
-pub(crate) struct Place {
-    peer: IpAddr,
-    turns: Arc<Turns>,
 }
 
 fn busy(why: &str) -> Refusal {
@@ -38,23 +32,17 @@ fn busy(why: &str) -> Refusal {
 
 impl Turns {
     pub(crate) fn new() -> Arc<Turns> {
-        Arc::new(Turns { by_peer: Mutex::default(), judged: Semaphore::new(JUDGED_MAX) })
+        Arc::new(Turns { by_peer: Places::new(PER_PEER_MAX, ALL_MAX), judged: Semaphore::new(JUDGED_MAX) })
     }
 
-    /// A place for a request that is not read yet.
+    /// A place for a request that is not read yet; given back when it is dropped.
     ///
     /// Errors: `NotReady` if its address, or all of them, have too many.
-    pub(crate) fn enter(self: &Arc<Turns>, peer: IpAddr) -> Result<Place, Refusal> {
-        let peer = seats::who(peer);
-        let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
-        if by_peer.get(&peer).is_some_and(|n| *n >= PER_PEER_MAX) {
-            return Err(busy("too many machines ask from this address"));
-        }
-        if by_peer.values().sum::<usize>() >= ALL_MAX {
-            return Err(busy("too many machines ask at once"));
-        }
-        *by_peer.entry(peer).or_default() += 1;
-        Ok(Place { peer, turns: Arc::clone(self) })
+    pub(crate) fn enter(&self, peer: IpAddr) -> Result<Place<IpAddr>, Refusal> {
+        self.by_peer.take(seats::who(peer)).map_err(|full| match full {
+            Full::Key => busy("too many machines ask from this address"),
+            Full::All => busy("too many machines ask at once"),
+        })
     }
 
     /// The turn of a request that is read: held while it is judged, never while somebody is waited for.
@@ -73,18 +61,6 @@ impl Turns {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut by_peer = self.turns.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(n) = by_peer.get_mut(&self.peer) {
-            *n -= 1;
-            if *n == 0 {
-                by_peer.remove(&self.peer);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +72,7 @@ mod tests {
         assert!(matches!(turns.enter(peer(1)), Err(Refusal::NotReady { .. })));
         drop(turns.enter(peer(2)).unwrap());
         drop(places);
-        assert!(turns.enter(peer(1)).is_ok() && turns.by_peer.lock().unwrap().is_empty());
+        assert!(turns.enter(peer(1)).is_ok() && turns.by_peer.n_keys() == 0);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use base::traces::BANDWIDTH_TABLE;
 use serde::Deserialize;
 
 use crate::error::CniError;
@@ -67,7 +68,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let rates = Rates::of(request)?;
     let addresses: Vec<IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
     for (map, ips) in limited(rates, &addresses) {
-        let have = nft::elements("inet", "kedge-bandwidth", "map", map)?;
+        let have = nft::elements("inet", BANDWIDTH_TABLE, "map", map)?;
         if let Some(ip) = lacking(&have, &ips, &request.container_id) {
             return Err(CniError::internal(format!("the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be")));
         }
@@ -103,7 +104,7 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     }
     let mut script = String::new();
     for (map, _) in MAPS {
-        for element in nft::elements("inet", "kedge-bandwidth", "map", map)? {
+        for element in nft::elements("inet", BANDWIDTH_TABLE, "map", map)? {
             if let Some(ip) = own_address(&element, &request.container_id) {
                 let _infallible = writeln!(script, "delete element {TABLE} {map} {{ {ip} }}");
             }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::places::Places;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
@@ -73,40 +74,8 @@ pub(crate) struct Server {
     /// Where a detected loop is reported, which ends the process.
     pub(crate) fatal: mpsc::Sender<String>,
     places: Semaphore,
-    connections: Connections,
-}
-
-/// How many TCP connections each client has.
-#[derive(Default)]
-pub(crate) struct Connections(Mutex<BTreeMap<IpAddr, usize>>);
-
-impl Connections {
-    /// A place for one more, until it is dropped.
-    fn take(&self, client: IpAddr) -> Option<Connection<'_>> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = open.values().sum();
-        let own = open.get(&client).copied().unwrap_or(0);
-        if all >= CONNECTIONS_MAX || own >= CONNECTIONS_OF_CLIENT_MAX {
-            return None;
-        }
-        open.insert(client, own + 1);
-        Some(Connection { all: self, client })
-    }
-}
-
-struct Connection<'a> {
-    all: &'a Connections,
-    client: IpAddr,
-}
-
-impl Drop for Connection<'_> {
-    fn drop(&mut self) {
-        let mut open = self.all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match open.get_mut(&self.client) {
-            Some(n) if *n > 1 => *n -= 1,
-            _ => drop(open.remove(&self.client)),
-        }
-    }
+    /// TCP connections by client. An address is a client, also of IPv6: the pods of a node have their addresses in one /64.
+    connections: Arc<Places<IpAddr>>,
 }
 
 impl Server {
@@ -118,7 +87,7 @@ impl Server {
             rng,
             fatal,
             places: Semaphore::new(QUESTIONS_MAX),
-            connections: Connections::default(),
+            connections: Places::new(CONNECTIONS_OF_CLIENT_MAX, CONNECTIONS_MAX),
         }
     }
 
@@ -456,7 +425,7 @@ async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group
         };
         let (server, questions) = (Arc::clone(&server), group.clone());
         group.spawn_short("connection", async move {
-            let Some(_place) = server.connections.take(peer.ip().to_canonical()) else { return };
+            let Ok(_place) = server.connections.take(peer.ip().to_canonical()) else { return };
             // The client closes, or is closed when it is silent.
             let _closed = converse(&server, stream, peer, &questions).await;
         });

@@ -187,7 +187,7 @@ async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Gro
 }
 
 /// Routes of ours carry this protocol number (`ip route show proto 107`).
-pub(crate) const OUR_ROUTES: u8 = 107;
+pub(crate) const OUR_ROUTES: u8 = base::traces::ROUTE_PROTOCOL;
 
 async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u32>, NetworkError> {
     let mut stream = std::pin::pin!(handle.address().get().execute());

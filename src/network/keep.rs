@@ -13,8 +13,7 @@ use crate::{NetworkError, nft};
 
 /// The plugins' tables.
 pub(crate) fn tables() -> impl Iterator<Item = Table> {
-    let both = ["kedge-hostport", "kedge-masq"].into_iter().flat_map(|name| ["ip", "ip6"].map(|family| Table { family, name }));
-    both.chain([Table { family: "inet", name: "kedge-bandwidth" }])
+    base::traces::PLUGIN_TABLES.into_iter().map(|(family, name)| Table { family, name })
 }
 
 /// Keeps them as long as the group lives.

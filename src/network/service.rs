@@ -29,7 +29,7 @@ use crate::service::parts::Parts;
 use crate::service::rules::{Family, Part, Site, TABLE};
 use crate::service::snapshot::{Place, ServicePort};
 use crate::table::{Ruleset, Table};
-use crate::{Config, NetworkError, nft, table};
+use crate::{Config, NetworkError, keep, nft, table};
 
 /// A burst of changes (a rolling update) is gathered this long before nft is called.
 const GATHER: Duration = Duration::from_millis(20);
@@ -336,6 +336,6 @@ async fn forget_flows(family: Family, stale: Stale, local: &[IpAddr]) {
 
 /// The script that removes the tables of the proxy and of the CNI plugins.
 pub(crate) fn removal() -> String {
-    let tables = ["ip", "ip6"].into_iter().flat_map(|family| [TABLE, "kedge-hostport", "kedge-masq"].map(|name| Table { family, name }));
-    tables.chain([Table { family: "inet", name: "kedge-bandwidth" }]).map(table::remove).collect()
+    let own = ["ip", "ip6"].map(|family| Table { family, name: TABLE });
+    own.into_iter().chain(keep::tables()).map(table::remove).collect()
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use base::traces;
+
 /// A table of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Table {
@@ -12,7 +14,8 @@ pub(crate) struct Table {
 }
 
 /// Names of our tables, and of iptables' own, whose policy for forwarded packets concerns us.
-const NAMES: [&str; 6] = ["filter", "kedge-bandwidth", "kedge-hostport", "kedge-masq", "kedge-policy", "kedge-proxy"];
+const NAMES: [&str; 6] =
+    ["filter", traces::BANDWIDTH_TABLE, traces::HOSTPORT_TABLE, traces::MASQUERADE_TABLE, traces::POLICY_TABLE, traces::PROXY_TABLE];
 
 impl Table {
     /// The table of this name, if it is one that we look after.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Problem, Report};
 use crate::admin::Admin;
-use crate::{certificates, cli};
+use crate::{certificates, cli, process_dir};
 
 /// The API must answer within this.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -54,37 +54,12 @@ fn role(data_dir: &Path) -> &'static str {
 /// The running kedge of that role whose folder this is: several may run on a machine.
 fn find_process(role: &str, data_dir: &Path) -> Option<u32> {
     let all = fs::read_dir("/proc").ok()?.flatten();
-    let data_dir = data_dir.canonicalize().ok()?;
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-        let program = words.next().unwrap_or_default();
-        let name = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.starts_with("kedge") && words.next().as_deref() == Some(role) && uses(*pid, &data_dir)
+        let args: Vec<String> = line.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let name = Path::new(&args[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("kedge") && args.get(1).is_some_and(|word| word == role) && process_dir::works_in(&args, *pid, data_dir)
     })
-}
-
-/// Whether a process has a file below the folder open, as a server has its store, or names the folder, as an agent does.
-fn uses(pid: u32, data_dir: &Path) -> bool {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let holds = open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|file| file.starts_with(data_dir));
-    let words = |file: &str| fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let named = named_folder(&words("cmdline").unwrap_or_default(), &words("environ").unwrap_or_default());
-    holds || (words("cmdline").is_ok_and(|line| line.split('\0').nth(1) == Some("agent")) && Path::new(&named) == data_dir)
-}
-
-/// The data folder by a command line and an environment, each word ended by a zero.
-fn named_folder(line: &str, environment: &str) -> String {
-    let mut words = line.split('\0');
-    let mut named = None;
-    while let Some(word) = words.next() {
-        named = match word {
-            "-d" | "--data-dir" => words.next(),
-            word => word.strip_prefix("--data-dir=").or_else(|| word.strip_prefix("-d=")).or(named),
-        };
-    }
-    let variable = |name: &str| environment.split('\0').find_map(|word| word.strip_prefix(name));
-    named.or_else(|| variable("KEDGE_DATA_DIR=")).or_else(|| variable("K3S_DATA_DIR=")).unwrap_or("/var/lib/kedge").to_owned()
 }
 
 /// Bytes of the files in a folder.
@@ -295,18 +270,5 @@ fn disk(report: &mut Report, data_dir: &Path) {
     if percent < DISK_FREE_PERCENT_MIN {
         let what = format!("the disk of {} has {percent} % left", place.display());
         report.problems.push(Problem::new(what, "make room: 'kedge images', 'kedge snapshot ls', logs in /var/log"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_agents_folder_is_the_one_that_it_was_given() {
-        assert_eq!(named_folder("kedge\0agent\0-d\0/data\0", "K3S_DATA_DIR=/other\0"), "/data");
-        assert_eq!(named_folder("kedge\0agent\0--data-dir=/data\0", ""), "/data");
-        assert_eq!(named_folder("kedge\0agent\0", "A=b\0K3S_DATA_DIR=/other\0"), "/other");
-        assert_eq!(named_folder("kedge\0agent\0", ""), "/var/lib/kedge");
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! The thread cannot be ended, so their number is bounded, for each path and in all: what waits behind them is refused.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::places::{Full, Place, Places};
 use crate::task::Group;
 
 /// Operations that may be under way at one path; one more is refused until one of them has ended.
@@ -15,47 +15,31 @@ const PER_PATH_MAX: usize = 4;
 /// Operations under way at all paths; the runtime has 512 threads for blocking work, the store's among them.
 const IN_ALL_MAX: usize = 128;
 
-static UNDER_WAY: Mutex<BTreeMap<PathBuf, usize>> = Mutex::new(BTreeMap::new());
+static UNDER_WAY: LazyLock<Arc<Places<PathBuf>>> = LazyLock::new(|| Places::new(PER_PATH_MAX, IN_ALL_MAX));
 
 /// A place among the operations under way, given back when the work itself has ended.
-struct Turn(PathBuf);
-
-impl Turn {
-    fn take(path: &Path) -> io::Result<Turn> {
-        let mut all = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let in_all: usize = all.values().sum();
-        let here = all.entry(path.to_owned()).or_default();
-        if *here >= PER_PATH_MAX || in_all >= IN_ALL_MAX {
-            let text = format!("{}: {here} earlier operations there have not come back", path.display());
-            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
-        }
-        *here += 1;
-        Ok(Turn(path.to_owned()))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut all = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(here) = all.get_mut(&self.0) {
-            *here -= 1;
-            if *here == 0 {
-                all.remove(&self.0);
-            }
-        }
-    }
+fn turn(all: &Arc<Places<PathBuf>>, path: &Path) -> io::Result<Place<PathBuf>> {
+    all.take(path.to_owned()).map_err(|full| {
+        let path = path.display();
+        let text = match full {
+            Full::Key => format!("{path}: {PER_PATH_MAX} earlier operations there have not come back"),
+            Full::All => format!("{path}: not tried, as {IN_ALL_MAX} operations elsewhere have not come back"),
+        };
+        io::Error::new(io::ErrorKind::ResourceBusy, text)
+    })
 }
 
 /// Runs work on the files at `path` outside the async threads, and waits for it no longer than `limit`.
 ///
-/// Errors: the work's own, `TimedOut` when it takes longer (it goes on, unheard), `ResourceBusy` when earlier work there still hangs.
+/// Errors: the work's own, `TimedOut` when it takes longer (it goes on, unheard), `ResourceBusy` when too much earlier work
+/// still hangs, there or everywhere.
 /// Cancel safety: dropping the future leaves the work running to its end.
 pub async fn within<T, F>(path: &Path, limit: Duration, work: F) -> io::Result<T>
 where
     T: Send + 'static,
     F: FnOnce() -> io::Result<T> + Send + 'static,
 {
-    let turn = Turn::take(path)?;
+    let turn = turn(&UNDER_WAY, path)?;
     let running = Group::blocking(move || {
         let _until_the_end = turn;
         work()
@@ -74,6 +58,17 @@ where
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn a_path_that_is_refused_for_the_sake_of_others_is_told_so_and_not_kept() {
+        let all = Places::new(PER_PATH_MAX, 1);
+        let held = turn(&all, Path::new("/hung")).unwrap();
+        let why = turn(&all, Path::new("/innocent")).err().unwrap();
+        assert!(why.kind() == io::ErrorKind::ResourceBusy && why.to_string().contains("elsewhere"), "{why}");
+        assert_eq!(all.n_keys(), 1);
+        drop(held);
+        assert_eq!(all.n_keys(), 0);
+    }
 
     #[tokio::test]
     async fn a_file_system_that_hangs_costs_a_few_threads_and_no_more() {

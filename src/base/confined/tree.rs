@@ -100,10 +100,11 @@ impl Dir {
         }
     }
 
-    /// Removes what `name` names directly in this folder, and all below it, but no mount and nothing behind one.
+    /// Removes what `name` names directly in this folder, and all below it, but no mount and nothing behind one: `name` itself, if it
+    /// is one, is left and named.
     pub fn remove_tree(&self, name: &OsStr) -> Left {
         let mut left = Left::default();
-        remove_at(self.fd.as_fd(), name, &self.path.join(name), &[], &mut left);
+        remove_at(self.fd.as_fd(), name, &self.path.join(name), &[], Top::NoMount, &mut left);
         left
     }
 }
@@ -159,10 +160,28 @@ impl Left {
     }
 }
 
-/// Removes `path`, but for the entries directly in it that `keep` names. What is not there is no error; of a link only itself goes.
+/// Whether what is to be removed may itself be a mount. Below it, none is ever entered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Top {
+    NoMount,
+    /// Then it is emptied, and the mount stays.
+    MayBeMount,
+}
+
+/// Removes `path` and all below it. What is not there is no error; of a link only itself goes; a mount is left and named.
 ///
 /// The parents of `path` must be root's alone.
-pub fn remove(path: &Path, keep: &[&str]) -> Left {
+pub fn remove(path: &Path) -> Left {
+    remove_path(path, &[], Top::NoMount)
+}
+
+/// Removes `path` as [`remove`] does, but for the entries directly in it that `keep` names, and even if it is a disk that the
+/// administrator has mounted for us: that is emptied, and stays mounted.
+pub fn remove_or_empty_mount(path: &Path, keep: &[&str]) -> Left {
+    remove_path(path, keep, Top::MayBeMount)
+}
+
+fn remove_path(path: &Path, keep: &[&str], top: Top) -> Left {
     let mut left = Left::default();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         left.note(path, "this is no folder that may go");
@@ -170,7 +189,7 @@ pub fn remove(path: &Path, keep: &[&str]) -> Left {
     };
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     match rustix::fs::openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(fd) => remove_at(fd.as_fd(), name, path, keep, &mut left),
+        Ok(fd) => remove_at(fd.as_fd(), name, path, keep, top, &mut left),
         Err(Errno::NOENT) => {}
         Err(err) => left.note(path, io::Error::from(err).to_string()),
     }
@@ -194,25 +213,40 @@ pub fn remove_folders(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
 }
 
-fn remove_at(parent: BorrowedFd<'_>, name: &OsStr, path: &Path, keep: &[&str], left: &mut Left) {
-    match rustix::fs::openat(parent, name, FOLDER, Mode::empty()) {
+fn remove_at(parent: BorrowedFd<'_>, name: &OsStr, path: &Path, keep: &[&str], top: Top, left: &mut Left) {
+    let opened = match top {
+        Top::NoMount => rustix::fs::openat2(parent, name, FOLDER, Mode::empty(), SAME_MOUNT),
+        Top::MayBeMount => rustix::fs::openat(parent, name, FOLDER, Mode::empty()),
+    };
+    match opened {
         Ok(dir) => {
             let kept = keep.iter().filter(|name| rustix::fs::statat(&dir, **name, AtFlags::SYMLINK_NOFOLLOW).is_ok()).count();
             empty(dir, path, keep, Takes::All, left);
             if left.0.is_empty() && kept == 0 {
                 match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => {}
                     // A file system of its own is mounted there: it is empty now, and the mount is the administrator's.
-                    Ok(()) | Err(Errno::NOENT | Errno::BUSY) => {}
-                    Err(err) => left.note(path, io::Error::from(err).to_string()),
+                    Err(Errno::BUSY) if top == Top::MayBeMount => {}
+                    Err(err) => left.note(path, why_not(err)),
                 }
             }
         }
         Err(Errno::NOENT) => {}
         Err(Errno::NOTDIR | Errno::LOOP) => match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(err) => left.note(path, io::Error::from(err).to_string()),
+            Err(err) => left.note(path, why_not(err)),
         },
-        Err(err) => left.note(path, io::Error::from(err).to_string()),
+        Err(err) => left.note(path, why_not(err)),
+    }
+}
+
+/// Why something stays, in words where the kernel's own are a riddle.
+fn why_not(err: Errno) -> String {
+    match err {
+        Errno::XDEV | Errno::BUSY => "something is mounted there".to_owned(),
+        // Without openat2 (Linux before 5.6) nobody can say what is a mount: nothing is deleted blindly.
+        Errno::NOSYS => "this kernel has no openat2 (Linux 5.6), so nobody knows what is mounted there".to_owned(),
+        err => io::Error::from(err).to_string(),
     }
 }
 
@@ -319,13 +353,7 @@ impl Removal<'_> {
                 },
                 Err(err) => err,
             };
-            let why = match why {
-                Errno::XDEV | Errno::BUSY => "something is mounted there".to_owned(),
-                // Without openat2 (Linux before 5.6) nobody can say what is a mount: nothing is deleted blindly.
-                Errno::NOSYS => "this kernel has no openat2 (Linux 5.6), so nobody knows what is mounted there".to_owned(),
-                err => io::Error::from(err).to_string(),
-            };
-            self.spare(name, &why);
+            self.spare(name, &why_not(why));
         }
         Ok(None)
     }
@@ -407,7 +435,7 @@ mod tests {
             };
             Dir::open(&top).unwrap().walk(&mut count).unwrap();
             assert_eq!((n_folders, n_others), (DEEP, 2));
-            remove(&top, &[]).as_error().unwrap();
+            remove(&top).as_error().unwrap();
             assert!(!top.exists());
         });
     }
@@ -422,12 +450,60 @@ mod tests {
         fs::write(other.join("precious"), "x").unwrap();
         fs::write(data.join("a/b/file"), "x").unwrap();
         std::os::unix::fs::symlink(&other, data.join("a/link")).unwrap();
-        assert!(remove(&data, &["storage"]).0.is_empty());
+        assert!(remove_or_empty_mount(&data, &["storage"]).0.is_empty());
         assert!(other.join("precious").exists() && data.join("storage").exists() && !data.join("a").exists());
         std::os::unix::fs::symlink(&other, data.join("storage/link")).unwrap();
-        assert!(remove(&data, &[]).0.is_empty());
+        assert!(remove(&data).0.is_empty());
         assert!(!data.exists() && other.join("precious").exists());
-        assert!(remove(&data, &[]).0.is_empty());
+        assert!(remove(&data).0.is_empty());
+    }
+
+    /// Runs this test again in a mount namespace of its own, where it may mount; `false` in the outer one.
+    fn in_own_namespace(test: &str) -> bool {
+        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_some() {
+            return true;
+        }
+        if rustix::process::geteuid().is_root() {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+            let status = command.args(["--exact", test, "--nocapture"]).env("KEDGE_TEST_OWN_NAMESPACE", "1").status();
+            assert!(status.unwrap().success());
+        }
+        false
+    }
+
+    fn bind(source: &Path, target: &Path) {
+        rustix::mount::mount_bind(source, target).unwrap();
+    }
+
+    #[test]
+    fn what_is_mounted_at_the_name_itself_is_not_emptied() {
+        if !in_own_namespace("confined::tree::tests::what_is_mounted_at_the_name_itself_is_not_emptied") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [data, target, file] = ["data", "target", "file"].map(|name| dir.path().join(name));
+        fs::create_dir_all(data.join("deep")).unwrap();
+        fs::create_dir(&target).unwrap();
+        fs::write(data.join("deep/precious"), "x").unwrap();
+        fs::write(&file, "").unwrap();
+        // A bind mount has the number of the same file system: only the kernel knows that it is one.
+        bind(&data, &target);
+        bind(&data.join("deep/precious"), &file);
+        let parent = Dir::open(dir.path()).unwrap();
+        for path in [&target, &file] {
+            let name = path.file_name().unwrap();
+            for left in [parent.remove_tree(name), remove(path)] {
+                let [(at, why)] = &left.0[..] else { panic!("{left:?}") };
+                assert!(at == path && why.contains("mounted"), "{left:?}");
+            }
+        }
+        assert!(data.join("deep/precious").exists());
+        // Whoever uninstalls asks for it: a disk of the administrator's is emptied and stays.
+        remove_or_empty_mount(&target, &["deep"]).as_error().unwrap();
+        assert!(data.join("deep/precious").exists());
+        remove_or_empty_mount(&target, &[]).as_error().unwrap();
+        assert!(data.exists() && !data.join("deep").exists() && target.exists());
     }
 
     #[test]

@@ -368,23 +368,10 @@ fn resolved(path: &Path) -> io::Result<Option<PathBuf>> {
 /// Mount points at or under `dir`, the deepest first, a stacked one as often as it is mounted.
 pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(dir) = resolved(dir)? else { return Ok(Vec::new()) };
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let mut found: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(|field| PathBuf::from(unescape(field)))
-        .filter(|path| path.starts_with(&dir))
-        .collect();
+    let text = fs::read_to_string(base::mounts::TABLE)?;
+    let mut found: Vec<PathBuf> = base::mounts::points(&text).into_iter().filter(|path| path.starts_with(&dir)).collect();
     found.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
     Ok(found)
-}
-
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
 
 pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
@@ -407,7 +394,7 @@ pub(crate) async fn tidy(dir: &Path) -> io::Result<()> {
         done => done?,
     }
     let of_work = dir.to_owned();
-    within(dir, REMOVE_LIMIT, move || tree::remove(&of_work, &[]).as_error()).await
+    within(dir, REMOVE_LIMIT, move || tree::remove(&of_work).as_error()).await
 }
 
 fn unmount_all(dir: &Path) -> io::Result<()> {
@@ -431,11 +418,6 @@ fn force_shares(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn escaped_mount_points_are_read_back() {
-        assert_eq!(unescape("/a\\040b\\134c"), "/a b\\c");
-    }
 
     #[test]
     fn a_new_label_outdates_only_pods_that_show_it() {

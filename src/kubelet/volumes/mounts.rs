@@ -136,7 +136,9 @@ fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf
         if (bound.dev, bound.ino) == (wanted.dev, wanted.ino) {
             return Ok(target.to_owned());
         }
-        // Containers that still run keep their own copy of the mount.
+    }
+    // Containers that still run keep their own copy of the mount. What is stacked there comes off layer by layer.
+    while is_mount_point(target)? {
         umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
     }
     let fits = parent.meta(name).is_ok_and(|meta| meta.is_dir() == wanted.is_dir());

@@ -269,7 +269,7 @@ impl Worker {
         }
         let logs = sandbox::log_dir(&self.node.config, &self.pod);
         let gone = logs.clone();
-        let removed = within(&logs, LOGS_LIMIT, move || tree::remove(&gone, &[]).as_error()).await;
+        let removed = within(&logs, LOGS_LIMIT, move || tree::remove(&gone).as_error()).await;
         if let Err(err) = removed {
             warn!(path = %logs.display(), err = %err, "cannot remove logs");
         }

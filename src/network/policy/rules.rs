@@ -22,7 +22,7 @@ use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
 
 /// Our table.
-pub(crate) const TABLE: Table = Table { family: "inet", name: "kedge-policy" };
+pub(crate) const TABLE: Table = Table { family: "inet", name: base::traces::POLICY_TABLE };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {

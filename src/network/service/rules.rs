@@ -24,7 +24,7 @@ use crate::table::{Ruleset, SetKind, Table};
 const MASQUERADE_BIT: u32 = 0x4000;
 
 /// Name of our table in each family.
-pub(crate) const TABLE: &str = "kedge-proxy";
+pub(crate) const TABLE: &str = base::traces::PROXY_TABLE;
 
 /// Our table in a family.
 pub(crate) fn table(family: Family) -> Table {

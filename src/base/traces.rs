@@ -1,0 +1,22 @@
+//! Names under which this program is found in a machine's kernel: whoever makes something there, watches it or takes it away uses these.
+
+/// nft table of the service proxy, in `ip` and `ip6`.
+pub const PROXY_TABLE: &str = "kedge-proxy";
+/// nft table of host ports, in `ip` and `ip6`; the CNI plugin `portmap` writes it.
+pub const HOSTPORT_TABLE: &str = "kedge-hostport";
+/// nft table of masquerade, in `ip` and `ip6`; the CNI plugin `bridge` writes it.
+pub const MASQUERADE_TABLE: &str = "kedge-masq";
+/// nft table of network policies, in `inet`.
+pub const POLICY_TABLE: &str = "kedge-policy";
+/// nft table of limits of pods' bandwidth, in `inet`; the CNI plugin `bandwidth` writes it.
+pub const BANDWIDTH_TABLE: &str = "kedge-bandwidth";
+
+/// The tables that CNI plugins write, by family and name: they are only called when pods come and go.
+pub const PLUGIN_TABLES: [(&str, &str); 5] =
+    [("ip", HOSTPORT_TABLE), ("ip6", HOSTPORT_TABLE), ("ip", MASQUERADE_TABLE), ("ip6", MASQUERADE_TABLE), ("inet", BANDWIDTH_TABLE)];
+
+/// The tables that the network room writes, by family and name.
+pub const NETWORK_TABLES: [(&str, &str); 3] = [("ip", PROXY_TABLE), ("ip6", PROXY_TABLE), ("inet", POLICY_TABLE)];
+
+/// Routes that we make carry this protocol number (`ip route show proto 107`).
+pub const ROUTE_PROTOCOL: u8 = 107;
