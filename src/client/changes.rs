@@ -1,5 +1,9 @@
-//! What a subscriber of an informer has still to be told. Nothing is dropped, and a slow reader cannot make it grow without bound:
-//! what happens to one object while nobody reads becomes one change, except for what a reader could not find out any more.
+//! What a subscriber of an informer has still to be told. What happens to one object while nobody reads becomes one change, except for
+//! what a reader could not find out any more: that an object ended, and an owner or a label that it had in between.
+//!
+//! No end of an object is ever dropped, and it is told before the begin of the next one under the same name: whoever counts on an
+//! object, or keeps something for it, hears that it is gone. So a reader that does not read keeps one change for each object that ended
+//! meanwhile, and at most [`CHANGES_OF_ONE_MAX`] others a name, however often the objects change.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,8 +13,8 @@ use tokio::sync::Notify;
 
 use crate::informer::{Change, Key};
 
-/// Changes of one object that wait because they cannot be told as one; beyond it they are, and an owner that the object had in
-/// between is not told of.
+/// Changes under one name that wait because they cannot be told as one. Beyond it only ends of objects are kept apart; an owner or a
+/// label that an object had in between is not told of.
 const CHANGES_OF_ONE_MAX: usize = 16;
 
 /// Objects for which a subscriber keeps room while nothing waits.
@@ -127,10 +131,6 @@ impl<K: Resource> Waiting<K> {
             },
             None => changes.push_back(change),
         }
-        // Deletions of one name, each of another object: the reader has been away for long. The oldest says least.
-        while changes.len() > CHANGES_OF_ONE_MAX {
-            changes.pop_front();
-        }
     }
 }
 
@@ -233,14 +233,32 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_nothing_keeps_a_bounded_number_for_each_name() {
+    fn each_end_of_a_name_is_told_before_the_next_begin() {
         let subscribers = Subscribers::default();
         let changes = subscribers.subscribe();
         for n in 0..1000 {
-            tell(&subscribers, Change::Added(map("a", &n.to_string(), &n.to_string())));
-            tell(&subscribers, Change::Deleted(map("a", &n.to_string(), "-")));
+            tell(&subscribers, Change::Added(map("a", &n.to_string(), "x")));
+            tell(&subscribers, Change::Modified { old: map("a", &n.to_string(), "x"), new: map("a", &n.to_string(), "y") });
+            tell(&subscribers, Change::Deleted(map("a", &n.to_string(), "y")));
         }
-        assert!(waiting(&changes).len() <= CHANGES_OF_ONE_MAX);
+        tell(&subscribers, Change::Added(map("a", "last", "x")));
+        let told = waiting(&changes);
+        let ends: Vec<&String> = told.iter().filter(|change| change.starts_with('-')).collect();
+        let expected: Vec<String> = (0..1000).map(|n| format!("-a/{n}/y")).collect();
+        assert_eq!(ends, expected.iter().collect::<Vec<_>>());
+        assert_eq!(told.last().unwrap(), "+a/last/x");
+        assert!(told.len() <= 1000 + CHANGES_OF_ONE_MAX, "{}", told.len());
+    }
+
+    #[test]
+    fn changes_of_one_object_that_nobody_reads_are_bounded() {
+        let subscribers = Subscribers::default();
+        let changes = subscribers.subscribe();
+        for n in 0..1000 {
+            tell(&subscribers, Change::Modified { old: map("a", "1", &n.to_string()), new: map("a", "1", &(n + 1).to_string()) });
+        }
+        let told = waiting(&changes);
+        assert!(told.len() <= CHANGES_OF_ONE_MAX && told.last().unwrap().ends_with("a/1/1000"), "{told:?}");
         drop(changes);
         tell(&subscribers, Change::Added(map("a", "1", "x")));
         assert!(subscribers.0.lock().unwrap().is_empty());

@@ -258,7 +258,7 @@ impl<K: Resource> Groups<K> {
     }
 }
 
-/// A subscription to changes. No deletion is lost, however slowly it is read.
+/// A subscription to changes. No deletion is lost, however slowly it is read, and each comes before the next object of its name.
 pub struct Changes<K>(Arc<Subscriber<K>>);
 
 impl<K> Changes<K> {
