@@ -6,10 +6,12 @@ use std::sync::Arc;
 use base::chain::Chain;
 use base::rng::Rng;
 use base::task::Group;
+use base::time::{Clock, rfc3339_secs};
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
 use client::pod::Pod;
 use client::volumes;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -70,6 +72,7 @@ struct Scheduler {
     outcomes: mpsc::Sender<Outcome>,
     group: Group,
     rng: Rng,
+    clock: Clock,
 }
 
 /// Starts scheduling as the user behind `client` (`system:kube-scheduler`); reads through `informers`.
@@ -98,6 +101,7 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         outcomes,
         group: group.clone(),
         rng: Rng::from_os(),
+        clock: Clock::system(),
     };
     group.spawn("cycle", scheduler.cycle(results));
 }
@@ -374,10 +378,10 @@ impl Scheduler {
         let (by, node) = (pod.uid().unwrap_or_default(), preemption.node);
         self.end_nominations(pod, &node);
         for victim in preemption.victims.into_iter().filter(|victim| victim.metadata.deletion_timestamp.is_none()) {
-            let (client, recorder) = (self.client.clone(), self.recorder.clone());
+            let (client, recorder, now) = (self.client.clone(), self.recorder.clone(), self.clock.now());
             let (by, message) = (by.clone(), format!("Preempted by pod {by} on node {node}"));
             self.group.spawn_short("preempt", async move {
-                match evict(&client, &victim).await {
+                match evict(&client, &victim, now).await {
                     Ok(()) => {
                         info!(pod = %key(&victim), by = %by, "pod preempted");
                         recorder.report(&*victim, Severity::Normal, "Preempted", message);
@@ -422,7 +426,7 @@ impl Scheduler {
         let condition = json!({
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
             "observedGeneration": pod.metadata.generation,
-            "lastTransitionTime": base::time::rfc3339_secs(since.unwrap_or_else(|| base::time::Clock::system().now())),
+            "lastTransitionTime": rfc3339_secs(since.unwrap_or_else(|| self.clock.now())),
         });
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
         let mut status = json!({"conditions": [condition]});
@@ -481,13 +485,13 @@ async fn sleep_until(wake: Option<Instant>) {
 }
 
 /// Says why in the victim's status, then deletes it with its own grace.
-async fn evict(client: &kube::Client, victim: &Pod) -> Result<(), kube::Error> {
+async fn evict(client: &kube::Client, victim: &Pod, now: Timestamp) -> Result<(), kube::Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &victim.namespace().unwrap_or_default());
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
         "message": format!("{SCHEDULER_NAME}: preempting to accommodate a higher priority pod"),
         "observedGeneration": victim.metadata.generation,
-        "lastTransitionTime": base::time::rfc3339_secs(base::time::Clock::system().now()),
+        "lastTransitionTime": rfc3339_secs(now),
     });
     let patch = json!({"metadata": {"uid": victim.uid()}, "status": {"conditions": [condition]}});
     let gone = |err: &kube::Error| matches!(err, kube::Error::Api(status) if status.code == 404);

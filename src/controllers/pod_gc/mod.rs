@@ -1,9 +1,10 @@
 //! Takes away pods that nobody else will: those of vanished nodes, those that ended in great number, those deleted before they had a node.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base::time::{Clock, rfc3339_secs};
 use client::informer::{Change, Informer, Key};
 use client::pod::Pod;
 use client::queue::Queue;
@@ -19,13 +20,53 @@ use crate::pods;
 const NAME: &str = "pod-garbage-collector";
 /// A node may come back under its name right away: its pods wait this long (upstream's quarantine).
 const QUARANTINE: Duration = Duration::from_secs(40);
+/// A node that is missing longer is forgotten when another is missed.
+const MISSING_KEPT: Duration = Duration::from_secs(3600);
+
+/// Nodes that pods name and that are not there, and since when. Whoever makes pods chooses the names: old ones are forgotten, and a pod
+/// that still names one only waits once more.
+#[derive(Default)]
+struct Missing(Mutex<BTreeMap<String, Instant>>);
+
+impl Missing {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the node has been missed; from now on, if it was not.
+    fn missed_for(&self, node: &str) -> Duration {
+        let mut since = self.lock();
+        if let Some(since) = since.get(node) {
+            return since.elapsed();
+        }
+        since.retain(|_, since| since.elapsed() < MISSING_KEPT);
+        since.insert(node.to_owned(), Instant::now());
+        Duration::ZERO
+    }
+
+    /// The node is there: if it goes again, its pods wait again.
+    fn found(&self, node: &str) {
+        self.lock().remove(node);
+    }
+
+    /// The node whose pods are to be looked at now: one that went, or one that the operator has given up.
+    fn given_up(&self, change: &Change<Node>) -> Option<String> {
+        match change {
+            Change::Deleted(node) => Some(node.name_any()),
+            Change::Added(node) | Change::Modified { new: node, .. } => {
+                self.found(&node.name_any());
+                is_out_of_service(node).then(|| node.name_any())
+            }
+        }
+    }
+}
 
 struct Controller {
     client: kube::Client,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
-    /// Nodes that pods name and that are not there, and since when.
-    missing: Mutex<BTreeMap<String, Instant>>,
+    clock: Clock,
+    missing: Arc<Missing>,
     /// Ended pods that are kept (upstream's `--terminated-pod-gc-threshold`); 0 keeps all.
     ended_max: usize,
 }
@@ -41,18 +82,14 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
         _ => Vec::new(),
     });
     let all_pods = pods.clone();
+    let missing = Arc::<Missing>::default();
+    let heard = Arc::clone(&missing);
     context.feed(&nodes, &queue, move |change| {
-        // A node that went, or one that the operator has given up.
-        let given_up = match change {
-            Change::Deleted(node) => node,
-            Change::Added(node) | Change::Modified { new: node, .. } if is_out_of_service(node) => node,
-            _ => return Vec::new(),
-        };
-        let name = given_up.name_any();
+        let Some(name) = heard.given_up(change) else { return Vec::new() };
         all_pods.list().iter().filter(|pod| node_of(pod) == name).map(|pod| Key::of(&**pod)).collect()
     });
-    let missing = Mutex::default();
-    let controller = Controller { client: context.client(NAME), nodes: nodes.clone(), pods: pods.clone(), missing, ended_max };
+    let (client, clock) = (context.client(NAME), Clock::system());
+    let controller = Controller { client, nodes: nodes.clone(), pods: pods.clone(), clock, missing, ended_max };
     context.start(NAME, &queue, controller, async move {
         nodes.synced().await;
         pods.synced().await;
@@ -112,12 +149,12 @@ impl Reconcile for Controller {
         let standing = match self.nodes.get("", node) {
             _ if node.is_empty() => Standing::Fine,
             Some(found) => {
-                self.missing().remove(node);
+                self.missing.found(node);
                 if is_out_of_service(&found) { Standing::OutOfService } else { Standing::Fine }
             }
             None => {
                 // However we heard of it: a node may register after its pods were bound, or come back under its name.
-                let left = QUARANTINE.saturating_sub(self.missing().entry(node.to_owned()).or_insert_with(Instant::now).elapsed());
+                let left = QUARANTINE.saturating_sub(self.missing.missed_for(node));
                 if !left.is_zero() {
                     return Ok(Next::After(left));
                 }
@@ -134,10 +171,6 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    fn missing(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn trim_ended(&self) -> Result<Next, Error> {
         let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| ended(pod)).collect();
         let surplus = if self.ended_max == 0 { 0 } else { over.len().saturating_sub(self.ended_max) };
@@ -155,7 +188,7 @@ impl Controller {
         if !ended(pod) {
             let target = json!({
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": reason,
-                "lastTransitionTime": base::time::rfc3339_secs(base::time::Clock::system().now()),
+                "lastTransitionTime": rfc3339_secs(self.clock.now()),
             });
             // Of the others somebody has decided that they end.
             let conditions = if reason == NODE_GONE { vec![target] } else { Vec::new() };
@@ -173,6 +206,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_came_back_and_went_again_is_waited_for_again() {
+        let missing = Missing::default();
+        let node: Arc<Node> = Arc::new(serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap());
+        assert_eq!(missing.given_up(&Change::Deleted(Arc::clone(&node))).as_deref(), Some("n"));
+        assert_eq!(missing.missed_for("n"), Duration::ZERO);
+        tokio::time::advance(QUARANTINE).await;
+        assert_eq!(missing.missed_for("n"), QUARANTINE);
+        // None of its pods is looked at while it is there.
+        assert_eq!(missing.given_up(&Change::Added(Arc::clone(&node))), None);
+        tokio::time::advance(QUARANTINE).await;
+        assert_eq!(missing.missed_for("n"), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_that_strangers_choose_are_forgotten() {
+        let missing = Missing::default();
+        (0..100).for_each(|n| drop(missing.missed_for(&format!("invented-{n}"))));
+        tokio::time::advance(MISSING_KEPT).await;
+        missing.missed_for("another");
+        assert_eq!(missing.lock().len(), 1);
+    }
 
     #[test]
     fn only_pods_that_nobody_will_end_are_taken() {

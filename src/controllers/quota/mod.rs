@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::task::Group;
+use base::time::Clock;
 use client::informer::{Change, Informer, Key, Metadata};
 use client::pod::Pod;
 use client::queue::Queue;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, Service};
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, PostParams};
@@ -29,6 +31,7 @@ const FILL_MAX: Duration = Duration::from_secs(10);
 struct Controller {
     context: Context,
     client: kube::Client,
+    clock: Clock,
     queue: Arc<Queue<Key>>,
     quotas: Informer<ResourceQuota>,
     pods: Informer<Pod>,
@@ -44,6 +47,7 @@ pub(crate) fn start(context: &Context) {
     let controller = Controller {
         context: context.clone(),
         client: context.client(NAME),
+        clock: Clock::system(),
         queue: Arc::clone(&queue),
         quotas: context.informers.get(),
         pods: context.informers.get(),
@@ -85,12 +89,13 @@ impl Reconcile for Controller {
         let names: Vec<&String> = hard.into_iter().flat_map(|hard| hard.keys()).collect();
         let sources: BTreeSet<(&str, &str)> = names.iter().filter_map(|name| quota::source_of(name)).collect();
         let value = json!(*quota);
+        let now = self.clock.now();
         let mut used = Usage::new();
         for (group, resource) in sources {
             let usage = match (group, resource) {
-                ("", "pods") => sum(&value, resource, &self.pods.list_in(&key.namespace)),
-                ("", "services") => sum(&value, resource, &self.services.list_in(&key.namespace)),
-                ("", "persistentvolumeclaims") => sum(&value, resource, &self.claims.list_in(&key.namespace)),
+                ("", "pods") => sum(&value, resource, &self.pods.list_in(&key.namespace), now),
+                ("", "services") => sum(&value, resource, &self.services.list_in(&key.namespace), now),
+                ("", "persistentvolumeclaims") => sum(&value, resource, &self.claims.list_in(&key.namespace), now),
                 _ => self.count(&value, group, resource, &key.namespace).await?,
             };
             quota::add(&mut used, usage);
@@ -104,12 +109,12 @@ impl Reconcile for Controller {
     }
 }
 
-fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>]) -> Usage {
+fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>], now: Timestamp) -> Usage {
     let mut total = Usage::new();
     for object in objects {
         let object = json!(**object);
         if quota::in_scope(quota, resource, &object) {
-            quota::add(&mut total, quota::usage_of("", resource, &object, base::time::Clock::system().now()));
+            quota::add(&mut total, quota::usage_of("", resource, &object, now));
         }
     }
     total
@@ -129,7 +134,7 @@ impl Controller {
             return Err(Error::Object(format!("the {resource} to count have not come yet")));
         }
         let n = i64::try_from(objects.list_in(namespace).len()).unwrap_or(i64::MAX);
-        let one_each = quota::usage_of(group, resource, &Value::Null, base::time::Clock::system().now());
+        let one_each = quota::usage_of(group, resource, &Value::Null, self.clock.now());
         Ok(one_each.into_keys().map(|name| (name, Quantity::from_units(n, Notation::DecimalSi))).collect())
     }
 
