@@ -214,7 +214,7 @@ impl Store {
     /// Answers the other members. To be served over HTTP/2 behind TLS that demands a certificate of the peers' authority, in a
     /// group that stops after the store's: while it closes, the others still talk to it.
     pub fn peer_handler(self: &Arc<Self>) -> Arc<dyn wire::Handler> {
-        Arc::new(Inbox { store: Arc::clone(self) })
+        Arc::new(Inbox::new(Arc::clone(self)))
     }
 
     /// Writes the whole store as it stands into one file of etcd's format, which is deleted when the path is dropped.

@@ -21,7 +21,7 @@ struct One {
 
 pub(crate) fn run(program: &Path) {
     if !Path::new("/proc/net/if_inet6").exists() {
-        println!("skipped: this kernel has no IPv6");
+        base::skips::say("this kernel has no IPv6");
         return;
     }
     let place = tempfile::Builder::new().prefix("kedge-dual-").tempdir().unwrap();
@@ -68,6 +68,24 @@ fn service(name: &str, policy: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
         "spec": { "ipFamilyPolicy": policy, "type": "NodePort", "selector": { "who": "new" },
             "ports": [{ "port": 80, "nodePort": if name == "both" { Some(NODE_PORT) } else { None } }] } })
+}
+
+/// What a pod's shell is told to ask a page of [`pod`] with; its last word shows that it was asked, whatever came back.
+pub(crate) fn asking(ip: &str, port: u16) -> String {
+    format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} {port}; echo asked")
+}
+
+/// Waits until the page comes, or until it did not come several times in a row though it was asked for: a question that fails for
+/// another reason shows nothing.
+pub(crate) fn answers(what: &str, wanted: bool, mut ask: impl FnMut() -> String) {
+    let n_wanted = if wanted { 1 } else { 3 };
+    let mut n_in_a_row = 0;
+    wait_for(what, LIMIT, || {
+        let said = ask();
+        let is_right = said.contains("asked") && said.contains("I am ") == wanted;
+        n_in_a_row = if is_right { n_in_a_row + 1 } else { 0 };
+        if n_in_a_row == n_wanted { Ok(()) } else { Err(said) }
+    });
 }
 
 impl One {
@@ -181,13 +199,8 @@ impl One {
         self.running("peer");
         let v6 = self.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
         let peer = self.field_is(&["pod", "peer"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
-        let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {v6} 80");
-        let reaches = |wanted: bool, what: &str| {
-            wait_for(what, LIMIT, || {
-                let said = self.kubectl(&["exec", "peer", "--", "sh", "-c", &ask]);
-                if said.text.contains("I am new") == wanted { Ok(()) } else { Err(said.text) }
-            });
-        };
+        let ask = asking(&v6, 80);
+        let reaches = |wanted: bool, what: &str| answers(what, wanted, || self.kubectl(&["exec", "peer", "--", "sh", "-c", &ask]).text);
         let policy = |ingress: Value| {
             self.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
                 "spec": { "podSelector": { "matchLabels": { "who": "new" } }, "policyTypes": ["Ingress"], "ingress": ingress } }));

@@ -57,6 +57,10 @@ pub(crate) fn reset(program: &Path) {
 
     // One of the others comes back with its old store: it is of another cluster now, and moves nothing here.
     servers[1].start(&["--server", &first, "--token", &token]);
+    wait_for("the member of the old cluster to call", LIMIT, || {
+        let log = servers[2].log();
+        if log.contains("a member of another cluster is turned away") { Ok(()) } else { Err(format!("{log}\n{}", servers[1].log())) }
+    });
     must(&servers[2], &["create", "configmap", "beside"]);
     servers[2].serves(1);
     kill_hard(servers[1].role.take().unwrap());
@@ -123,7 +127,7 @@ pub(crate) fn election(program: &Path) {
         .stderr(Stdio::null())
         .spawn();
     let Ok(etcd) = etcd else {
-        println!("skipped: no etcd on PATH");
+        base::skips::say("no etcd on PATH");
         return;
     };
     let _etcd = Etcd(etcd);

@@ -30,7 +30,7 @@ fn inside(test: &str, story: impl FnOnce(&Path)) {
     }
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match namespaces::what_is_missing() {
-        Some(missing) => println!("skipped: {missing}"),
+        Some(missing) => base::skips::say(&missing),
         None => namespaces::enter(test),
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::dual::{answers, asking};
 use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, run as run_command, wait_for};
 
 /// For whatever takes long only on a machine that is busy with other tests.
@@ -20,7 +21,7 @@ struct Two {
 
 pub(crate) fn run(program: &Path) {
     if !Path::new("/proc/net/if_inet6").exists() {
-        println!("skipped: this kernel has no IPv6");
+        base::skips::say("this kernel has no IPv6");
         return;
     }
     let place = tempfile::Builder::new().prefix("kedge-six-").tempdir().unwrap();
@@ -113,11 +114,8 @@ impl Two {
 
     /// What a pod gets from there.
     fn reaches(&self, from: &str, ip: &str, port: u16, wanted: bool) {
-        wait_for(&format!("{from} to {ip} port {port}: {wanted}"), LIMIT, || {
-            let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} {port}");
-            let said = self.kubectl(&["exec", from, "--", "sh", "-c", &ask]);
-            if said.text.contains("I am ") == wanted { Ok(()) } else { Err(said.text) }
-        });
+        let ask = asking(ip, port);
+        answers(&format!("{from} to {ip} port {port}: {wanted}"), wanted, || self.kubectl(&["exec", from, "--", "sh", "-c", &ask]).text);
     }
 
     fn served(&self) {

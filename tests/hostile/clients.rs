@@ -1,12 +1,14 @@
 //! Clients that send too much, too slowly, or too often: the server's memory has a bound, and others are served meanwhile.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::fields::Door;
+use pki::certstore::{CertStore, Pair};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use wire::dial::Stream;
+
+use crate::connections::{Caller, runtime};
 use crate::harness::{SETTLE_LIMIT, Server};
 
 /// What the server may hold at its worst, in kB. It begins with about 60 MB in a build without optimization.
@@ -17,38 +19,55 @@ const HONEST_MAX: Duration = Duration::from_secs(10);
 const SIEGE: Duration = Duration::from_secs(15);
 const BODY_MAX: usize = 3_000_000;
 
+/// A request, and what the server says to it: the code, and words that only this refusal has.
+struct Try {
+    method: &'static str,
+    path: String,
+    media: &'static str,
+    body: Vec<u8>,
+    code: u16,
+    words: &'static str,
+}
+
+/// Each attacker has connections of its own: through one `kubectl proxy` all would share one, and wait for each other.
 #[test]
 fn attackers_fill_no_memory_and_stop_no_honest_client() {
     let server = Server::start();
     server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
-    let door = Door::open(&server);
-    let over = Arc::new(AtomicBool::new(false));
-    let mut enemies = Vec::new();
-    for attack in [empty_structs, deep, aliases, empty_messages, doubling_patches, selectors, unknown_fields] {
-        for _ in 0..2 {
-            let (at, over) = (door.url(""), Arc::clone(&over));
-            enemies.push(std::thread::spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    attack(&at);
-                }
-            }));
+    server.ok(&["create", "configmap", "doubled"]);
+    server.ok(&["annotate", "configmap", "doubled", "a=b"]);
+    let caller = |n: u8| Arc::new(admin(&server, [127, 0, 0, n]));
+    let attacks = [empty_structs(), deep(), aliases(), empty_messages(), doubling_patches(), selectors(), unknown_fields()];
+    let (n_honest, slowest) = runtime().block_on(async {
+        // Alone first: each gets the refusal that it is here for, and not another one that comes before it.
+        for attempt in attacks.iter().flatten() {
+            let said = exchange(&caller(9), attempt).await;
+            assert!(is_as_expected(attempt, &said), "{} {}: {} {}: {said}", attempt.method, attempt.path, attempt.code, attempt.words);
         }
-    }
-    let held: Vec<TcpStream> = (0..40).map(|_| slow_body(&door.url(""))).chain((0..100).map(|_| watch(&door.url("")))).collect();
-    let (began, mut slowest, mut n_honest) = (Instant::now(), Duration::ZERO, 0);
-    while began.elapsed() < SIEGE {
-        let asked = Instant::now();
-        let body = format!(r#"{{"metadata":{{"name":"honest-{n_honest}"}},"data":{{"a":"b"}}}}"#);
-        let said = exchange(&door.url(""), "POST", "/api/v1/namespaces/default/configmaps", "application/json", body.as_bytes());
-        assert!(said.starts_with("HTTP/1.1 201"), "{said}");
-        slowest = slowest.max(asked.elapsed());
-        n_honest += 1;
-    }
-    over.store(true, Ordering::Relaxed);
-    for enemy in enemies {
-        enemy.join().unwrap();
-    }
-    drop(held);
+        let over = Arc::new(AtomicBool::new(false));
+        let mut enemies = Vec::new();
+        for (n, attack) in (10..).zip(attacks.map(Arc::new)) {
+            for _ in 0..2 {
+                let (caller, attack, over) = (caller(n), Arc::clone(&attack), Arc::clone(&over));
+                enemies.push(tokio::spawn(besiege(caller, attack, over)));
+            }
+        }
+        let held = held(&caller(30)).await;
+        let (began, mut slowest, mut n_honest) = (Instant::now(), Duration::ZERO, 0);
+        while began.elapsed() < SIEGE {
+            let asked = Instant::now();
+            let said = exchange(&caller(40), &honest(n_honest)).await;
+            assert!(said.starts_with("HTTP/1.1 201"), "{said}");
+            slowest = slowest.max(asked.elapsed());
+            n_honest += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        for enemy in enemies {
+            assert!(enemy.await.unwrap() > 0, "an attacker was never answered as alone");
+        }
+        drop(held);
+        (n_honest, slowest)
+    });
     let peak_kb = status_kb(server.pid(), "VmHWM");
     println!(
         "peak {} MB, now {} MB, {n_honest} honest requests, the slowest {slowest:?}",
@@ -60,55 +79,91 @@ fn attackers_fill_no_memory_and_stop_no_honest_client() {
     server.kill_only();
 }
 
+fn admin(server: &Server, from: [u8; 4]) -> Caller {
+    let tls = server.place.data_dir().join("server/tls");
+    let read = |name: &str| std::fs::read_to_string(tls.join(name)).unwrap();
+    let pair = Pair::from_pem(&read("client-admin.crt"), &read("client-admin.key")).unwrap();
+    Caller::to(server, server.place.port, from).showing(CertStore::new(pair))
+}
+
+/// Attacks until it is over; how many answers were those that are expected. Beside the others it may be sent away, or hung up on.
+async fn besiege(caller: Arc<Caller>, attack: Arc<Vec<Try>>, over: Arc<AtomicBool>) -> usize {
+    let n_expected = AtomicUsize::new(0);
+    while !over.load(Ordering::Relaxed) {
+        for attempt in attack.iter() {
+            let said = exchange(&caller, attempt).await;
+            let is_expected = is_as_expected(attempt, &said);
+            assert!(is_expected || said.is_empty() || said.starts_with("HTTP/1.1 429"), "{said}");
+            n_expected.fetch_add(usize::from(is_expected), Ordering::Relaxed);
+        }
+    }
+    n_expected.into_inner()
+}
+
+fn is_as_expected(attempt: &Try, said: &str) -> bool {
+    said.starts_with(&format!("HTTP/1.1 {} ", attempt.code)) && said.contains(attempt.words)
+}
+
 fn status_kb(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-fn connect(at: &str) -> TcpStream {
-    let stream = TcpStream::connect(at.trim_start_matches("http://")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-}
-
 fn head(method: &str, path: &str, media: &str, length: usize) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
 }
 
-/// One request; what came back, as far as it came. An attacker that is hung up on has failed, which is what is wanted.
-fn exchange(at: &str, method: &str, path: &str, media: &str, body: &[u8]) -> String {
-    let mut stream = connect(at);
-    let _refused = stream.write_all(head(method, path, media, body.len()).as_bytes()).and_then(|()| stream.write_all(body));
+/// One request on a connection of its own; what came back, as far as it came.
+async fn exchange(caller: &Caller, attempt: &Try) -> String {
+    let Try { method, path, media, body, .. } = attempt;
     let mut said = Vec::new();
-    let _cut = stream.read_to_end(&mut said);
+    let whole = async {
+        let mut stream = caller.connect().await.unwrap();
+        // A server that has heard enough answers before it has read all, and closes.
+        let _refused = stream.write_all(head(method, path, media, body.len()).as_bytes()).await;
+        let _refused = stream.write_all(body).await;
+        let _refused = stream.flush().await;
+        let _cut = stream.read_to_end(&mut said).await;
+    };
+    let _never_answered = tokio::time::timeout(Duration::from_secs(60), whole).await;
     String::from_utf8_lossy(&said).into_owned()
 }
 
+const JSON: &str = "application/json";
 const PODS: &str = "/api/v1/namespaces/default/pods?dryRun=All";
 
+fn post(media: &'static str, body: Vec<u8>, code: u16, words: &'static str) -> Try {
+    Try { method: "POST", path: PODS.to_owned(), media, body, code, words }
+}
+
+fn honest(n: usize) -> Try {
+    let body = format!(r#"{{"metadata":{{"name":"honest-{n}"}},"data":{{"a":"b"}}}}"#).into_bytes();
+    Try { path: "/api/v1/namespaces/default/configmaps".to_owned(), ..post(JSON, body, 201, "") }
+}
+
 /// Security L12: three bytes that become a thousand.
-fn empty_structs(at: &str) {
+fn empty_structs() -> Vec<Try> {
     let body = format!(r#"{{"metadata":{{"name":"x"}},"spec":{{"containers":[{}{{}}]}}}}"#, "{},".repeat(BODY_MAX / 3 - 30));
-    exchange(at, "POST", PODS, "application/json", body.as_bytes());
+    vec![post(JSON, body.into_bytes(), 400, "the object is too large once it is decoded")]
 }
 
-fn deep(at: &str) {
-    let body = format!(r#"{{"metadata":{{"name":"x"}},"spec":{}"#, "[".repeat(BODY_MAX));
-    exchange(at, "POST", PODS, "application/json", body.as_bytes());
-    exchange(at, "POST", PODS, "application/yaml", "- ".repeat(BODY_MAX / 2).as_bytes());
+fn deep() -> Vec<Try> {
+    let json = format!(r#"{{"metadata":{{"name":"x"}},"spec":{}"#, "[".repeat(BODY_MAX));
+    let yaml = "- ".repeat(BODY_MAX / 2);
+    vec![post(JSON, json.into_bytes(), 400, "exceeded max depth"), post("application/yaml", yaml.into_bytes(), 400, "Depth")]
 }
 
-fn aliases(at: &str) {
+fn aliases() -> Vec<Try> {
     let mut body = "a: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
     for i in 1..30 {
         body.push_str(&format!("b{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 9].join(",")));
     }
-    exchange(at, "POST", PODS, "application/yaml", body.as_bytes());
+    vec![post("application/yaml", body.into_bytes(), 400, "Nodes")]
 }
 
 /// The same as [`empty_structs`], in two bytes each.
-fn empty_messages(at: &str) {
+fn empty_messages() -> Vec<Try> {
     let varint = |mut n: usize| {
         let mut out = Vec::new();
         while n >= 0x80 {
@@ -123,42 +178,59 @@ fn empty_messages(at: &str) {
     let pod = field(2, &containers);
     let kind = [field(1, b"v1"), field(2, b"Pod")].concat();
     let unknown = [field(1, &kind), field(2, &pod)].concat();
-    exchange(at, "POST", PODS, "application/vnd.kubernetes.protobuf", &[&b"k8s\0"[..], &unknown].concat());
+    let body = [&b"k8s\0"[..], &unknown].concat();
+    vec![post("application/vnd.kubernetes.protobuf", body, 400, "nested too deeply or holds too many values")]
 }
 
-fn doubling_patches(at: &str) {
-    let double = r#"{"op":"copy","from":"/metadata","path":"/metadata/annotations/a"},"#.repeat(9_000);
-    let body = format!(r#"[{}{{"op":"test","path":"/kind","value":"x"}}]"#, double);
-    exchange(at, "PATCH", "/api/v1/namespaces/default?dryRun=All", "application/json-patch+json", body.as_bytes());
-    let wide =
-        format!(r#"{{"metadata":{{"annotations":{{{}"z":"z"}}}}}}"#, (0..150_000).map(|i| format!(r#""k{i}":"v","#)).collect::<String>());
-    exchange(at, "PATCH", "/api/v1/namespaces/default?dryRun=All", "application/merge-patch+json", wide.as_bytes());
+/// Two copies into two keys of what holds both: each pair doubles it. Few are carried out, and refused for what came of them.
+fn doubling_patches() -> Vec<Try> {
+    let patch = |path: &str, media, body: String, words| {
+        let path = format!("/api/v1/namespaces/default/{path}?dryRun=All");
+        Try { method: "PATCH", path, media, body: body.into_bytes(), code: 422, words }
+    };
+    let doubled = |n_pairs: usize| {
+        let copy = |key: &str| format!(r#"{{"op":"copy","from":"/metadata/annotations","path":"/metadata/annotations/{key}"}}"#);
+        format!("[{}]", vec![[copy("a"), copy("b")].join(","); n_pairs].join(","))
+    };
+    let wide: String = (0..150_000).map(|i| format!(r#""k{i}":"v","#)).collect();
+    vec![
+        patch("configmaps/doubled", "application/json-patch+json", doubled(3), "Invalid value"),
+        patch("configmaps/doubled", "application/json-patch+json", doubled(4_500), "the server rejected our request"),
+        patch(
+            "configmaps/doubled",
+            "application/merge-patch+json",
+            format!(r#"{{"metadata":{{"annotations":{{{wide}"z":"z"}}}}}}"#),
+            "may not be more than 262144 bytes",
+        ),
+    ]
 }
 
-fn selectors(at: &str) {
+fn selectors() -> Vec<Try> {
     let many: Vec<String> = (0..1500).map(|i| format!("k{i}")).collect();
-    exchange(at, "GET", &format!("/api/v1/configmaps?labelSelector=a+in+({})", many.join(",")), "application/json", b"");
+    let path = format!("/api/v1/configmaps?labelSelector=a+in+({})", many.join(","));
+    vec![Try { method: "GET", path, media: JSON, body: Vec::new(), code: 200, words: r#""items":[]"# }]
 }
 
 /// A long name above many unknown fields: told of each, it would be a terabyte.
-fn unknown_fields(at: &str) {
+fn unknown_fields() -> Vec<Try> {
     let inner: String = (0..100_000).map(|i| format!(r#""u{i}":0,"#)).collect();
     let long = "k".repeat(1_000_000);
     let body = format!(r#"{{"metadata":{{"name":"x"}},"a":0,"b":0,"{long}":{{{inner}"z":0}}}}"#);
-    exchange(at, "POST", PODS, "application/json", body.as_bytes());
+    vec![post(JSON, body.into_bytes(), 422, "spec.containers: Required value")]
 }
 
-/// A large body that never comes.
-fn slow_body(at: &str) -> TcpStream {
-    let mut stream = connect(at);
-    stream.write_all(head("POST", PODS, "application/json", BODY_MAX).as_bytes()).unwrap();
-    stream.write_all(&vec![b' '; 100_000]).unwrap();
-    stream
-}
-
-/// A watch that nobody reads.
-fn watch(at: &str) -> TcpStream {
-    let mut stream = connect(at);
-    stream.write_all(head("GET", "/api/v1/configmaps?watch=1", "application/json", 0).as_bytes()).unwrap();
-    stream
+/// Connections that hold something: large bodies that never come, and watches that nobody reads.
+async fn held(caller: &Caller) -> Vec<Box<dyn Stream>> {
+    let mut held = Vec::new();
+    for n in 0..140 {
+        let mut stream = caller.connect().await.unwrap();
+        let begin = match n {
+            0..40 => [head("POST", PODS, JSON, BODY_MAX).into_bytes(), vec![b' '; 100_000]].concat(),
+            _ => head("GET", "/api/v1/configmaps?watch=1", JSON, 0).into_bytes(),
+        };
+        stream.write_all(&begin).await.unwrap();
+        stream.flush().await.unwrap();
+        held.push(stream);
+    }
+    held
 }

@@ -31,7 +31,7 @@ impl Machine {
     fn new() -> Option<Machine> {
         let tried = Command::new("unshare").args(["--mount", "--propagation=private", "mount", "-t", "tmpfs", "none", "/mnt"]).status();
         if !tried.is_ok_and(|status| status.success()) {
-            println!("skipped: no mount namespace can be made here");
+            base::skips::say("no mount namespace can be made here");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();

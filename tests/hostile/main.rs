@@ -42,7 +42,7 @@ pub(crate) type Chapter = (&'static str, fn(&Server));
 fn pods_on_a_node_harm_nothing_but_themselves() {
     if std::env::var_os(namespaces::INSIDE).is_none() {
         match namespaces::what_is_missing() {
-            Some(missing) => println!("skipped: {missing}"),
+            Some(missing) => base::skips::say(&missing),
             None => namespaces::enter("pods_on_a_node_harm_nothing_but_themselves"),
         }
         return;

@@ -80,8 +80,8 @@ impl Hub {
         Ok((stream, self.revision()))
     }
 
-    /// Makes `revision` the current one and tells the batches: in this order, as who is told of a change and reads must see it.
-    /// Who comes in between has to wait for the lock.
+    /// Publishes `revision` first, then tells the batches: a watcher that reads after an event must find it. The lock keeps readers out
+    /// between the two steps.
     ///
     /// A watcher that wants keys as they were before may have come since the batches were begun without them: then `with_prev` makes
     /// them anew, or says why it cannot, and the watchers are let go with that.

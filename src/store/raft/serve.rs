@@ -1,6 +1,7 @@
 //! Answering the other members.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use http::{Request, Response, StatusCode};
@@ -26,8 +27,9 @@ const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// The handler behind [`Store::peer_handler`].
 pub struct Inbox {
-    /// The store.
-    pub store: Arc<Store>,
+    store: Arc<Store>,
+    /// The cluster whose member was turned away last: it calls again and again, and is told of once.
+    foreign: AtomicU64,
 }
 
 #[async_trait]
@@ -57,6 +59,11 @@ fn refuse(status: StatusCode, why: &str) -> Response<Body> {
 }
 
 impl Inbox {
+    /// Answers for a store.
+    pub fn new(store: Arc<Store>) -> Inbox {
+        Inbox { store, foreign: AtomicU64::new(0) }
+    }
+
     /// Learns where the caller is; turns away one of another cluster.
     fn greet(&self, req: &Request<Body>) -> Result<(), String> {
         let header = |name| req.headers().get(name).and_then(|value| value.to_str().ok());
@@ -65,6 +72,10 @@ impl Inbox {
         if let (Some(theirs), Some(ours)) = (theirs, peers.cluster())
             && theirs != ours
         {
+            let peer = header(ADDRESS).unwrap_or_default();
+            if self.foreign.swap(theirs, Ordering::Relaxed) != theirs {
+                warn!(peer, "a member of another cluster is turned away: its store is from before a reset or restore, or of other servers");
+            }
             return Err(format!("this member is of cluster {ours:x}, the caller of cluster {theirs:x}"));
         }
         if let (Some(id), Some(address)) = (header(MEMBER).and_then(|text| text.parse().ok()), header(ADDRESS))

@@ -1,5 +1,4 @@
-//! Who was heard when: a follower's patience with its leader, a leader's certainty that it still leads, and elections that are
-//! called only when they can be won.
+//! Election timeout, leader lease and pre-vote. They replace openraft's own timers.
 //!
 //! Raft's own timer is not used: a member that was cut off would raise its term again and again, and depose the leader when it is
 //! back. Here a member that hears no leader first asks the others whether they would vote for it, as etcd's pre-vote does.
