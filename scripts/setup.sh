@@ -33,6 +33,10 @@ if [ "${1:-}" = tests ]; then
     want shellcheck shellcheck
     want openssl openssl
     want pkill procps
+    # Clients for other languages (scripts/clients.sh) come from their own registries.
+    want npm npm
+    want python3 python3
+    python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
 fi
 case $triple in
 "$(target_triple)") ;;

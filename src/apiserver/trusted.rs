@@ -1,6 +1,6 @@
 //! Trusted words: annotations that one component of the system writes and others believe.
 //!
-//! The table says who may write each. Every write of an object passes [`faults`], whatever its verb and subresource, so the readers
+//! The table says who may write each. Every write of an object passes [`violations`], whatever its verb and subresource, so the readers
 //! (the node authorizer, the kubelet, the network) may take such a word for what it says.
 
 use schema::meta;
@@ -55,32 +55,32 @@ impl Word {
 ///
 /// Spec: for existing pods `ValidatePodSpecificAnnotationUpdates` of upstream's pkg/apis/core/validation (v1.36.2); what new pods may
 /// carry is stricter than there.
-pub fn faults(resource: &Resource, user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub fn violations(resource: &Resource, user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let words: Vec<&Word> = WORDS.iter().filter(|word| word.resource == (resource.group.as_ref(), resource.plural.as_ref())).collect();
     let word_of = |key: &str| words.iter().find(|word| word.is(key));
     let refused = |key: &str, why: String| FieldError::forbidden(format!("metadata.annotations[{key}]"), why);
     let keys = |of: &Value| -> Vec<String> { meta::annotations(of).into_iter().flatten().map(|(key, _)| key.clone()).collect() };
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     let Some(old) = old else {
         let own = node_of(user).is_some_and(|node| !node.is_empty() && object["spec"]["nodeName"] == node);
         for key in keys(object) {
             if word_of(&key).is_some_and(|word| word.author == Author::OwnKubelet && !own) {
-                faults.push(refused(&key, "may only be set by the kubelet of the pod's node".to_owned()));
+                violations.push(refused(&key, "may only be set by the kubelet of the pod's node".to_owned()));
             }
         }
-        return faults;
+        return violations;
     };
     for key in keys(old) {
         if let Some(word) = word_of(&key).filter(|_| meta::annotation(old, &key) != meta::annotation(object, &key)) {
-            faults.push(refused(&key, format!("may not remove or update {}", word.name)));
+            violations.push(refused(&key, format!("may not remove or update {}", word.name)));
         }
     }
     for key in keys(object) {
         if let Some(word) = word_of(&key).filter(|_| meta::annotation(old, &key).is_none()) {
-            faults.push(refused(&key, format!("may not add {}", word.name)));
+            violations.push(refused(&key, format!("may not add {}", word.name)));
         }
     }
-    faults
+    violations
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
 
     fn said(user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<String> {
         let pods = crate::kinds::stored("", "pods").unwrap();
-        faults(&pods, user, object, old).iter().map(ToString::to_string).collect()
+        violations(&pods, user, object, old).iter().map(ToString::to_string).collect()
     }
 
     fn pod(annotations: Value) -> Value {

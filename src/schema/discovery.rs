@@ -160,7 +160,7 @@ mod tests {
     fn upstream(file: &str) -> Option<Value> {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/upstream-v1.36/discovery").join(file);
         let Ok(bytes) = std::fs::read(&path) else {
-            eprintln!("skipped: {} is absent", path.display());
+            base::skips::say(&format!("{} is absent", path.display()));
             return None;
         };
         serde_json::from_slice(&bytes).ok()

@@ -61,7 +61,7 @@ impl Dice {
 fn faults_end_and_the_cluster_goes_on() {
     if std::env::var_os(namespaces::INSIDE).is_none() {
         match namespaces::what_is_missing() {
-            Some(missing) => println!("skipped: {missing}"),
+            Some(missing) => base::skips::say(&missing),
             None => namespaces::enter("faults_end_and_the_cluster_goes_on"),
         }
         return;

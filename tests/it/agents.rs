@@ -31,7 +31,7 @@ fn check(args: &[&str], config: &str) -> Said {
 
 fn refused(args: &[&str], config: &str, words: &[&str]) {
     if !is_root() {
-        return println!("skipped: an agent needs root");
+        return base::skips::say("an agent needs root");
     }
     let said = check(args, config);
     assert_eq!(said.code, 1, "{args:?}: {said:?}");
@@ -94,7 +94,7 @@ fn an_agent_says_what_is_at_the_other_end() {
 #[test]
 fn a_server_tells_a_machine_that_only_asks() {
     if !is_root() {
-        return println!("skipped: an agent needs root");
+        return base::skips::say("an agent needs root");
     }
     let server = Server::start();
     let url = format!("https://127.0.0.1:{}", server.place.port);

@@ -20,7 +20,7 @@ pub(crate) fn clients(server: &Server) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, kube_rs(&server.place.kubeconfig())).await.unwrap() });
     let Some(home) = std::env::var_os("KEDGE_CLIENTS").map(PathBuf::from) else {
-        println!("skipped: the Python and Node clients (KEDGE_CLIENTS names no folder; make test sets it)");
+        base::skips::say("the Python and Node clients (KEDGE_CLIENTS names no folder; make test sets it)");
         return;
     };
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
@@ -34,7 +34,7 @@ pub(crate) fn kubectl(server: &Server) {
     let home = std::env::var_os("KEDGE_CLIENTS").map(PathBuf::from);
     let fetched = ["kubectl", "kubectl31"].map(|name| home.as_ref().map(|home| home.join(name)).filter(|path| path.exists()));
     if fetched.contains(&None) {
-        println!("skipped: kubectl 1.36 or 1.31 (KEDGE_CLIENTS names no folder with both; make test sets it)");
+        base::skips::say("kubectl 1.36 or 1.31 (KEDGE_CLIENTS names no folder with both; make test sets it)");
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/kubectl.sh");
     for program in [Some(PathBuf::from("kubectl"))].into_iter().chain(fetched).flatten() {
@@ -52,7 +52,7 @@ pub(crate) fn helm(server: &Server) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/helm.sh");
     for program in ["helm3", "helm4"].map(|name| home.join(name)) {
         if !program.exists() {
-            println!("skipped: Helm (no {}; make test fetches it)", program.display());
+            base::skips::say(&format!("Helm (no {}; make test fetches it)", program.display()));
             continue;
         }
         let mut command = Command::new("sh");
@@ -65,7 +65,7 @@ pub(crate) fn helm(server: &Server) {
 
 fn run(server: &Server, home: &Path, program: &Path, needs: &Path, script: &Path) {
     if !needs.exists() {
-        println!("skipped: {} (no {})", script.display(), needs.display());
+        base::skips::say(&format!("{} (no {})", script.display(), needs.display()));
         return;
     }
     let mut command = Command::new(program);

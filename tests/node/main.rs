@@ -24,7 +24,7 @@ fn a_whole_node() {
         return;
     }
     match namespaces::what_is_missing() {
-        Some(missing) => println!("skipped: {missing}"),
+        Some(missing) => base::skips::say(&missing),
         None => namespaces::enter("a_whole_node"),
     }
 }

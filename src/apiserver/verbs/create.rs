@@ -163,7 +163,7 @@ async fn attempt(
         None
     };
     let mut errors = schema::validate::create(&call.stored, review.object);
-    errors.extend(trusted::faults(&call.stored, &attributes.user, review.object, None));
+    errors.extend(trusted::violations(&call.stored, &attributes.user, review.object, None));
     errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object, None)));
     schema::validate::asked(&call.resource, review.object, None, &mut errors);
     kinds::verdict(&call.resource, name, errors)?;

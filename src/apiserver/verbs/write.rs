@@ -241,7 +241,7 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update:
 async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
     keep_system_fields(new, old);
     if part == Part::Bound {
-        return kinds::verdict(&call.resource, meta::name(old), trusted::faults(&call.stored, &call.x.attributes.user, new, Some(old)));
+        return kinds::verdict(&call.resource, meta::name(old), trusted::violations(&call.stored, &call.x.attributes.user, new, Some(old)));
     }
     let catalog = std::sync::Arc::clone(&call.x.catalog);
     schema::defaults::apply(&catalog, &call.stored, new);
@@ -300,7 +300,7 @@ fn faults(call: &Call<'_, '_>, part: Part, new: &Value, old: &Value) -> Vec<sche
         Part::Status => schema::validate::update_status(&call.stored, new, old),
         Part::Main | Part::Special | Part::Bound => schema::validate::update(&call.stored, new, old),
     };
-    errors.extend(trusted::faults(&call.stored, &call.x.attributes.user, new, Some(old)));
+    errors.extend(trusted::violations(&call.stored, &call.x.attributes.user, new, Some(old)));
     if part == Part::Main {
         let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
         errors.extend(judge.into_iter().flat_map(|judge| judge(new, Some(old))));

@@ -17,7 +17,7 @@ fn decoded(bytes: &[u8], of: &TypeDef) -> Value {
 /// Name, JSON and protobuf of each; none (and a line that says so) where the folder is absent.
 fn pairs() -> Vec<(String, Value, Vec<u8>)> {
     let Ok(entries) = std::fs::read_dir(Path::new(PAIRS)) else {
-        println!("skipped: {PAIRS} is not here");
+        base::skips::say(&format!("{PAIRS} is not here"));
         return Vec::new();
     };
     let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "pb")).collect();

@@ -66,7 +66,7 @@ fn every_published_object_is_made_as_published() {
         ("namespace-role-bindings.yaml", "rolebindings"),
     ] {
         let Some(items) = published(file) else {
-            eprintln!("skipped: {file} is not on this machine");
+            base::skips::say(&format!("{file} is not on this machine"));
             continue;
         };
         for item in items {
