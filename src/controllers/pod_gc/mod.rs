@@ -33,14 +33,14 @@ impl Missing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the node has been missed; from now on, if it was not.
-    fn missed_for(&self, node: &str) -> Duration {
-        let mut since = self.lock();
-        if let Some(since) = since.get(node) {
-            return since.elapsed();
+    /// How long the node has been missed; from `now` on, if it was not.
+    fn missed_for(&self, node: &str, now: Instant) -> Duration {
+        let mut missing = self.lock();
+        if let Some(since) = missing.get(node) {
+            return now.duration_since(*since);
         }
-        since.retain(|_, since| since.elapsed() < MISSING_KEPT);
-        since.insert(node.to_owned(), Instant::now());
+        missing.retain(|_, since| now.duration_since(*since) < MISSING_KEPT);
+        missing.insert(node.to_owned(), now);
         Duration::ZERO
     }
 
@@ -154,7 +154,7 @@ impl Reconcile for Controller {
             }
             None => {
                 // However we heard of it: a node may register after its pods were bound, or come back under its name.
-                let left = QUARANTINE.saturating_sub(self.missing.missed_for(node));
+                let left = QUARANTINE.saturating_sub(self.missing.missed_for(node, Instant::now()));
                 if !left.is_zero() {
                     return Ok(Next::After(left));
                 }
@@ -207,26 +207,25 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_node_that_came_back_and_went_again_is_waited_for_again() {
-        let missing = Missing::default();
+    #[test]
+    fn a_node_that_came_back_and_went_again_is_waited_for_again() {
+        let (missing, began) = (Missing::default(), Instant::now());
         let node: Arc<Node> = Arc::new(serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap());
         assert_eq!(missing.given_up(&Change::Deleted(Arc::clone(&node))).as_deref(), Some("n"));
-        assert_eq!(missing.missed_for("n"), Duration::ZERO);
-        tokio::time::advance(QUARANTINE).await;
-        assert_eq!(missing.missed_for("n"), QUARANTINE);
+        assert_eq!(missing.missed_for("n", began), Duration::ZERO);
+        assert_eq!(missing.missed_for("n", began + QUARANTINE), QUARANTINE);
         // None of its pods is looked at while it is there.
-        assert_eq!(missing.given_up(&Change::Added(Arc::clone(&node))), None);
-        tokio::time::advance(QUARANTINE).await;
-        assert_eq!(missing.missed_for("n"), Duration::ZERO);
+        assert_eq!(missing.given_up(&Change::Added(node)), None);
+        assert_eq!(missing.missed_for("n", began + 2 * QUARANTINE), Duration::ZERO);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn names_that_strangers_choose_are_forgotten() {
-        let missing = Missing::default();
-        (0..100).for_each(|n| drop(missing.missed_for(&format!("invented-{n}"))));
-        tokio::time::advance(MISSING_KEPT).await;
-        missing.missed_for("another");
+    #[test]
+    fn names_that_pods_invent_are_forgotten() {
+        let (missing, began) = (Missing::default(), Instant::now());
+        for n in 0..100 {
+            missing.missed_for(&format!("invented-{n}"), began);
+        }
+        missing.missed_for("another", began + MISSING_KEPT);
         assert_eq!(missing.lock().len(), 1);
     }
 
