@@ -251,7 +251,7 @@ impl Enforcer {
                     let _left = done.send(Ok(()));
                     return false;
                 }
-                if let Err(why) = host::ensure_bridge_filter(&self.families) {
+                if let Err(why) = host::ensure_bridge_filter() {
                     // A pod that nobody can guard does not start.
                     error!("{why}");
                     let _left = done.send(Err(why));
@@ -283,7 +283,7 @@ impl Enforcer {
                 };
                 self.answer_until(told, inbox).await;
                 info!("network policies are followed");
-                if let Err(why) = host::ensure_bridge_filter(&self.families) {
+                if let Err(why) = host::ensure_bridge_filter() {
                     error!("{why}");
                 }
                 self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });

@@ -13,6 +13,7 @@ use crate::{BUSYBOX, Chapter, POD_LIMIT, namespaces, node};
 
 pub(crate) const CHAPTERS: &[Chapter] = &[
     ("a pod cannot leave its network policies", a_pod_cannot_leave_its_network_policies),
+    ("no address of the bridge goes around a policy", no_address_of_the_bridge_goes_around_a_policy),
     ("a Service does not take the machine's ports", a_service_does_not_take_the_machines_ports),
     ("a pod does not reach the machine's loopback", a_pod_does_not_reach_the_machines_loopback),
     ("a flush of all rules is mended", a_flush_of_all_rules_is_mended),
@@ -91,6 +92,37 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     });
     assert!(!told.contains("OUT"), "{told}");
     server.ok(&["delete", "namespace", "walled", "open", "--wait=false"]);
+}
+
+/// Pods of one node share a link, on which they have addresses that no policy names: link-local ones and those of groups.
+fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
+    let web = WEB.replace("-p 80", "-p [::]:80");
+    apply(server, &[namespace("link"), pod("link", "web", &web, &json!({})), pod("link", "thief", "sleep 9999", &json!({}))]);
+    let ip = address(server, "link", "web");
+    address(server, "link", "thief");
+    let exec = |name: &str, script: &str| server.said(&["-n", "link", "exec", name, "--", "sh", "-c", script]).out;
+    let own = exec("web", "ip -6 addr show dev eth0 scope link | sed -n 's,.*inet6 \\([^/]*\\)/.*,\\1,p'");
+    let own = own.trim();
+    assert!(own.starts_with("fe80::"), "a kernel without IPv6 has nothing to try here: {own:?}");
+    let page = format!("timeout 2 wget -qO- 'http://[{own}%eth0]/'; echo asked");
+    let group = "ping6 -c 2 -w 3 ff02::1%eth0";
+    // Pods of earlier chapters may be isolated still, which closes these ways for all.
+    wait_for("the page by a link-local address, while nobody is isolated", POD_LIMIT, || {
+        let (page, group) = (exec("thief", &page), exec("thief", group));
+        if page.starts_with("page\n") && group.contains(own) { Ok(()) } else { Err(format!("{page} {group}")) }
+    });
+    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "deny", "namespace": "link" },
+        "spec": { "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"] } });
+    apply(server, &[deny]);
+    let by_name = format!("timeout 2 wget -qO- http://{ip}/; echo asked");
+    wait_for("the policy", POD_LIMIT, || match exec("thief", &by_name).as_str() {
+        "asked\n" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+    assert_eq!(exec("thief", &page), "asked\n");
+    let answers = exec("thief", group);
+    assert!(answers.contains("PING ff02::1") && !answers.contains(own), "{answers}");
+    server.ok(&["delete", "namespace", "link", "--wait=false"]);
 }
 
 /// A Service of the web pod with what `more` says.

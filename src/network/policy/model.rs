@@ -17,6 +17,10 @@ use crate::policy::PodRef;
 use crate::policy::claims::Claims;
 use crate::service::snapshot::Protocol;
 
+/// Entries of one policy that become a rule or a set each: named ports, selectors of pods, blocks with exceptions. (Other blocks and port
+/// numbers share one set, however many they are.) A policy with more lets nothing through: one object must not fail the table of all others.
+const RULES_OF_A_POLICY_MAX: usize = 4096;
+
 pub(crate) type Labels = BTreeMap<String, String>;
 
 /// Everything that rules depend on.
@@ -249,6 +253,13 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
     });
     let isolates = |direction: &str| types.iter().any(|kind| kind == direction);
     let pods = selector(spec.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), &ns, &name)?;
+    let rules = spec.ingress.iter().flatten().map(|rule| (rule.from.as_deref(), rule.ports.as_deref()));
+    let rules = rules.chain(spec.egress.iter().flatten().map(|rule| (rule.to.as_deref(), rule.ports.as_deref())));
+    if rules.map(|(peers, ports)| 1 + weight(peers.unwrap_or_default(), ports.unwrap_or_default())).sum::<usize>() > RULES_OF_A_POLICY_MAX {
+        warn!(ns, name, "a NetworkPolicy has more than {RULES_OF_A_POLICY_MAX} peers and named ports: it lets nothing through");
+        let nothing = |direction: &str| isolates(direction).then(Vec::new);
+        return Some(Policy { pods, ingress: nothing("Ingress"), egress: nothing("Egress"), ns, name });
+    }
     let ingress = spec.ingress.iter().flatten().map(|rule| convert_rule(rule.from.as_deref(), rule.ports.as_deref(), &ns, &name));
     let egress = spec.egress.iter().flatten().map(|rule| convert_rule(rule.to.as_deref(), rule.ports.as_deref(), &ns, &name));
     Some(Policy {
@@ -258,6 +269,13 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
         ns,
         name,
     })
+}
+
+/// How many rules and sets of its own a rule of a policy wants.
+fn weight(peers: &[NetworkPolicyPeer], ports: &[NetworkPolicyPort]) -> usize {
+    let plain = |peer: &NetworkPolicyPeer| peer.ip_block.as_ref().is_some_and(|block| block.except.as_ref().is_none_or(Vec::is_empty));
+    let named = |port: &&NetworkPolicyPort| matches!(port.port, Some(IntOrString::String(_)));
+    peers.iter().filter(|peer| !plain(peer)).count() + ports.iter().filter(named).count()
 }
 
 /// A rule none of whose peers or ports can be read lets nothing through, as an empty list would let all through.
@@ -324,6 +342,15 @@ mod tests {
         assert!(with_egress.ingress.is_some() && with_egress.egress.is_some_and(|rules| rules.len() == 1));
         let only = policy(json!({ "podSelector": {}, "policyTypes": ["Egress"], "ingress": [{}] }));
         assert!(only.ingress.is_none() && only.egress.is_some());
+    }
+
+    #[test]
+    fn a_policy_of_too_many_rules_isolates_and_lets_nothing_through() {
+        let ports = |n: usize| (0..n).map(|n| json!({ "port": format!("p{n}") })).collect::<Vec<_>>();
+        let of = |n: usize| policy(json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "ports": ports(n) }] }));
+        assert_eq!(of(4000).ingress.unwrap().len(), 1);
+        let big = of(5000);
+        assert!(big.ingress.is_some_and(|rules| rules.is_empty()) && big.egress.is_none());
     }
 
     #[test]

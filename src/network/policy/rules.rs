@@ -8,6 +8,10 @@
 //!         └ ingress ─ daddr in @in4/6  ─ in-…                             ─ jump ingress-…              … drop
 //! ```
 //! The node's own packets pass output and input, never forward: probes always reach their pods.
+//!
+//! Two pods of one node meet on the bridge, where they have more addresses than the cluster gave them: link-local ones, broadcast and
+//! multicast. While a pod of the node is isolated, nothing that is sent to or from such an address passes between pods (chain `bridged`).
+//! What a policy becomes grows with its size: peers share the chain of their ports, and blocks one set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,12 +21,18 @@ use ipnet::IpNet;
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::policy::model::{Peer, Pod, Policy, Port, Rule, Standing, World};
-use crate::service::rules::{Family, hash};
+use crate::service::rules::{Family, braces, hash};
 use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
 
 /// Our table.
 pub(crate) const TABLE: Table = Table { family: "inet", name: base::traces::POLICY_TABLE };
+
+/// What IPv6 needs to find its neighbours.
+const NEIGHBOURS: &str = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert }";
+
+/// The bridge on which the pods of this node meet, as the CNI configuration names it.
+const BRIDGE: &str = "cni0";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -90,6 +100,7 @@ pub(crate) fn render(world: &World, families: &BTreeSet<Family>) -> Ruleset {
             }
         }
     }
+    table.guard_bridge();
     table.rules
 }
 
@@ -98,11 +109,13 @@ fn frame(families: &BTreeSet<Family>) -> Ruleset {
     for (direction, priority) in [(Direction::Egress, -2), (Direction::Ingress, -1)] {
         // What was let through once stays, and answers belong to what was let through.
         let mut lines = vec![format!("type filter hook forward priority {priority};"), "ct state established,related accept".to_owned()];
+        if direction == Direction::Egress {
+            lines.push(format!("iifname \"{BRIDGE}\" oifname \"{BRIDGE}\" jump bridged"));
+        }
         for family in families {
             let (f, n, addr) = (family.name(), family.digit(), family.addr_type());
             if *family == Family::V6 {
-                lines
-                    .push("icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert } accept".to_owned());
+                lines.push(format!("{NEIGHBOURS} accept"));
             }
             // A pod may always talk to itself, also through a Service.
             lines.push(format!("{f} saddr . {f} daddr @self{n} accept"));
@@ -114,6 +127,7 @@ fn frame(families: &BTreeSet<Family>) -> Ruleset {
         }
         rules.chains.insert(direction.name().to_owned(), lines);
     }
+    rules.chains.insert("bridged".to_owned(), Vec::new());
     rules
 }
 
@@ -141,6 +155,31 @@ impl Render<'_> {
         }
     }
 
+    /// Closes the ways between two pods of this node that no address of the cluster names, if there is somebody to guard.
+    fn guard_bridge(&mut self) {
+        let maps = self
+            .families
+            .iter()
+            .flat_map(|family| [Direction::Ingress, Direction::Egress].map(|d| format!("{}{}", d.short(), family.digit())));
+        if maps.into_iter().all(|map| self.rules.elements.get(&map).is_none_or(BTreeMap::is_empty)) {
+            return;
+        }
+        let mut lines = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            if !self.families.contains(&family) {
+                lines.push(format!("meta nfproto {} drop", family.proto()));
+            } else if family == Family::V6 {
+                lines.extend([
+                    format!("{NEIGHBOURS} accept"),
+                    "ip6 saddr fe80::/10 drop".to_owned(),
+                    "ip6 daddr fe80::/10 drop".to_owned(),
+                ]);
+            }
+        }
+        lines.push("fib daddr type { broadcast, multicast } drop".to_owned());
+        self.rules.chains.insert("bridged".to_owned(), lines);
+    }
+
     /// The chain of one policy, made when first asked for.
     fn policy(&mut self, direction: Direction, policy: &Policy) -> String {
         let identity = format!("{}/{}", policy.ns, policy.name);
@@ -165,24 +204,41 @@ impl Render<'_> {
                 self.peers(direction, family, &rule.peers)
             };
             let ports = if rule.ports.is_empty() { vec![String::new()] } else { self.ports(family, &rule.ports) };
+            if peers.len() > 1 && ports.len() > 1 {
+                let chain = self.ports_chain(&ports);
+                lines.extend(peers.iter().map(|peer| format!("{peer} jump {chain}")));
+                continue;
+            }
             for (peer, port) in peers.iter().flat_map(|peer| ports.iter().map(move |port| (peer, port))) {
                 lines.push(format!("{peer}{port} accept"));
             }
         }
     }
 
+    /// The chain that lets these ports through, shared by all rules that name the same ones.
+    fn ports_chain(&mut self, ports: &[String]) -> String {
+        let (chain, fresh) = self.name("ports", &ports.join("\n"));
+        if fresh {
+            let lines = ports.iter().map(|port| format!("{} accept", port.trim_start())).collect();
+            self.rules.chains.insert(chain.clone(), lines);
+        }
+        chain
+    }
+
     fn peers(&mut self, direction: Direction, family: Family, peers: &[Peer]) -> Vec<String> {
         let (f, addr) = (family.name(), direction.peer());
-        let mut texts = Vec::new();
+        let whole = || format!("meta nfproto {}", family.proto());
+        let (mut texts, mut plain) = (Vec::new(), Vec::new());
         for peer in peers {
             match peer {
                 Peer::Block { cidr, except } if Family::of(&cidr.addr()) == family => {
-                    let mut text =
-                        if cidr.prefix_len() == 0 { format!("meta nfproto {}", family.proto()) } else { format!("{f} {addr} {cidr}") };
                     let except: Vec<String> = outermost(except, family).iter().map(ToString::to_string).collect();
-                    if !except.is_empty() {
-                        let _infallible = write!(text, " {f} {addr} != {{ {} }}", except.join(", "));
+                    if except.is_empty() {
+                        plain.push(*cidr);
+                        continue;
                     }
+                    let mut text = if cidr.prefix_len() == 0 { whole() } else { format!("{f} {addr} {cidr}") };
+                    let _infallible = write!(text, " {f} {addr} != {{ {} }}", except.join(", "));
                     texts.push(text);
                 }
                 Peer::Block { .. } => {}
@@ -191,6 +247,12 @@ impl Render<'_> {
                     texts.push(format!("{f} {addr} @{set}"));
                 }
             }
+        }
+        match IpNet::aggregate(&plain).as_slice() {
+            [] => {}
+            [all] if all.prefix_len() == 0 => texts.push(whole()),
+            [one] => texts.push(format!("{f} {addr} {one}")),
+            some => texts.extend(braces(some).map(|blocks| format!("{f} {addr} {blocks}"))),
         }
         texts
     }
@@ -301,12 +363,16 @@ fn joined(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 
 /// The networks of a family that lie in no other of them.
 fn outermost(nets: &[IpNet], family: Family) -> Vec<IpNet> {
-    let mut nets: Vec<IpNet> = nets.iter().copied().filter(|net| Family::of(&net.addr()) == family).collect();
+    let mut nets: Vec<IpNet> = nets.iter().map(IpNet::trunc).filter(|net| Family::of(&net.addr()) == family).collect();
     nets.sort_unstable();
-    nets.dedup();
-    let all = nets.clone();
-    nets.retain(|net| !all.iter().any(|other| other != net && other.contains(net)));
-    nets
+    // In this order a network is followed by all that lie in it.
+    let mut outermost: Vec<IpNet> = Vec::new();
+    for net in nets {
+        if !outermost.last().is_some_and(|last| last.contains(&net)) {
+            outermost.push(net);
+        }
+    }
+    outermost
 }
 
 #[cfg(test)]

@@ -4,17 +4,21 @@
 //! one random number in that chain finds the endpoint.
 //!
 //! ```text
-//! prerouting, output ─ services ─ @service-nodeports, @service-ips ─┬─ svc-…  (all endpoints)
-//!                                                                   ├─ svl-…  (endpoints of this node)
-//!                                                                   └─ ext-…  (from outside: masquerade or Local) ─ lb-… (source ranges)
+//! prerouting, output ─ services ─ @service-nodeports, @service-ips, @external-ips ─┬─ svc-…  (all endpoints)
+//!                                                                                  ├─ svl-…  (endpoints of this node)
+//!                                                                                  └─ ext-…  (from outside: masquerade or Local)
 //! input, forward, output ─ @no-endpoint-ips, @no-endpoint-nodeports ─ reject or drop
 //! postrouting ─ masquerade what is marked, hairpins, and pods that leave the cluster
 //! ```
+//! Addresses that users choose (external ones, those of balancers) have a map of their own behind the one of cluster addresses: whatever
+//! a Service names, it never takes another one's cluster address. What one Service becomes grows with its size, not with its square.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
+use tracing::warn;
 
 use crate::service::listeners::Listeners;
 use crate::service::snapshot::{Endpoint, Policy, Protocol, ServicePort};
@@ -33,6 +37,10 @@ pub(crate) fn table(family: Family) -> Table {
 
 const LOOPBACK_DEST: &str = "iif != \"lo\" ip daddr 127.0.0.0/8 drop";
 const LOOPBACK_SOURCE: &str = "iif != \"lo\" ip saddr 127.0.0.0/8 drop";
+
+/// External addresses and balancers' addresses of one Service, times its ports: each pair is an element. A Service that names more has
+/// the first addresses in force only, so that half a megabyte of a user's text does not become a table that fills the machine.
+const EXTERNAL_ELEMENTS_MAX: usize = 16_384;
 
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
@@ -112,7 +120,7 @@ pub(crate) struct ServiceRules {
     /// Content of the table.
     pub(crate) content: Ruleset,
     /// UDP destinations and who answers them, for conntrack's sake.
-    pub(crate) udp: BTreeMap<UdpTarget, Answering>,
+    pub(crate) udp: BTreeMap<UdpTarget, Arc<Answering>>,
 }
 
 /// Who answers a UDP destination.
@@ -130,7 +138,7 @@ pub(crate) struct Part {
     pub(crate) sets: Vec<(String, SetKind)>,
     pub(crate) chains: Vec<(String, Vec<String>)>,
     pub(crate) elements: Vec<Element>,
-    pub(crate) udp: Vec<(UdpTarget, Answering)>,
+    pub(crate) udp: Vec<(UdpTarget, Arc<Answering>)>,
 }
 
 /// An element that a Service wants in a set of the [`frame`]. Another Service may want the same one.
@@ -149,7 +157,7 @@ impl ServiceRules {
         self.content.chains.extend(part.chains.iter().cloned());
         part.elements.iter().for_each(|element| self.add_element(element));
         for (target, answering) in &part.udp {
-            self.udp.entry(*target).or_insert_with(|| answering.clone());
+            self.udp.entry(*target).or_insert_with(|| Arc::clone(answering));
         }
     }
 
@@ -216,8 +224,14 @@ fn nearest(endpoints: Vec<&Endpoint>) -> Vec<&Endpoint> {
 /// What one Service adds to the [`frame`].
 pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
     let mut part = Part::default();
+    let addresses_max = EXTERNAL_ELEMENTS_MAX / ports.len().max(1);
     for port in ports {
-        PortRules { site, port, usable: Usable::of(&port.endpoints, site.family), part: &mut part }.render();
+        let usable = Usable::of(&port.endpoints, site.family);
+        PortRules { site, port, addresses_max, answering: Answering::of(port, site.family, &usable), usable, part: &mut part }.render();
+    }
+    if let Some(first) = ports.first().filter(|port| port.external_ips.len().max(port.balancer_ips.len()) > addresses_max) {
+        let (ns, name) = (&first.ns, &first.name);
+        warn!(ns, name, "a Service names more addresses than can be served: the first {addresses_max} are in force, the others are not");
     }
     // Ports share their Service's addresses. The first port in order keeps an address that two claim.
     let mut seen = BTreeSet::new();
@@ -233,7 +247,7 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     let mut rules = Ruleset::default();
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict;");
     let by_port = "type inet_proto . inet_service : verdict;";
-    for name in ["service-ips", "no-endpoint-ips"] {
+    for name in ["service-ips", "external-ips", "no-endpoint-ips"] {
         rules.sets.insert(name.to_owned(), SetKind::Map(by_address.clone()));
     }
     for name in ["service-nodeports", "no-endpoint-nodeports"] {
@@ -241,7 +255,7 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     }
     rules.sets.insert("cluster-ips".to_owned(), SetKind::Set(format!("type {addr};")));
     rules.sets.insert("hairpin".to_owned(), SetKind::Set(format!("type {addr} . {addr};")));
-    for name in ["service-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
+    for name in ["service-ips", "external-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
         rules.elements.insert(name.to_owned(), BTreeMap::new());
     }
     rules.sets.insert("host-ports".to_owned(), SetKind::Set("type inet_proto . inet_service;".to_owned()));
@@ -261,6 +275,9 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     ];
     services.extend(own.clone());
     services.push(format!("{f} daddr . meta l4proto . th dport vmap @service-ips"));
+    // A cluster address without an endpoint is nobody else's either.
+    services.push(format!("{f} daddr @cluster-ips return"));
+    services.push(format!("{f} daddr . meta l4proto . th dport vmap @external-ips"));
     let check = format!("ct state new {f} daddr . meta l4proto . th dport vmap @no-endpoint-ips");
     let nodeport_check = "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
     // A port that the Service does not have.
@@ -311,14 +328,37 @@ struct PortRules<'a> {
     site: &'a Site,
     port: &'a ServicePort,
     usable: Usable<'a>,
+    /// How many external addresses and balancers' addresses, each, are served.
+    addresses_max: usize,
+    /// Who answers UDP under each policy, shared by all addresses of the port.
+    answering: Answers,
     part: &'a mut Part,
+}
+
+/// Who answers under the policy `Cluster` and under `Local`.
+struct Answers {
+    cluster: Arc<Answering>,
+    local: Arc<Answering>,
+}
+
+impl Answering {
+    fn of(port: &ServicePort, family: Family, usable: &Usable<'_>) -> Answers {
+        let all = port.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
+        let serving: BTreeSet<SocketAddr> = all.map(|endpoint| endpoint.addr).filter(|addr| Family::of(&addr.ip()) == family).collect();
+        let under = |policy: Policy| {
+            let usable = usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
+            Arc::new(Answering { usable, serving: serving.clone() })
+        };
+        Answers { cluster: under(Policy::Cluster), local: under(Policy::Local) }
+    }
 }
 
 impl PortRules<'_> {
     fn render(&mut self) {
         let family = self.site.family;
         let of_family = |ips: &[IpAddr]| -> Vec<IpAddr> { ips.iter().copied().filter(|ip| Family::of(ip) == family).collect() };
-        let (cluster_ips, external_ips) = (of_family(&self.port.cluster_ips), of_family(&self.port.external_ips));
+        let (cluster_ips, mut external_ips) = (of_family(&self.port.cluster_ips), of_family(&self.port.external_ips));
+        external_ips.truncate(self.addresses_max);
         if cluster_ips.is_empty() {
             return;
         }
@@ -326,16 +366,17 @@ impl PortRules<'_> {
             self.put("cluster-ips", ip.to_string(), String::new());
             self.internal(*ip);
         }
-        let balancer_ips = of_family(&self.port.balancer_ips);
+        let mut balancer_ips = of_family(&self.port.balancer_ips);
+        balancer_ips.truncate(self.addresses_max);
         let from_outside = !external_ips.is_empty() || !balancer_ips.is_empty() || self.port.node_port.is_some();
         let verdict = from_outside.then(|| self.external());
         let Some(verdict) = verdict else { return self.balancers() };
         for ip in external_ips {
-            self.address(ip, &verdict, self.port.external);
+            self.address("external-ips", ip, &verdict, self.port.external);
         }
         let guarded = if self.port.balancer_sources.is_empty() { verdict.clone() } else { self.guarded(&verdict) };
         for ip in balancer_ips {
-            self.address(ip, &guarded, self.port.external);
+            self.address("external-ips", ip, &guarded, self.port.external);
         }
         if let Some(port) = self.port.node_port {
             let key = format!("{} . {port}", self.port.protocol.as_str());
@@ -355,7 +396,7 @@ impl PortRules<'_> {
             Policy::Local if !self.usable.local.is_empty() => Verdict::Goto(self.chain("svl")),
             _ => Verdict::Reject,
         };
-        self.address(ip, &verdict, self.port.internal);
+        self.address("service-ips", ip, &verdict, self.port.internal);
     }
 
     /// The chain for what comes from outside the cluster.
@@ -383,25 +424,33 @@ impl PortRules<'_> {
         Verdict::Goto(chain)
     }
 
-    /// A chain that lets only the Service's `loadBalancerSourceRanges` through.
+    /// A chain that lets only the Service's `loadBalancerSourceRanges` through. The ranges stand once a Service, in the chain of sources.
     fn guarded(&mut self, inner: &Verdict) -> Verdict {
         let Verdict::Goto(ext) = inner else { return inner.clone() };
-        let (f, chain) = (self.site.family.name(), self.chain("lb"));
-        let sources: Vec<IpNet> =
-            self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == self.site.family).collect();
-        let mut lines = Vec::new();
-        match braces(&sources) {
-            Some(sources) => lines.extend([format!("{f} saddr {sources} goto {ext}"), "drop".to_owned()]),
-            None => lines.push("drop".to_owned()),
-        }
-        self.part.chains.push((chain.clone(), lines));
+        let (chain, sources) = (self.chain("lb"), self.sources());
+        self.part.chains.push((chain.clone(), vec![format!("jump {sources}"), format!("goto {ext}")]));
         Verdict::Goto(chain)
     }
 
-    fn address(&mut self, ip: IpAddr, verdict: &Verdict, policy: Policy) {
+    /// The chain that drops what comes from outside of the Service's ranges.
+    fn sources(&mut self) -> String {
+        let service = format!("{}/{}", self.port.ns, self.port.name);
+        let chain = chain_name("src", &service);
+        if !self.part.chains.iter().rev().any(|(name, _)| *name == chain) {
+            let family = self.site.family;
+            let ranges: Vec<IpNet> = self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == family).collect();
+            let mut lines: Vec<String> =
+                braces(&ranges).map(|ranges| format!("{} saddr {ranges} return", family.name())).into_iter().collect();
+            lines.push("drop".to_owned());
+            self.part.chains.push((chain.clone(), lines));
+        }
+        chain
+    }
+
+    fn address(&mut self, map: &'static str, ip: IpAddr, verdict: &Verdict, policy: Policy) {
         let key = format!("{ip} . {} . {}", self.port.protocol.as_str(), self.port.port);
         if let Verdict::Goto(chain) = verdict {
-            self.put("service-ips", key.clone(), format!("goto {chain}"));
+            self.put(map, key.clone(), format!("goto {chain}"));
         }
         self.refuse("no-endpoint-ips", key, policy);
         self.remember_udp(UdpTarget::Address(SocketAddr::new(ip, self.port.port)), policy);
@@ -418,10 +467,11 @@ impl PortRules<'_> {
 
     fn remember_udp(&mut self, target: UdpTarget, policy: Policy) {
         if self.port.protocol == Protocol::Udp {
-            let usable: BTreeSet<SocketAddr> = self.usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
-            let all = self.port.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
-            let serving = all.map(|endpoint| endpoint.addr).filter(|addr| Family::of(&addr.ip()) == self.site.family).collect();
-            self.part.udp.push((target, Answering { usable, serving }));
+            let answering = match policy {
+                Policy::Cluster => &self.answering.cluster,
+                Policy::Local => &self.answering.local,
+            };
+            self.part.udp.push((target, Arc::clone(answering)));
         }
     }
 
@@ -483,11 +533,14 @@ impl PortRules<'_> {
 
     /// `svc-1a2b3c4d-default/web/tcp/http`, cut to what nft takes; the hash keeps cut names apart.
     fn chain(&self, prefix: &str) -> String {
-        let identity = self.identity();
-        let mut name = format!("{prefix}-{}-{}", hash(&[&identity]), identity.trim_end_matches('/'));
-        name.truncate(100);
-        name
+        chain_name(prefix, &self.identity())
     }
+}
+
+fn chain_name(prefix: &str, identity: &str) -> String {
+    let mut name = format!("{prefix}-{}-{}", hash(&[identity]), identity.trim_end_matches('/'));
+    name.truncate(100);
+    name
 }
 
 #[derive(Clone, Debug)]
@@ -497,7 +550,7 @@ enum Verdict {
 }
 
 /// A set of networks. nft refuses a set in which one lies in another, so what overlaps is joined.
-fn braces(nets: &[IpNet]) -> Option<String> {
+pub(crate) fn braces(nets: &[IpNet]) -> Option<String> {
     let nets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
     let texts: Vec<String> = IpNet::aggregate(&nets).iter().map(ToString::to_string).collect();
     (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))

@@ -49,7 +49,40 @@ fn only<'a>(rules: &'a Ruleset, prefix: &str) -> &'a [String] {
 fn no_policy_touches_nobody() {
     let rules = render(&world(vec![]), &v4());
     assert!(rules.elements.values().all(BTreeMap::is_empty));
-    assert_eq!(rules.chains.keys().collect::<Vec<_>>(), ["egress", "ingress"]);
+    assert_eq!(rules.chains.keys().collect::<Vec<_>>(), ["bridged", "egress", "ingress"]);
+    assert!(rules.chains["bridged"].is_empty(), "pods that nobody isolates may use what the bridge gives");
+}
+
+#[test]
+fn beside_an_isolated_pod_no_address_goes_around_the_policies() {
+    let deny = || world(vec![policy("deny", &[("app", "web")], Some(vec![]), None)]);
+    let rules = render(&deny(), &v4());
+    let egress = &rules.chains["egress"];
+    let at = |part: &str| egress.iter().position(|line| line.contains(part)).unwrap();
+    assert!(at("jump bridged") < at("vmap @out4"), "{egress:?}");
+    assert_eq!(rules.chains["bridged"], ["meta nfproto ipv6 drop", "fib daddr type { broadcast, multicast } drop"]);
+    let dual = render(&deny(), &[Family::V4, Family::V6].into());
+    let bridged = &dual.chains["bridged"];
+    assert!(
+        bridged[0].ends_with("accept") && bridged[1] == "ip6 saddr fe80::/10 drop" && bridged[2] == "ip6 daddr fe80::/10 drop",
+        "{bridged:?}"
+    );
+}
+
+#[test]
+fn many_peers_and_many_ports_do_not_multiply() {
+    let net = |n: u32| -> IpNet { IpNet::new(std::net::Ipv4Addr::from(0x0B00_0000 + 2 * n).into(), 32).unwrap() };
+    let mut peers: Vec<Peer> = (0..10_000).map(|n| Peer::Block { cidr: net(n), except: vec![] }).collect();
+    peers.extend((0..1000).map(|n| Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[("app", &n.to_string())]) }));
+    let ports = (0..1000).map(|n| Port::Named(Protocol::Tcp, format!("p{n}"))).collect();
+    let rules = render(&world(vec![policy("p", &[("app", "db")], Some(vec![Rule { peers, ports }]), None)]), &v4());
+    let lines: usize = rules.chains.values().map(Vec::len).sum();
+    assert!(lines < 2100, "{lines} rules");
+    let chain = only(&rules, "ports-");
+    assert!(chain.len() == 1000 && chain[0].starts_with("ip daddr . tcp dport @port4-"), "{}", chain[0]);
+    let peers = only(&rules, "ingress-");
+    assert!(peers.iter().all(|line| line.contains(" jump ports-")), "{:?}", peers.first());
+    assert!(peers.last().unwrap().starts_with("ip saddr { 11.0.0.0/32, 11.0.0.2/32, "));
 }
 
 #[test]

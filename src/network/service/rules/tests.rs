@@ -133,7 +133,10 @@ fn source_ranges_that_overlap_are_one() {
         balancer_sources: sources.to_vec(),
         ..port(vec![endpoint("10.42.0.5:80", true)])
     };
-    assert!(chain(&render(&site(), &[balanced]), "lb-")[0].starts_with("ip saddr { 10.0.0.0/8, 192.168.0.0/23 } goto "));
+    let rules = render(&site(), &[balanced]);
+    assert_eq!(chain(&rules, "src-"), ["ip saddr { 10.0.0.0/8, 192.168.0.0/23 } return", "drop"]);
+    let lb = chain(&rules, "lb-");
+    assert!(lb[0].starts_with("jump src-") && lb[1].starts_with("goto ext-"), "{lb:?}");
 }
 
 #[test]
@@ -162,4 +165,44 @@ fn hints_keep_traffic_near_unless_one_is_missing() {
     assert_eq!(chain(&rules, "svc-"), ["meta l4proto tcp dnat ip to 10.42.0.5:80"]);
     let rules = render(&site(), &[port(vec![near, Endpoint { zone_hint: None, ..far }])]);
     assert!(chain(&rules, "svc-")[0].contains("mod 2"));
+}
+
+#[test]
+fn an_external_address_never_takes_a_cluster_address() {
+    let dns: IpAddr = "10.43.0.80".parse().unwrap();
+    let thief = ServicePort {
+        ns: "a".into(),
+        cluster_ips: vec!["10.43.0.99".parse().unwrap()],
+        external_ips: vec![dns],
+        balancer_ips: vec![dns],
+        ..port(vec![endpoint("10.42.0.66:53", true)])
+    };
+    let rules = render(&site(), &[thief]);
+    assert!(!rules.content.elements["service-ips"].contains_key("10.43.0.80 . tcp . 80"));
+    assert!(rules.content.elements["external-ips"].contains_key("10.43.0.80 . tcp . 80"));
+    let lines = &rules.content.chains["services"];
+    let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
+    assert!(at("vmap @service-ips") < at("daddr @cluster-ips return") && at("daddr @cluster-ips return") < at("vmap @external-ips"));
+}
+
+#[test]
+fn many_ports_and_addresses_of_one_service_do_not_multiply() {
+    let ips: Vec<IpAddr> = (0..30_000_u32).map(|n| std::net::Ipv4Addr::from(0x0B00_0000 + n).into()).collect();
+    let sources: Vec<IpNet> =
+        (0..10_000_u32).map(|n| IpNet::new(std::net::Ipv4Addr::from(0x0C00_0000 + 2 * n).into(), 32).unwrap()).collect();
+    let one = |n: u16| ServicePort {
+        port: n,
+        port_name: format!("p{n}"),
+        protocol: Protocol::Udp,
+        external_ips: ips.clone(),
+        balancer_ips: ips.clone(),
+        balancer_sources: sources.clone(),
+        ..port(vec![endpoint("10.42.0.5:80", true)])
+    };
+    let ports: Vec<ServicePort> = (1..=300).map(one).collect();
+    let part = part(&site(), &ports);
+    let external = part.elements.iter().filter(|element| element.set == "external-ips").count();
+    assert!(external <= EXTERNAL_ELEMENTS_MAX && external >= EXTERNAL_ELEMENTS_MAX / 2, "{external}");
+    let text: usize = part.chains.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
+    assert!(text < 1_000_000, "{text} bytes of rules");
 }
