@@ -97,6 +97,7 @@ const CHECKS: &[Check] = &[
     ("a subject that reads in two ways gets no certificate", subjects),
     ("a prefix of a path is no other verb's right", prefixes),
     ("a role of millions of rights is judged at once", roles),
+    ("a label on a role is a change of the role", gathered),
     ("a definition takes no built-in name", definitions),
     ("a policy's author may read its parameters", parameters),
 ];
@@ -468,6 +469,25 @@ fn roles(server: &Server) {
     refused(&paints("cluster-admin"), "is attempting to grant RBAC permissions not currently held");
     assert_eq!(paints("painter").code, 0);
     server.ok(&["delete", "clusterrole", "painter"]);
+}
+
+// issue 12: labels decide which roles gather a role's rules, and who might patch a role could set any.
+fn gathered(server: &Server) {
+    server.ok(&["create", "clusterrole", "patches", "--verb=get,list,patch,update", "--resource=clusterroles,clusterrolebindings"]);
+    server.ok(&["create", "clusterrolebinding", "patches", "--clusterrole=patches", "--user=dan"]);
+    server.ok(&["create", "clusterrolebinding", "views", "--clusterrole=view", "--user=dan"]);
+    let dan = ["--as=dan"];
+    server.until(&with(&dan, &["auth", "can-i", "patch", "clusterroles"]), SETTLE_LIMIT, |out| out == "yes\n");
+    let labelled = ["label", "clusterrole", "cluster-admin", "rbac.authorization.k8s.io/aggregate-to-view=true"];
+    refused(&server.said(&with(&dan, &labelled)), "is attempting to grant RBAC permissions not currently held");
+    let gathers = ["label", "clusterrole", "view", "rbac.authorization.k8s.io/aggregate-to-edit-"];
+    refused(&server.said(&with(&dan, &gathers)), "is forbidden");
+    refused(&server.said(&with(&dan, &["label", "clusterrolebinding", "cluster-admin", "a=b"])), "not currently held");
+    server.ok(&with(&dan, &["label", "clusterrole", "patches", "a=b"]));
+    let held = ["patch", "clusterrole", "cluster-admin", "--type=merge", "-p", r#"{"metadata":{"finalizers":["a.b/c"]}}"#];
+    server.ok(&with(&dan, &held));
+    server.ok(&["patch", "clusterrole", "cluster-admin", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
+    assert_eq!(server.said(&with(&dan, &["auth", "can-i", "delete", "nodes"])).out.trim(), "no");
 }
 
 // security-2.md F9.

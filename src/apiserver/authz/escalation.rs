@@ -36,12 +36,12 @@ impl Escalation {
     }
 
     async fn check_role(&self, a: &Attributes, role: &Value, old: Option<&Value>) -> Result<(), Status> {
-        if lets_go_only(role, old) || self.may(a, "escalate", &a.resource, &a.name).await {
+        if old.is_some_and(|old| only_kept(role, old)) || self.may(a, "escalate", &a.resource, &a.name).await {
             return Ok(());
         }
         self.held(&a.user, &a.namespace, &rules_of(role)).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
-        // A role that gathers can come to hold anything, and one that does so no more is not tightened any more.
-        if role["aggregationRule"].is_object() || old.is_some_and(|old| old["aggregationRule"].is_object()) {
+        // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not have made it.
+        if gathers(role) || old.is_some_and(gathers) {
             let all = Rule { verbs: vec!["*".into()], api_groups: vec!["*".into()], resources: vec!["*".into()], ..Rule::default() };
             let urls = Rule { verbs: vec!["*".into()], non_resource_urls: vec!["*".into()], ..Rule::default() };
             if let Err(_why) = self.held(&a.user, "", &[all, urls]) {
@@ -56,7 +56,7 @@ impl Escalation {
         let role = &binding["roleRef"];
         let name = role["name"].as_str().unwrap_or_default();
         let resource = if role["kind"] == "ClusterRole" { "clusterroles" } else { "roles" };
-        if lets_go_only(binding, old) || self.may(a, "bind", resource, name).await {
+        if old.is_some_and(|old| only_kept(binding, old)) || self.may(a, "bind", resource, name).await {
             return Ok(());
         }
         let rules = match self.rbac.rules_of_ref(role, &a.namespace) {
@@ -106,21 +106,38 @@ impl Escalation {
     }
 }
 
-/// Whether an update changes only what garbage collection needs, so that it can remove what it could not grant.
+/// Whether a write changes nothing but what the garbage collector needs to: labels decide which roles gather a role's rules.
 ///
-/// Everything else is judged, labels above all: a label alone makes a role part of another that gathers
-/// (`pkg/registry/rbac/helpers.go`, 1.36.2).
-fn lets_go_only(object: &Value, old: Option<&Value>) -> bool {
-    let bare = |object: &Value| {
-        let mut bare = object.clone();
-        if let Some(metadata) = bare.get_mut("metadata").and_then(Value::as_object_mut) {
-            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
-                metadata.remove(field);
-            }
+/// Spec: upstream v1.36 `IsOnlyMutatingGCFields` (pkg/registry/rbac/helpers.go).
+fn only_kept(new: &Value, old: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|field, _| !matches!(field.as_str(), "ownerReferences" | "finalizers" | "selfLink" | "managedFields"));
         }
-        bare
+        without_empty(object)
     };
-    old.is_some_and(|old| bare(object) == bare(old))
+    rest(new) == rest(old)
+}
+
+/// Nothing and an empty list, map or text are the same.
+fn without_empty(value: Value) -> Value {
+    let says = |value: &Value| match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    match value {
+        Value::Object(fields) => fields.into_iter().map(|(field, v)| (field, without_empty(v))).filter(|(_, v)| says(v)).collect(),
+        Value::Array(items) => items.into_iter().map(without_empty).collect(),
+        other => other,
+    }
+}
+
+fn gathers(role: &Value) -> bool {
+    role["aggregationRule"]["clusterRoleSelectors"].as_array().is_some_and(|selectors| !selectors.is_empty())
 }
 
 #[cfg(test)]
@@ -181,35 +198,40 @@ mod tests {
         assert_eq!(escalation().check(&a, &bind("lord"), None).await.unwrap_err().code, 403);
         escalation().check(&a, &bind("lord"), Some(&bind("lord"))).await.unwrap();
         escalation().check(&a, &bind("reader"), None).await.unwrap();
-        let mut labelled = bind("lord");
-        labelled["metadata"] = json!({"labels": {"a": "b"}});
-        assert_eq!(escalation().check(&a, &labelled, Some(&bind("lord"))).await.unwrap_err().code, 403);
         assert_eq!(escalation().check(&a, &bind("nobody"), None).await.unwrap_err().code, 404);
     }
+
+    // issue 12: who might patch a role came to anything by the label of what an administrator's role gathers.
     #[tokio::test]
-    async fn a_label_makes_no_part_of_an_aggregated_role_of_what_its_writer_lacks() {
-        let lord = |metadata: Value, more: Value| {
-            let mut role = json!({"metadata": metadata, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
-            role["aggregationRule"] = more;
-            role
-        };
-        let (a, plain) = (writes("clusterroles", "lord"), lord(json!({"name": "lord", "resourceVersion": "1"}), Value::Null));
-        let labels = json!({"name": "lord", "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}});
-        let status = escalation().check(&a, &lord(labels, Value::Null), Some(&plain)).await.unwrap_err();
-        assert!(status.message.contains("not currently held"), "{}", status.message);
-        let annotated = lord(json!({"name": "lord", "annotations": {"a": "b"}}), Value::Null);
-        assert_eq!(escalation().check(&a, &annotated, Some(&plain)).await.unwrap_err().code, 403);
-        // The garbage collector takes finalizers and owners off of what it could not grant.
-        let free = lord(
-            json!({"name": "lord", "finalizers": [], "managedFields": [1], "ownerReferences": [], "resourceVersion": "2"}),
-            Value::Null,
-        );
-        escalation().check(&a, &free, Some(&plain)).await.unwrap();
-        // What gathered may not stop to gather by the hand of somebody who lacks what it can come to hold.
-        let (mut reads, gathers) = (json!({"rules": []}), json!({"rules": [], "aggregationRule": {"clusterRoleSelectors": []}}));
-        let text = "must have cluster-admin privileges to use the aggregationRule";
-        assert!(escalation().check(&a, &reads, Some(&gathers)).await.unwrap_err().message.contains(text));
-        reads["metadata"] = json!({"labels": {"a": "b"}});
-        escalation().check(&a, &reads, Some(&json!({"rules": []}))).await.unwrap();
+    async fn a_label_on_a_greater_role_is_a_change_of_it_and_an_owner_is_none() {
+        let lord = json!({"metadata": {"name": "lord", "managedFields": [1]}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        let mut labelled = lord.clone();
+        labelled["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-edit": "true"});
+        let mut kept = lord.clone();
+        kept["metadata"] = json!({"name": "lord", "labels": {}, "finalizers": ["a.b/c"], "ownerReferences": [{"uid": "u"}]});
+        for resource in ["roles", "clusterroles"] {
+            let a = writes(resource, "lord");
+            assert_eq!(escalation().check(&a, &labelled, Some(&lord)).await.unwrap_err().code, 403, "{resource}");
+            escalation().check(&a, &kept, Some(&lord)).await.unwrap();
+        }
+        let bound = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "lord"}, "subjects": []});
+        let mut labelled = bound.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        for resource in ["rolebindings", "clusterrolebindings"] {
+            assert_eq!(escalation().check(&writes(resource, "b"), &labelled, Some(&bound)).await.unwrap_err().code, 403, "{resource}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_role_that_gathers_is_changed_by_none_but_who_holds_everything() {
+        let plain = json!({"metadata": {"name": "r"}, "rules": []});
+        let gathering =
+            json!({"metadata": {"name": "r"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
+        let mut labelled = gathering.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        for (new, old) in [(&labelled, Some(&gathering)), (&plain, Some(&gathering)), (&gathering, Some(&plain)), (&gathering, None)] {
+            let said = escalation().check(&writes("clusterroles", "r"), new, old).await.unwrap_err();
+            assert!(said.message.ends_with("must have cluster-admin privileges to use the aggregationRule"), "{}", said.message);
+        }
     }
 }
