@@ -145,14 +145,14 @@ pub async fn delete(
     let server = call.x.server;
     let row = hooks::of(&call.stored.group, &call.stored.plural);
     let mut again = Again::new(&server.config.rng);
-    let mut is_admitted = false;
+    let said_before = warnings.len();
     loop {
         let entry = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
         let (old, rv) = (entry.value(), entry.rv);
         check(&call.resource, name, &old, options)?;
-        if !std::mem::replace(&mut is_admitted, true) {
-            admit(call, namespace, name, &old, options, warnings).await?;
-        }
+        // Again after each lost race, as upstream: what is there now may be another object, or one that a policy keeps.
+        warnings.truncate(said_before);
+        admit(call, namespace, name, &old, options, warnings).await?;
         let now = server.config.clock.now();
         match plan(row, &call.stored, &old, options, now) {
             Plan::Wait => return Ok(Outcome::Pending(old)),
