@@ -25,6 +25,7 @@ pub mod eviction;
 pub mod flow;
 pub mod guards;
 pub mod health;
+pub mod heavy;
 pub mod hooks;
 pub mod impersonate;
 pub mod info;

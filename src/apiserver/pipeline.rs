@@ -21,6 +21,7 @@ use crate::audit::auditor::Record;
 use crate::audit::policy::Stage as AuditStage;
 use crate::authn::configuration::Anonymous;
 use crate::authz::Decision;
+use crate::heavy::{Beside, Weight};
 use crate::metrics::{Series, Verdict, verb_label};
 use crate::query::Query;
 use crate::serve::ApiServer;
@@ -35,6 +36,11 @@ const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prio
 /// As Go's server.
 const DRAIN_BYTES_MAX: usize = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// A refusal of our own on a road that others answer on; what is longer is not read for the audit log.
+const FOREIGN_BYTES_MAX: u64 = 64 * 1024;
+/// More than any answer of our own, which is in memory already.
+const AUDITED_BYTES_MAX: usize = 1 << 30;
 
 /// One request on its way.
 pub struct Exchange<'a> {
@@ -62,6 +68,8 @@ pub struct Exchange<'a> {
     pub record: Option<Record>,
     /// Its place among the requests being answered.
     pub seat: Option<crate::metrics::Gauge>,
+    /// Whether it is heavy.
+    pub weight: Weight,
     /// What flow control said about it.
     pub admitted: Option<crate::flow::controller::Admitted>,
 }
@@ -108,6 +116,7 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
         received: server.config.clock.now(),
         record: None,
         seat: None,
+        weight: Weight::default(),
         admitted: None,
     };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;
@@ -164,7 +173,11 @@ async fn dispatch(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status>
         return aggregate::proxy::run(exchange, &service).boxed().await;
     }
     // Boxed: the compiler proves them Send here, and the futures of all verbs together would be large.
-    if exchange.attributes.is_resource { verbs::serve(exchange).boxed().await } else { paths::serve(exchange).boxed().await }
+    if !exchange.attributes.is_resource {
+        return paths::serve(exchange).boxed().await;
+    }
+    let weight = exchange.weight.clone();
+    Beside::new(verbs::serve(exchange).boxed(), weight).await
 }
 
 /// The time that the client gives its request, if it says so.
@@ -258,13 +271,29 @@ async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: boo
         auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
         return response;
     }
+    // What others answer has no end that we know of, and it is no object of ours: it passes as it comes.
+    if !is_read(is_foreign(x), wire::body::len(response.body())) {
+        auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
+        return response;
+    }
     let (parts, body) = response.into_parts();
-    let Ok(bytes) = wire::body::collect(body, usize::MAX).await else {
+    let Ok(bytes) = wire::body::collect(body, AUDITED_BYTES_MAX).await else {
         auditor.write(&record, &a, AuditStage::ResponseComplete, code, None);
         return Response::from_parts(parts, wire::body::empty());
     };
     auditor.write(&record, &a, AuditStage::ResponseComplete, code, object_of(&bytes));
     Response::from_parts(parts, wire::body::full(bytes))
+}
+
+/// Whether somebody else may have answered: a node, a pod, a service, an aggregated API.
+fn is_foreign(x: &Exchange<'_>) -> bool {
+    let streams = matches!(x.attributes.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
+    streams || x.server.aggregation.backend(&x.attributes.path).is_some()
+}
+
+/// Whether the audit log reads an answer of this length, if that is known.
+fn is_read(is_foreign: bool, bytes: Option<u64>) -> bool {
+    !is_foreign || bytes.is_some_and(|bytes| bytes <= FOREIGN_BYTES_MAX)
 }
 
 /// The object that an answer holds, in whichever form the client asked for it.
@@ -390,5 +419,17 @@ pub fn series(x: &Exchange<'_>, found: bool) -> Series {
         resource: named(&a.resource),
         subresource: named(&a.subresource),
         scope,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // issue 12: a proxied peer's endless refusal was gathered in memory for the audit log.
+    #[test]
+    fn the_audit_log_reads_no_answer_of_others_whose_end_it_does_not_know() {
+        assert!(!is_read(true, None) && !is_read(true, Some(FOREIGN_BYTES_MAX + 1)));
+        assert!(is_read(true, Some(200)) && is_read(false, None));
     }
 }

@@ -5,7 +5,7 @@ pub mod ledger;
 mod ranges;
 pub(crate) mod upgrade;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
@@ -252,10 +252,13 @@ fn free_ip(cidr: &IpNet, taken: impl Fn(&IpAddr) -> bool, below: impl Fn(u64) ->
 
 fn keep_old_ports(service: &mut Value, old: Option<&Value>) {
     let Some(old) = old else { return };
-    let old_ports = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    let mut old_ports = BTreeMap::new();
+    for port in old["spec"]["ports"].as_array().into_iter().flatten() {
+        old_ports.entry((port["port"].as_i64(), protocol(port))).or_insert(port);
+    }
     for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
         if port["nodePort"].as_u64().unwrap_or(0) == 0
-            && let Some(same) = old_ports.iter().find(|o| o["port"] == port["port"] && protocol(o) == protocol(port))
+            && let Some(same) = old_ports.get(&(port["port"].as_i64(), protocol(port)))
             && same["nodePort"].as_u64().unwrap_or(0) > 0
         {
             port["nodePort"] = same["nodePort"].clone();
@@ -265,7 +268,8 @@ fn keep_old_ports(service: &mut Value, old: Option<&Value>) {
 
 fn give_ports(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
     let range = &server.config.node_ports;
-    let mut mine: BTreeSet<(String, u16)> = BTreeSet::new();
+    let mut mine: BTreeSet<u16> = BTreeSet::new();
+    let mut is_full = false;
     let ports: Vec<&mut Value> = service["spec"]["ports"].as_array_mut().into_iter().flatten().collect();
     for (idx, port) in ports.into_iter().enumerate() {
         let protocol = protocol(port);
@@ -280,20 +284,23 @@ fn give_ports(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors:
             } else if taken.port(&protocol, number) {
                 errors.push(FieldError::invalid(field, json!(asked), "provided port is already allocated"));
             }
-            mine.insert((protocol, number));
+            mine.insert(number);
             continue;
         }
         let count = u64::from(range.end() - range.start()) + 1;
         let start = server.config.rng.below(count);
         let free = (0..count)
             .filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok())
-            .find(|n| !taken.number(*n) && !mine.iter().any(|(_, used)| used == n));
+            .find(|n| !is_full && !taken.number(*n) && !mine.contains(n));
         match free {
             Some(number) => {
                 port["nodePort"] = json!(number);
-                mine.insert((protocol, number));
+                mine.insert(number);
             }
-            None => errors.push(FieldError::internal(field, "failed to allocate a nodePort: range is full")),
+            None => {
+                is_full = true;
+                errors.push(FieldError::internal(field, "failed to allocate a nodePort: range is full"));
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `metav1.Status`: the one mapping of what went wrong to code, reason and text, worded as upstream's `apierrors`.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -175,13 +176,13 @@ impl Status {
 
     /// 422 `Pod "x" is invalid: …`; each cause's message is prefixed by its field, as upstream's field errors print.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
-        let mut texts: Vec<String> = Vec::new();
-        for cause in &causes {
-            let text = if cause.field.is_empty() { cause.message.clone() } else { format!("{}: {}", cause.field, cause.message) };
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let text = |cause: &Cause| match cause.field.as_str() {
+            "" => cause.message.clone(),
+            field => format!("{field}: {}", cause.message),
+        };
+        let all: Vec<String> = causes.iter().map(text).collect();
+        let mut seen = HashSet::new();
+        let texts: Vec<&str> = all.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
         let subject = format!("{} {name:?} is invalid", qualified(group, kind));
         let message = match texts.as_slice() {
             [] => subject,

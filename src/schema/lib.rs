@@ -27,4 +27,6 @@ pub mod table;
 pub mod validate;
 
 #[cfg(test)]
+mod cost_tests;
+#[cfg(test)]
 mod fuzz_tests;

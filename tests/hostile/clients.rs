@@ -79,6 +79,97 @@ fn attackers_fill_no_memory_and_stop_no_honest_client() {
     server.kill_only();
 }
 
+/// Users who may patch one ConfigMap, and lists as long as a body.
+///
+/// issue 12: two of these patches held both threads of the server for minutes, its leases and its Raft with them.
+#[test]
+fn the_longest_lists_keep_no_probe_and_no_lease_waiting() {
+    let server = Server::start();
+    server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
+    for n in 0..4 {
+        server.ok(&["create", "configmap", &format!("tiny-{n}")]);
+    }
+    let caller = |n: u8| Arc::new(admin(&server, [127, 0, 0, n]));
+    let (n_probes, slowest, n_done) = runtime().block_on(async {
+        let over = Arc::new(AtomicBool::new(false));
+        let enemies: Vec<_> = (0..4).map(|n| tokio::spawn(patch_long_lists(caller(10 + n), n, Arc::clone(&over)))).collect();
+        let probe = Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
+        let (began, mut slowest, mut n_probes) = (Instant::now(), Duration::ZERO, 0);
+        while began.elapsed() < SIEGE {
+            let asked = Instant::now();
+            let said = exchange(&caller(40), &probe).await;
+            assert!(is_as_expected(&probe, &said), "{said}");
+            slowest = slowest.max(asked.elapsed());
+            n_probes += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        let mut n_done = 0;
+        for enemy in enemies {
+            n_done += enemy.await.unwrap();
+        }
+        (n_probes, slowest, n_done)
+    });
+    println!("{n_probes} probes, the slowest {slowest:?}; {n_done} rounds of patches");
+    assert!(slowest < HONEST_MAX, "a probe waited {slowest:?}");
+    assert!(n_done >= 4, "the patches themselves end: {n_done} rounds");
+    server.kill_only();
+}
+
+/// Patches the ConfigMap of number `n` until it is over; how many rounds that were.
+async fn patch_long_lists(caller: Arc<Caller>, n: u8, over: Arc<AtomicBool>) -> usize {
+    let patch = |query: &str, media, body: String| {
+        let path = format!("/api/v1/namespaces/default/configmaps/tiny-{n}{query}");
+        Try { method: "PATCH", path, media, body: body.into_bytes(), code: 0, words: "" }
+    };
+    let finalizers: Vec<String> = (0..60_000).map(|i| format!(r#""{i:05x}""#)).collect();
+    let merged = patch("", "application/strategic-merge-patch+json", format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.join(",")));
+    let mut n_done = 0;
+    while !over.load(Ordering::Relaxed) {
+        let owner = |i: usize| format!(r#"{{"apiVersion":"v1","kind":"X","name":"a","uid":"u{i}-{n_done}"}}"#);
+        let owners: Vec<String> = (0..10_000).map(owner).collect();
+        let applied = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"tiny-{n}","ownerReferences":[{}]}}}}"#,
+            owners.join(",")
+        );
+        // Whatever is said of them: what counts is who else is served meanwhile.
+        let _refused = exchange(&caller, &merged).await;
+        let _refused = exchange(&caller, &patch("?fieldManager=m&force=true", "application/apply-patch+yaml", applied)).await;
+        n_done += 1;
+    }
+    n_done
+}
+
+/// What nobody serves becomes no label: a series for each word of a stranger would fill the memory.
+#[test]
+fn made_up_names_become_no_series() {
+    let server = Server::start();
+    let kubeconfig = std::fs::read_to_string(server.place.kubeconfig()).unwrap();
+    let url = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap().trim_matches('"').to_owned();
+    for n in 0..5 {
+        for path in [
+            format!("/apis/madeup{n}.org/v1/things"),
+            format!("/apis/apps/v1/madeup{n}"),
+            format!("/api/v1/namespaces/a/pods/p/madeup{n}"),
+            format!("/apis/madeup{n}.org/v1/th%2Fings"),
+            format!("/api/madeup{n}/namespaces//pods?watch=1"),
+        ] {
+            for header in ["X: y", "Authorization: Bearer nobodys", "Authorization: Basic bm9ib2R5"] {
+                for method in ["GET", "MADEUP", "PATCH"] {
+                    let mut curl = std::process::Command::new("curl");
+                    let said = curl
+                        .args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, "-H", header, &format!("{url}{path}")])
+                        .output();
+                    assert!(said.unwrap().stdout.starts_with(b"4"), "{method} {path}");
+                }
+            }
+        }
+    }
+    let text = server.ok(&["get", "--raw", "/metrics"]);
+    let made_up: Vec<&str> = text.lines().filter(|line| line.to_lowercase().contains("madeup") || line.contains("th/ings")).collect();
+    assert!(made_up.is_empty(), "{made_up:#?}");
+    server.kill_only();
+}
+
 fn admin(server: &Server, from: [u8; 4]) -> Caller {
     let tls = server.place.data_dir().join("server/tls");
     let read = |name: &str| std::fs::read_to_string(tls.join(name)).unwrap();

@@ -1,5 +1,7 @@
 //! Every image is pulled anew with the pod's own credentials: nobody runs a private image because somebody else brought it to the node.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
@@ -60,7 +62,7 @@ fn brings_no_image(review: &Review<'_>) -> bool {
         containers.map(|container| container["image"].clone()).collect()
     };
     review.old.is_some_and(|old| {
-        let had = images(old);
+        let had: HashSet<Value> = images(old).into_iter().collect();
         images(review.object).iter().all(|image| had.contains(image))
     })
 }

@@ -1,5 +1,7 @@
 //! Services get no new external addresses: whoever may write a Service could take over somebody else's (CVE-2020-8554).
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 
 use super::{Operation, Plugin, Review};
@@ -20,7 +22,7 @@ impl Plugin for DenyServiceExternalIPs {
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let had = review.old.map(|old| schema::read::texts(old, "spec.externalIPs")).unwrap_or_default();
+        let had: BTreeSet<&str> = review.old.map(|old| schema::read::texts(old, "spec.externalIPs")).into_iter().flatten().collect();
         match schema::read::texts(review.object, "spec.externalIPs").iter().all(|ip| had.contains(ip)) {
             true => Ok(()),
             false => Err(review.forbidden("Use of external IPs is denied by admission control.")),

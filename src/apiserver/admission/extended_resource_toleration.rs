@@ -1,6 +1,6 @@
 //! Who asks for a device tolerates the taint that keeps others off the nodes that have it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
@@ -27,13 +27,14 @@ impl Plugin for ExtendedResourceToleration {
         let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
         let asked = containers.flat_map(|container| container["resources"]["requests"].as_object().into_iter().flatten());
         let names: BTreeSet<String> = asked.map(|(name, _)| name.clone()).filter(|name| is_extended(name)).collect();
-        for name in names {
-            let toleration = json!({ "key": name, "operator": "Exists" });
-            match spec["tolerations"].as_array_mut() {
-                Some(list) if list.contains(&toleration) => {}
-                Some(list) => list.push(toleration),
-                None => spec["tolerations"] = Value::Array(vec![toleration]),
+        let all = names.iter().map(|name| json!({ "key": name, "operator": "Exists" }));
+        match spec["tolerations"].as_array_mut() {
+            Some(list) => {
+                let have: HashSet<Value> = list.iter().cloned().collect();
+                list.extend(all.filter(|toleration| !have.contains(toleration)));
             }
+            None if names.is_empty() => {}
+            None => spec["tolerations"] = all.collect(),
         }
         Ok(())
     }

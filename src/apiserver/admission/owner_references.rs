@@ -1,6 +1,7 @@
 //! Who names an owner lets the garbage collector delete the object: only who may delete it may do so. And who blocks the owner's
 //! deletion must be one who may set its finalizers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -35,7 +36,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
         let delete = Attributes { verb: "delete".to_owned(), ..asked(review.attributes) };
         self.require(review, &delete, "cannot set an ownerRef on a resource you can't delete").await?;
         let blocks = |owner: &&Value| owner["blockOwnerDeletion"] == true;
-        for owner in now.iter().filter(blocks).filter(|owner| !before.iter().filter(blocks).any(|b| b["uid"] == owner["uid"])) {
+        let blocked: HashSet<&Value> = before.iter().filter(blocks).map(|owner| &owner["uid"]).collect();
+        for owner in now.iter().filter(blocks).filter(|owner| !blocked.contains(&owner["uid"])) {
             let resource = self.resource_of(review, owner)?;
             let finalizers = Attributes {
                 verb: "update".to_owned(),

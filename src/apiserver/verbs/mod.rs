@@ -70,6 +70,7 @@ impl Call<'_, '_> {
             all.extend_from_slice(&data);
         }
         let all = Bytes::from(all);
+        self.x.weight.add(all.len()).await;
         let (headers, resource) = (&self.x.parts.headers, &self.resource);
         self.x.attributes.trail.keep_sent(|| sent(&all, headers, resource.type_def()));
         Ok(all)

@@ -174,6 +174,7 @@ pub async fn update(
             continue;
         };
         let rv = old.rv;
+        call.x.weight.add(old.json.len()).await;
         // What an older definition stored may be in another version.
         let old = conversion::one(call.x.server.cache.converter(), old.value(), &call.stored, &call.stored).await?;
         let mut new = maker.make(call, Some(&old)).await?;

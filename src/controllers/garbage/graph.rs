@@ -1,6 +1,6 @@
 //! Who depends on whom, over all kinds. Pure: fed by changes, asked what is to be done about one object.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -92,7 +92,8 @@ impl Graph {
         }
         let old = self.nodes.insert(uid.into(), node.clone());
         let old_owners = old.as_ref().map(|old| &old.owners[..]).unwrap_or_default();
-        for owner in old_owners.iter().filter(|o| !node.owners.iter().any(|n| n.uid == o.uid)) {
+        let owners: HashSet<&str> = node.owners.iter().map(|owner| owner.uid.as_str()).collect();
+        for owner in old_owners.iter().filter(|owner| !owners.contains(owner.uid.as_str())) {
             self.unlink(&owner.uid, uid);
             look.push(owner.uid.clone());
         }

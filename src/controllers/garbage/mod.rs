@@ -5,7 +5,7 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -232,7 +232,8 @@ impl Collector {
     }
 
     async fn drop_owners(&self, node: &Node, uid: &str, owners: &[String]) -> Result<(), Error> {
-        let left: Vec<_> = node.owners.iter().filter(|owner| !owners.contains(&owner.uid)).collect();
+        let gone: HashSet<&String> = owners.iter().collect();
+        let left: Vec<_> = node.owners.iter().filter(|owner| !gone.contains(&owner.uid)).collect();
         self.patch_meta(node, uid, json!({ "ownerReferences": left })).await
     }
 

@@ -1,9 +1,14 @@
 //! Host ports: two pods cannot have one port of one address.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use client::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};
+
+/// Every address of the host.
+const ANY: &str = "0.0.0.0";
 
 /// A port on the host: address, protocol, number.
 type HostPort<'a> = (&'a str, &'a str, i32);
@@ -15,18 +20,21 @@ fn host_ports(pod: &Pod) -> Vec<HostPort<'_>> {
     ports
         .filter_map(|port| {
             let number = port.host_port.filter(|number| *number > 0)?;
-            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or("0.0.0.0");
+            let address = port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY);
             Some((address, port.protocol.as_deref().unwrap_or("TCP"), number))
         })
         .collect()
 }
 
-fn clash(a: HostPort<'_>, b: HostPort<'_>) -> bool {
-    a.1 == b.1 && a.2 == b.2 && (a.0 == b.0 || a.0 == "0.0.0.0" || b.0 == "0.0.0.0")
-}
-
 pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
-    let wanted = host_ports(candidate.pod);
-    let taken = |port: &HostPort<'_>| node.pods.iter().any(|pod| host_ports(pod).into_iter().any(|other| clash(*port, other)));
-    because(wanted.iter().any(taken), "node(s) didn't have free ports for the requested pod ports")
+    // The wanted addresses of each port: a pod may want, and have, tens of thousands.
+    let mut wanted: BTreeMap<(&str, i32), BTreeSet<&str>> = BTreeMap::new();
+    for (address, protocol, number) in host_ports(candidate.pod) {
+        wanted.entry((protocol, number)).or_default().insert(address);
+    }
+    let clashes = |(address, protocol, number): HostPort<'_>| {
+        wanted.get(&(protocol, number)).is_some_and(|mine| address == ANY || mine.contains(ANY) || mine.contains(address))
+    };
+    let is_taken = !wanted.is_empty() && node.pods.iter().any(|pod| host_ports(pod).into_iter().any(clashes));
+    because(is_taken, "node(s) didn't have free ports for the requested pod ports")
 }

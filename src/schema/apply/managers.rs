@@ -91,7 +91,7 @@ pub fn decode(entries: &[Value]) -> Option<Managers> {
         let id = ManagerId { operation, manager: text("manager"), api_version: id_version, subresource: text("subresource") };
         let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
         let owned = managers.entry(id).or_insert(Owned { api_version, time: None, set: Set::default() });
-        owned.set = owned.set.union(&set);
+        owned.set.absorb(&set);
         owned.time = owned.time.take().max(time);
     }
     Some(managers)
@@ -152,7 +152,7 @@ pub fn cap(managers: &mut Managers) {
             managers.insert(bucket.clone(), owned);
         }
         if let (Some(owned), Some(old)) = (managers.remove(&id), managers.get_mut(&bucket)) {
-            old.set = old.set.union(&owned.set);
+            old.set.absorb(&owned.set);
             old.time = owned.time;
             count -= 1;
         }

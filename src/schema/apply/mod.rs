@@ -8,6 +8,8 @@ pub mod typing;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value, json};
 
 use crate::apply::managers::{ManagerId, Managers, Operation, Owned};
@@ -71,13 +73,14 @@ fn conflict_text(conflicts: &[Conflict]) -> String {
     if let [one] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path);
     }
-    let mut managers: Vec<&str> = conflicts.iter().map(|c| c.manager.as_str()).collect();
-    managers.sort_unstable();
-    managers.dedup();
+    let mut of_manager: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for conflict in conflicts {
+        of_manager.entry(&conflict.manager).or_default().push(&conflict.path);
+    }
     let mut lines = Vec::new();
-    for manager in managers {
+    for (manager, paths) in of_manager {
         lines.push(format!("conflicts with {manager}:"));
-        lines.extend(conflicts.iter().filter(|c| c.manager == manager).map(|c| format!("- {}", c.path)));
+        lines.extend(paths.into_iter().map(|path| format!("- {path}")));
     }
     format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
 }
@@ -146,7 +149,7 @@ fn last_applied(config: &Value) -> String {
 fn only_with_last_applied(request: &Request<'_>, live: &Value, conflicts: &[Conflict]) -> bool {
     let Some(annotation) = meta::annotation(live, LAST_APPLIED).filter(|_| request.manager == "kubectl") else { return false };
     let Ok(applied) = serde_json::from_str::<Value>(annotation) else { return false };
-    let owned = field_set(View::Root(request.type_def), &applied).paths();
+    let owned: BTreeSet<String> = field_set(View::Root(request.type_def), &applied).paths().into_iter().collect();
     conflicts.iter().all(|c| owned.contains(&c.path))
 }
 
@@ -210,10 +213,12 @@ fn prune(view: View<'_>, merged: Value, managers: &Managers, last: &Set) -> Valu
     }
     let named = |set: &Set| with_named_fields(view, Some(&merged), set);
     let last = named(last);
+    // First all together, then named once: a client may make up thousands of managers.
     let mut owned = Set::default();
     for manager in managers.values() {
-        owned = owned.union(&named(&manager.set));
+        owned.absorb(&manager.set);
     }
+    let owned = named(&owned);
     let cut = remove_items(view, &merged, &last).unwrap_or_else(|| Value::Object(Map::new()));
     let all = named(&field_set(view, &merged));
     // Owned by someone, or not in the last set and below nothing that went: stays.
@@ -263,11 +268,11 @@ pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value
     let old = live.map_or_else(|| skeleton_of(request.type_def, new), without_managed);
     let change = compare(view, Some(&old), Some(new)).map(|set| request.written(set));
     let id = manager_id(request, Operation::Update);
+    let touched = change.modified.union(&change.added);
     for (_, owned) in managers.iter_mut() {
-        let touched = change.modified.union(&change.added);
         owned.set = owned.set.difference(&touched).difference(&change.removed);
     }
-    let touched = strip(&change.modified.union(&change.added));
+    let touched = strip(&touched);
     if !touched.is_empty() {
         let owned =
             managers.entry(id).or_insert_with(|| Owned { api_version: request.api_version.to_owned(), time: None, set: Set::default() });

@@ -143,7 +143,8 @@ impl Set {
         out
     }
 
-    fn absorb(&mut self, other: &Set) {
+    /// Takes the members of another set in. It costs what the other one has, however much is here already.
+    pub fn absorb(&mut self, other: &Set) {
         self.member |= other.member;
         for (step, child) in &other.children {
             self.children.entry(step.clone()).or_default().absorb(child);

@@ -1,5 +1,7 @@
 //! What apply needs to know of a value's type: is it one leaf, or owned by its parts?
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use crate::apply::set::{Set, Step};
@@ -140,10 +142,13 @@ pub fn with_named_fields(view: View<'_>, value: Option<&Value>, set: &Set) -> Se
         out.insert();
     }
     let node = value.map_or(Node::Leaf, |v| view.node(v));
-    let known = value.map(|v| parts(node, v)).unwrap_or_default();
+    let mut known = BTreeMap::new();
+    for (step, view, part) in value.map(|v| parts(node, v)).unwrap_or_default() {
+        known.entry(step).or_insert((view, part));
+    }
     for (step, child) in set.children() {
-        let part = known.iter().find(|(s, ..)| s == step);
-        let mut child = with_named_fields(part.map_or(View::Unknown, |p| p.1), part.map(|p| p.2), child);
+        let part = known.get(step);
+        let mut child = with_named_fields(part.map_or(View::Unknown, |p| p.0), part.map(|p| p.1), child);
         if let (Node::Fields(t), Step::Field(name)) = (node, step)
             && t.field(name).is_some()
         {

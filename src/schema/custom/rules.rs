@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::node::{Additional, Node, Type};
-use super::values::partner;
+use super::values::Partners;
 use crate::cel::eval::Fault;
 use crate::cel::types::{self, Object, Ty};
 use crate::cel::value::Val;
@@ -292,8 +292,9 @@ fn check_at(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &
         }
         Value::Array(items) => {
             if let Some(of) = node.items.as_ref().filter(|n| n.has_rules()) {
+                let partners = Partners::of(node, old);
                 for (idx, item) in items.iter().enumerate() {
-                    check_at(of, item, partner(node, item, old), &format!("{path}[{idx}]"), budget, errors);
+                    check_at(of, item, partners.find(item), &format!("{path}[{idx}]"), budget, errors);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Is a schema structural? What a CustomResourceDefinition may not say in its schemas, in upstream's words.
 
+use std::collections::BTreeSet;
+
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -224,8 +226,10 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
             "must be object if parent array's x-kubernetes-list-type is map",
         ));
     }
+    let mut seen = BTreeSet::new();
+    let required: BTreeSet<&str> = items["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (idx, key) in keys.iter().enumerate() {
-        if keys[..idx].contains(key) {
+        if !seen.insert(key) {
             errors.push(FieldError::duplicate(format!("{at}[{idx}]"), *key));
         }
         let Some(field) = items["properties"].get(*key) else {
@@ -239,8 +243,7 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
                 "must be a scalar type if parent array's x-kubernetes-list-type is map",
             ));
         }
-        let required = items["required"].as_array().is_some_and(|r| r.iter().any(|n| n == key));
-        if !required && field.get("default").is_none() {
+        if !required.contains(*key) && field.get("default").is_none() {
             let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.push(FieldError::required(format!("{path}.items.properties[{key}].default"), why));
         }

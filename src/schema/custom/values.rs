@@ -1,5 +1,7 @@
 //! Does a custom object fit its schema? Every refusal in upstream's words.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::formats;
@@ -37,8 +39,9 @@ pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors
         }
         Value::Array(items) => {
             if let Some(of) = &node.items {
+                let partners = Partners::of(node, old);
                 for (idx, item) in items.iter().enumerate() {
-                    check(of, item, partner(node, item, old), &format!("{path}[{idx}]"), errors);
+                    check(of, item, partners.find(item), &format!("{path}[{idx}]"), errors);
                 }
             }
         }
@@ -46,11 +49,36 @@ pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors
     }
 }
 
-/// The item of the old list that is the same one as `item`: lists of type map only can tell.
-pub fn partner<'a>(node: &Node, item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-    let List::Map(keys) = &node.list else { return None };
+/// The items of an old list by their keys, to find those that are still there: lists of type map only can tell.
+pub struct Partners<'a> {
+    node: &'a Node,
+    by_key: HashMap<Vec<Option<&'a Value>>, &'a Value>,
+}
+
+impl<'a> Partners<'a> {
+    /// What `old` holds; none where there is no old list, or its items have no keys.
+    pub fn of(node: &'a Node, old: Option<&'a Value>) -> Partners<'a> {
+        let items = old.and_then(Value::as_array).filter(|_| matches!(node.list, List::Map(_)));
+        let mut by_key = HashMap::new();
+        for item in items.into_iter().flatten() {
+            by_key.entry(key_of(node, item)).or_insert(item);
+        }
+        Partners { node, by_key }
+    }
+
+    /// The old item that is the same one as `item`.
+    pub fn find(&self, item: &Value) -> Option<&'a Value> {
+        if self.by_key.is_empty() {
+            return None;
+        }
+        self.by_key.get(&key_of(self.node, item)).copied()
+    }
+}
+
+fn key_of<'v>(node: &'v Node, item: &'v Value) -> Vec<Option<&'v Value>> {
+    let List::Map(keys) = &node.list else { return Vec::new() };
     let default = |k: &String| node.items.as_ref().and_then(|n| n.properties.get(k)).and_then(|n| n.default.as_ref());
-    old?.as_array()?.iter().find(|o| keys.iter().all(|k| o.get(k).or_else(|| default(k)) == item.get(k).or_else(|| default(k))))
+    keys.iter().map(|k| item.get(k).or_else(|| default(k))).collect()
 }
 
 /// Repeats in lists that are sets or maps, anywhere.
@@ -196,7 +224,8 @@ fn bounds(node: &Node, value: &Value, path: &str, errors: &mut Vec<FieldError>) 
             if let Some(max) = b.items.1.filter(|max| items.len() as u64 > *max) {
                 errors.push(FieldError::too_many(shown(path), items.len(), usize::try_from(max).unwrap_or(usize::MAX)));
             }
-            if b.unique && (1..items.len()).any(|i| items[..i].contains(&items[i])) {
+            let mut seen = HashSet::new();
+            if b.unique && !items.iter().all(|item| seen.insert(item)) {
                 errors.push(invalid(path, &Value::from(""), "shouldn't contain duplicates".to_owned()));
             }
         }

@@ -32,6 +32,10 @@ const OPERATIONS_MAX: usize = 10_000;
 /// What the `copy` operations of a JSON patch may copy altogether, as upstream.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
+/// The items of lists that the operations of a JSON patch may push aside altogether: one at the front of a list moves all of it.
+/// As many as 10,000 operations on a list of 6,700 items move.
+const MOVED_ITEMS_MAX: usize = 1 << 26;
+
 /// A patch's own text.
 ///
 /// Errors: 400 in Go's words.
@@ -102,15 +106,18 @@ enum Unlaid {
     Operation(#[from] json_patch::PatchError),
     #[error("Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit {max}")]
     Copied { got: usize, max: usize },
+    #[error("The operations of a JSON patch move more than {max} items of lists")]
+    Moved { max: usize },
 }
 
 /// Changes `doc`, which is half changed after an error: the crate's way to undo panics where a move went into itself.
 fn lay_on(doc: &mut Value, operations: &[json_patch::PatchOperation]) -> Result<(), Unlaid> {
-    if !operations.iter().any(|o| matches!(o, json_patch::PatchOperation::Copy(_))) {
-        return Ok(json_patch::patch_unsafe(doc, operations)?);
-    }
-    let mut copied = 0;
-    for operation in operations {
+    let (mut copied, mut moved) = (0, 0);
+    for (at, operation) in operations.iter().enumerate() {
+        moved += moves(doc, operation);
+        if moved > MOVED_ITEMS_MAX {
+            return Err(Unlaid::Moved { max: MOVED_ITEMS_MAX });
+        }
         // Thirty copies of everything into itself would be more than there is memory.
         if let json_patch::PatchOperation::Copy(copy) = operation {
             copied += doc.pointer(copy.from.as_str()).map_or(0, |v| v.to_string().len());
@@ -118,9 +125,28 @@ fn lay_on(doc: &mut Value, operations: &[json_patch::PatchOperation]) -> Result<
                 return Err(Unlaid::Copied { got: copied, max: COPIED_BYTES_MAX });
             }
         }
-        json_patch::patch_unsafe(doc, std::slice::from_ref(operation))?;
+        json_patch::patch_unsafe(doc, std::slice::from_ref(operation)).map_err(|mut err| {
+            err.operation = at;
+            err
+        })?;
     }
     Ok(())
+}
+
+/// How many items an operation moves at most: those of the lists that it puts something into or takes something out of.
+fn moves(doc: &Value, operation: &json_patch::PatchOperation) -> usize {
+    let of = |path: &str| {
+        let list = path.rsplit_once('/').and_then(|(list, _)| doc.pointer(list));
+        list.and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    match operation {
+        json_patch::PatchOperation::Add(add) if add.path.as_str().ends_with("/-") => 0,
+        json_patch::PatchOperation::Add(add) => of(add.path.as_str()),
+        json_patch::PatchOperation::Remove(remove) => of(remove.path.as_str()),
+        json_patch::PatchOperation::Move(step) => of(step.from.as_str()) + of(step.path.as_str()),
+        json_patch::PatchOperation::Copy(copy) => of(copy.path.as_str()),
+        json_patch::PatchOperation::Replace(_) | json_patch::PatchOperation::Test(_) => 0,
+    }
 }
 
 /// RFC 7386: null removes, objects merge, everything else replaces.
@@ -158,7 +184,8 @@ pub fn strategic(type_def: &TypeDef, object: &Value, patch: &Value) -> Result<Va
     let (Some(original), Some(patch)) = (object.as_object(), patch.as_object()) else {
         return Err(PatchError::BadRequest("error decoding patch: a strategic merge patch must be an object".to_owned()));
     };
-    strategic::merge_maps(strategic::Place::Struct(type_def), original.clone(), patch, strategic::Depth::Object).map(Value::Object)
+    let (place, purse) = (strategic::Place::Struct(type_def), strategic::Purse::new());
+    strategic::merge_maps(place, original.clone(), patch, strategic::Depth::Object, &purse).map(Value::Object)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Strategic merge: objects merge by member, lists by merge key, with directives `$patch`, `$retainKeys`,
 //! `$deleteFromPrimitiveList/…` and `$setElementOrder/…`. Spec: apimachinery's strategicpatch.
 
-use std::cmp::Ordering;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -67,6 +68,7 @@ pub(super) fn merge_maps(
     mut original: Map<String, Value>,
     patch: &Map<String, Value>,
     depth: Depth,
+    purse: &Purse,
 ) -> Result<Map<String, Value>, PatchError> {
     match patch.get(DIRECTIVE) {
         None => {}
@@ -103,7 +105,7 @@ pub(super) fn merge_maps(
             original.remove(key);
             continue;
         }
-        let merged = merge_member(place, original.remove(key), key, value, patch, depth)?;
+        let merged = merge_member(place, original.remove(key), key, value, patch, (depth, purse))?;
         if let Some(merged) = merged {
             original.insert(key.clone(), merged);
         }
@@ -121,34 +123,34 @@ fn merge_member(
     key: &str,
     value: &Value,
     patch: &Map<String, Value>,
-    depth: Depth,
+    (depth, purse): (Depth, &Purse),
 ) -> Result<Option<Value>, PatchError> {
     let field = place.field(key);
     let child = place.member(key);
     match (original, value) {
         (Some(Value::Object(_)), Value::Object(_)) if field.is_some_and(|f| f.patch.replace) => Ok(Some(value.clone())),
-        (Some(Value::Object(old)), Value::Object(new)) => merge_maps(child, old, new, depth).map(|m| Some(Value::Object(m))),
+        (Some(Value::Object(old)), Value::Object(new)) => merge_maps(child, old, new, depth, purse).map(|m| Some(Value::Object(m))),
         (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
             let order = patch.get(&format!("{SET_ORDER}{key}")).and_then(Value::as_array);
             let key = field.and_then(|f| f.merge_key.as_deref());
             if let Some(order) = order {
                 fits_order(new, order, key)?;
             }
-            merge_lists(child.item(), old, new, key, order).map(|l| Some(Value::Array(l)))
+            merge_lists(child.item(), old, new, key, order, purse).map(|l| Some(Value::Array(l)))
         }
         // New here: directives inside must not be stored.
         (None, Value::Object(new)) => {
             if text_of(new, DIRECTIVE) == Some("delete") {
                 return Ok(None);
             }
-            merge_maps(child, Map::new(), new, Depth::New).map(|m| Some(Value::Object(m)))
+            merge_maps(child, Map::new(), new, Depth::New, purse).map(|m| Some(Value::Object(m)))
         }
         (None, Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
             let key = field.and_then(|f| f.merge_key.as_deref());
-            let merged = merge_lists(child.item(), Vec::new(), new, key, None)?;
+            let merged = merge_lists(child.item(), Vec::new(), new, key, None, purse)?;
             Ok((!merged.is_empty() || new.is_empty()).then_some(Value::Array(merged)))
         }
-        (_, Value::Object(new)) => merge_maps(child, Map::new(), new, Depth::New).map(|m| Some(Value::Object(m))),
+        (_, Value::Object(new)) => merge_maps(child, Map::new(), new, Depth::New, purse).map(|m| Some(Value::Object(m))),
         (_, other) => Ok(Some(other.clone())),
     }
 }
@@ -156,18 +158,19 @@ fn merge_member(
 fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: &Value) -> Result<(), PatchError> {
     let bad = || PatchError::BadRequest("invalid patch format of retainKeys".to_owned());
     let retain = retain.as_array().ok_or_else(bad)?;
-    let keys: Vec<&str> = retain.iter().filter_map(Value::as_str).collect();
-    let named = |k: &String| k.starts_with('$') || keys.contains(&k.as_str());
+    let keys: HashSet<&str> = retain.iter().filter_map(Value::as_str).collect();
+    let named = |k: &String| k.starts_with('$') || keys.contains(k.as_str());
     if patch.iter().any(|(k, v)| !v.is_null() && !named(k)) {
         return Err(bad());
     }
-    original.retain(|k, _| keys.contains(&k.as_str()));
+    original.retain(|k, _| keys.contains(k.as_str()));
     Ok(())
 }
 
 fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> Result<(), PatchError> {
     let gone = gone.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of primitive list".to_owned()))?;
     if let Some(Value::Array(list)) = original.get_mut(name) {
+        let gone: HashSet<&Value> = gone.iter().collect();
         list.retain(|item| !gone.contains(item));
     }
     Ok(())
@@ -178,18 +181,37 @@ fn order_only(place: Place<'_>, original: &mut Map<String, Value>, name: &str, o
     let key = place.field(name).and_then(|f| f.merge_key.as_deref());
     if let Some(Value::Array(list)) = original.get_mut(name) {
         let old = std::mem::take(list);
-        *list = in_order(old.clone(), &old, order, key);
+        let before = ids(&old, key);
+        *list = in_order(old, &before, order, key);
     }
     Ok(())
+}
+
+/// What an item is told apart by: its value at the merge key, or, without one, itself.
+fn id<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
+    key.map_or(Some(item), |key| item.get(key))
+}
+
+/// What the items of a list are told apart by; items without a key have none.
+fn ids(list: &[Value], key: Option<&str>) -> Vec<Value> {
+    list.iter().filter_map(|item| id(item, key)).cloned().collect()
+}
+
+/// Where each id stands first: a client chooses how long its lists are, so nothing here looks for an item by walking one.
+fn places<'v>(ids: impl Iterator<Item = &'v Value>) -> HashMap<&'v Value, usize> {
+    let mut places = HashMap::new();
+    for (at, id) in ids.enumerate() {
+        places.entry(id).or_insert(at);
+    }
+    places
 }
 
 /// Whether the items of a patch stand as its own list of order says: an item that is not in that list has no place.
 fn fits_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     let kept = |item: &&Value| item.get(DIRECTIVE).is_none();
-    let id = |v: &Value| key.map_or_else(|| Some(v.clone()), |k| v.get(k).cloned());
     let mut wanted = patch.iter().filter(kept).peekable();
     for place in order {
-        if wanted.peek().is_some_and(|item| id(item) == id(place)) {
+        if wanted.peek().is_some_and(|item| id(item, key) == id(place, key)) {
             wanted.next();
         }
     }
@@ -207,41 +229,60 @@ fn merge_lists(
     patch: &[Value],
     key: Option<&str>,
     order: Option<&Vec<Value>>,
+    purse: &Purse,
 ) -> Result<Vec<Value>, PatchError> {
+    purse.pay(&original)?;
+    purse.pay(patch)?;
     let objects = original.iter().chain(patch).any(Value::is_object);
     if !objects {
-        let mut merged = original.clone();
-        for item in patch {
-            if !merged.contains(item) {
-                merged.push(item.clone());
-            }
-        }
-        return Ok(in_order(merged, &original, order.map_or(patch, Vec::as_slice), None));
+        let before = original.clone();
+        let mut seen: HashSet<&Value> = before.iter().collect();
+        let mut merged = original;
+        merged.extend(patch.iter().filter(|item| seen.insert(item)).cloned());
+        return Ok(in_order(merged, &before, order.map_or(patch, Vec::as_slice), None));
     }
     let key = key.ok_or_else(|| rejected("cannot merge lists without merge key for type"))?;
-    let (mut merged, patch, replaced) = list_directives(original.clone(), patch, key)?;
+    let before = ids(&original, Some(key));
+    let (mut merged, patch, replaced) = list_directives(original, patch, key)?;
     if replaced {
         return Ok(patch);
+    }
+    let kept = ids(&merged, Some(key));
+    // Positions among the items, not among the ids: an item without a key has a place, too.
+    let with_id = merged.iter().enumerate().filter_map(|(at, item)| item.get(key).is_some().then_some(at));
+    let mut at_id: HashMap<&Value, usize> = HashMap::new();
+    for (id, at) in kept.iter().zip(with_id) {
+        at_id.entry(id).or_insert(at);
     }
     for item in &patch {
         let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
         let id = item.get(key).ok_or_else(|| {
             rejected(format!("map: {} does not contain declared merge key: {key}", go_text(&Value::Object(item.clone()))))
         })?;
-        match merged.iter().position(|m| m.get(key) == Some(id)) {
+        match at_id.get(id).copied() {
             Some(at) => {
-                let old = merged[at].as_object().cloned().unwrap_or_default();
-                merged[at] = Value::Object(merge_maps(item_place, old, item, Depth::Object)?);
+                let old = if let Value::Object(old) = &mut merged[at] { std::mem::take(old) } else { Map::new() };
+                merged[at] = Value::Object(merge_maps(item_place, old, item, Depth::Object, purse)?);
+                if merged[at].get(key) != Some(id) {
+                    at_id.remove(id);
+                }
             }
-            None => merged.push(Value::Object(merge_maps(item_place, Map::new(), item, Depth::New)?)),
+            None => {
+                let made = Value::Object(merge_maps(item_place, Map::new(), item, Depth::New, purse)?);
+                if made.get(key) == Some(id) {
+                    at_id.insert(id, merged.len());
+                }
+                merged.push(made);
+            }
         }
     }
-    Ok(in_order(merged, &original, order.map_or(patch.as_slice(), Vec::as_slice), Some(key)))
+    Ok(in_order(merged, &before, order.map_or(patch.as_slice(), Vec::as_slice), Some(key)))
 }
 
 /// Carries out `$patch: delete` and finds `$patch: replace`; the third value says that the list is replaced by the second.
 fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Value>, Vec<Value>, bool), PatchError> {
     let mut rest = Vec::new();
+    let mut gone: HashSet<&Value> = HashSet::new();
     let mut replaced = false;
     for item in patch {
         match item.get(DIRECTIVE) {
@@ -249,38 +290,68 @@ fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Resu
             Some(Value::String(d)) if d == "delete" => {
                 let id =
                     item.get(key).ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item))))?;
-                original.retain(|o| o.get(key) != Some(id));
+                gone.insert(id);
             }
             Some(Value::String(d)) if d == "replace" => replaced = true,
             Some(Value::String(d)) if d == "merge" => return Err(rejected("merging lists cannot yet be specified in the patch")),
             Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(item)))),
         }
     }
+    original.retain(|item| item.get(key).is_none_or(|id| !gone.contains(id)));
     Ok((original, rest, replaced))
 }
 
 /// Sorts by the wanted order; items that only the server has keep their place relative to their neighbours before the merge.
-fn in_order(merged: Vec<Value>, original: &[Value], order: &[Value], key: Option<&str>) -> Vec<Value> {
-    let id = |v: &Value| key.map_or_else(|| Some(v.clone()), |k| v.get(k).cloned());
-    let wanted: Vec<Value> = order.iter().filter_map(id).collect();
-    let before: Vec<Value> = original.iter().filter_map(id).collect();
-    let place = |list: &[Value], v: &Value| id(v).and_then(|i| list.iter().position(|w| *w == i));
-    let (mut patched, server_only): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|v| place(&wanted, v).is_some());
-    patched.sort_by_key(|v| place(&wanted, v));
+/// `before` are the ids of the list before the merge.
+fn in_order(merged: Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) -> Vec<Value> {
+    let wanted = places(order.iter().filter_map(|item| id(item, key)));
+    let before = places(before.iter());
+    let (mut patched, mut server_only) = (Vec::new(), Vec::new());
+    // Each place is looked up once: an item may be as long as a whole body.
+    for item in merged {
+        let old = id(&item, key).and_then(|id| before.get(id).copied());
+        match id(&item, key).and_then(|id| wanted.get(id).copied()) {
+            Some(at) => patched.push((at, old, item)),
+            None => server_only.push((old, item)),
+        }
+    }
+    patched.sort_by_key(|(at, ..)| *at);
     let mut out = Vec::with_capacity(patched.len() + server_only.len());
-    let (mut left, mut right) = (server_only.into_iter().peekable(), patched.into_iter().peekable());
-    loop {
-        let take_left = match (left.peek(), right.peek()) {
-            (None, None) => return out,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (Some(l), Some(r)) => match (place(&before, l), place(&before, r)) {
-                (Some(l), Some(r)) => l.cmp(&r) == Ordering::Less,
-                // An item that is new in the patch has no old place: it goes first, as upstream's mergeSortedSlice has it.
-                _ => false,
-            },
-        };
-        out.extend(if take_left { left.next() } else { right.next() });
+    let mut left = server_only.into_iter().peekable();
+    for (_, old, item) in patched {
+        // An item that is new in the patch has no old place: it goes first, as upstream's mergeSortedSlice has it.
+        while left.peek().is_some_and(|(l, _)| l.zip(old).is_some_and(|(l, r)| l < r)) {
+            out.extend(left.next().map(|(_, item)| item));
+        }
+        out.push(item);
+    }
+    out.extend(left.map(|(_, item)| item));
+    out
+}
+
+/// What merging lists may cost altogether. Each list of an object is merged once, unless a patch names an item again and again: then the
+/// lists in that item are merged each time, and the cost is the square of the patch.
+pub(super) struct Purse {
+    left: Cell<usize>,
+}
+
+/// More than the items of the largest object and the largest body together, as each of them has at least four bytes.
+const ITEMS_MAX: usize = 2 << 20;
+/// An id that is as long as this costs as much as another item.
+const ID_BYTES: usize = 64;
+
+impl Purse {
+    pub(super) fn new() -> Purse {
+        Purse { left: Cell::new(ITEMS_MAX) }
+    }
+
+    fn pay(&self, list: &[Value]) -> Result<(), PatchError> {
+        let cost_of = |value: &Value| value.as_str().map_or(0, |text| text.len() / ID_BYTES);
+        let cost: usize =
+            list.iter().map(|item| 1 + item.as_object().map_or_else(|| cost_of(item), |map| map.values().map(cost_of).sum())).sum();
+        let left = self.left.get().checked_sub(cost).ok_or_else(|| rejected("the patch names items of lists too often"))?;
+        self.left.set(left);
+        Ok(())
     }
 }
 

@@ -1,5 +1,7 @@
 //! What single kinds fill in or keep by themselves.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use super::{conditions, make, pod};
@@ -217,13 +219,16 @@ fn copy_in(to: &mut Map<String, Value>, from: &Value, key: &str) {
 }
 
 fn keep_node_ports(new: &mut Value, old: &Value) {
-    let same = |a: &Value, b: &Value| a["port"] == b["port"] && a["protocol"] == b["protocol"];
     let Some(ports) = new.pointer_mut("/spec/ports").and_then(Value::as_array_mut) else { return };
     let before = old.pointer("/spec/ports").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let taken: Vec<Value> = ports.iter().filter_map(|p| p.get("nodePort")).cloned().collect();
+    let mut by_port: HashMap<[&Value; 2], &Value> = HashMap::new();
+    for port in before {
+        by_port.entry([&port["port"], &port["protocol"]]).or_insert(port);
+    }
+    let taken: HashSet<Value> = ports.iter().filter_map(|p| p.get("nodePort")).cloned().collect();
     for port in ports.iter_mut().filter(|p| p["nodePort"].as_i64().unwrap_or(0) == 0) {
-        let kept = before.iter().find(|b| same(port, b)).and_then(|b| b.get("nodePort"));
-        if let Some(number) = kept.filter(|n| !taken.contains(n)) {
+        let kept = by_port.get(&[&port["port"], &port["protocol"]]).and_then(|b| b.get("nodePort"));
+        if let Some(number) = kept.filter(|n| !taken.contains(*n)) {
             port["nodePort"] = number.clone();
         }
     }

@@ -1,5 +1,7 @@
 //! What a new Pod gets: its status, the condition of a gated one, and selectors narrowed to the labels that it carries itself.
 
+use std::collections::{HashMap, VecDeque};
+
 use serde_json::{Value, json};
 
 use super::qos_class;
@@ -33,10 +35,14 @@ pub(super) fn status(new: &mut Value, old: &Value) {
         }
     }
     let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut known: Vec<&Value> = conditions.iter().collect();
+    // Each stands for one new condition at most, in their order.
+    let mut known: HashMap<&Value, VecDeque<&Value>> = HashMap::new();
+    for condition in conditions {
+        known.entry(&condition["type"]).or_default().push_back(condition);
+    }
     for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(at) = known.iter().position(|k| k["type"] == condition["type"]) else { continue };
-        let generation = known.remove(at).get("observedGeneration");
+        let Some(before) = known.get_mut(&condition["type"]).and_then(VecDeque::pop_front) else { continue };
+        let generation = before.get("observedGeneration");
         if let Some(generation) = generation.filter(|_| condition["observedGeneration"].as_i64().unwrap_or(0) == 0) {
             condition["observedGeneration"] = generation.clone();
         }

@@ -165,10 +165,9 @@ pub(super) fn runtime_class(object: &Value, errors: &mut Errors) {
     if let Some(selector) = read::map(object, "scheduling.nodeSelector") {
         crate::validate::metadata::labels(selector, "scheduling.nodeSelector", errors);
     }
-    let tolerations = read::list(object, "scheduling.tolerations");
-    for (idx, one) in tolerations.iter().enumerate() {
-        let same = |other: &Value| ["key", "operator", "value", "effect"].iter().all(|f| read::text(one, f) == read::text(other, f));
-        if tolerations[..idx].iter().any(same) {
+    let mut seen = BTreeSet::new();
+    for (idx, one) in read::list(object, "scheduling.tolerations").iter().enumerate() {
+        if !seen.insert(["key", "operator", "value", "effect"].map(|field| read::text(one, field))) {
             errors.push(FieldError::duplicate(format!("scheduling.tolerations[{idx}]"), one.clone()));
         }
     }

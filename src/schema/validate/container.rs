@@ -11,6 +11,9 @@ use crate::validate::error::FieldError;
 use crate::validate::{env, names, security};
 
 /// Which list of a pod a container stands in: each allows a little less.
+/// Names of a pod's claims that an error about a missing one shows.
+const CLAIMS_TOLD_MAX: usize = 64;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Main,
@@ -162,6 +165,8 @@ fn host_ports(container: &Value, path: &str, seen: &mut BTreeSet<String>, errors
 
 fn mounts(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
     let mut points = BTreeSet::new();
+    let own = |device| ["name", "devicePath"].map(|field| (field, read::text(device, field)));
+    let devices: BTreeSet<(&str, &str)> = read::list(container, "volumeDevices").iter().flat_map(own).collect();
     let list = format!("{path}.volumeMounts");
     for (idx, mount) in read::list(container, "volumeMounts").iter().enumerate() {
         let path = format!("{path}.volumeMounts[{idx}]");
@@ -192,7 +197,7 @@ fn mounts(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
         propagation(container, mount, &list, errors);
         for (field, other) in [("name", "name"), ("mountPath", "devicePath")] {
             let text = read::text(mount, field);
-            if !text.is_empty() && read::list(container, "volumeDevices").iter().any(|d| read::text(d, other) == text) {
+            if !text.is_empty() && devices.contains(&(other, text)) {
                 let what = if field == "name" {
                     "must not already exist in volumeDevices"
                 } else {
@@ -335,7 +340,7 @@ fn stop_signal(signal: &str, os: &str, path: &str, errors: &mut Errors) {
 }
 
 fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut named) = (BTreeSet::new(), BTreeSet::new());
     for (idx, claim) in read::list(requirements, "claims").iter().enumerate() {
         let path = format!("{path}.claims[{idx}]");
         let (name, request) = (read::text(claim, "name"), read::text(claim, "request"));
@@ -346,7 +351,8 @@ fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) 
         if !request.is_empty() {
             invalid_each(&format!("{path}.request"), request, names::dns_label_errors(request), errors);
         }
-        let whole = seen.contains(&(name, "")) || (request.is_empty() && seen.iter().any(|(n, _)| *n == name));
+        let whole = seen.contains(&(name, "")) || (request.is_empty() && named.contains(name));
+        named.insert(name);
         if whole {
             errors.push(FieldError::duplicate(path.as_str(), name));
         } else if !seen.insert((name, request)) {
@@ -354,7 +360,8 @@ fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) 
         }
         if !pod.claims.contains(name) {
             let mut error = FieldError::not_found(path, name);
-            let known: Vec<&str> = pod.claims.iter().copied().collect();
+            // As many of them as help: all of them again for each wrong name would be the square of the pod.
+            let known: Vec<&str> = pod.claims.iter().copied().take(CLAIMS_TOLD_MAX).collect();
             let rest = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
             error.detail = format!("must be one of the names in pod.spec.resourceClaims{rest}");
             errors.push(error);

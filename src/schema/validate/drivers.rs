@@ -1,6 +1,6 @@
 //! What storage drivers say of themselves, and volumes on their way to nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -246,10 +246,10 @@ pub(super) fn parameters(object: &Value, errors: &mut Errors) {
 
 /// Where volumes of a class may be made.
 pub(super) fn topologies(object: &Value, errors: &mut Errors) {
-    let mut before: Vec<Vec<(&str, BTreeSet<&str>)>> = Vec::new();
+    let mut before: BTreeSet<BTreeMap<&str, Vec<BTreeSet<&str>>>> = BTreeSet::new();
     for (idx, term) in read::list(object, "allowedTopologies").iter().enumerate() {
         let path = format!("allowedTopologies[{idx}]");
-        let mut terms: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+        let mut terms: BTreeMap<&str, Vec<BTreeSet<&str>>> = BTreeMap::new();
         for (at, expression) in read::list(term, "matchLabelExpressions").iter().enumerate() {
             let path = format!("{path}.matchLabelExpressions[{at}]");
             let (key, values) = (read::text(expression, "key"), read::texts(expression, "values"));
@@ -263,16 +263,15 @@ pub(super) fn topologies(object: &Value, errors: &mut Errors) {
                 }
             }
             invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
-            if terms.iter().any(|(k, _)| *k == key) {
+            if terms.contains_key(key) {
                 errors.push(FieldError::duplicate(format!("{path}.key"), key));
             }
-            terms.push((key, unique));
+            terms.entry(key).or_default().push(unique);
         }
-        terms.sort();
-        if before.contains(&terms) {
+        terms.values_mut().for_each(|values| values.sort());
+        if !before.insert(terms) {
             errors.push(FieldError::duplicate(format!("{path}.matchLabelExpressions"), ""));
         }
-        before.push(terms);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Environment of containers, and references to fields and resources as the downward API reads them.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use crate::quantity::Quantity;
@@ -138,13 +140,17 @@ fn file_ref(reference: &Value, path: &str, errors: &mut Errors) {
 
 /// A variable's file must lie in an emptyDir: what a pod writes for itself. Upstream's `validateFileKeyRefVolumes`.
 pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
+    let mut volumes = BTreeMap::new();
+    for volume in read::list(spec, "volumes") {
+        volumes.entry(read::text(volume, "name")).or_insert(volume);
+    }
     for field in ["initContainers", "containers", "ephemeralContainers"] {
         for (idx, container) in read::list(spec, field).iter().enumerate() {
             for (at, variable) in read::list(container, "env").iter().enumerate() {
                 let Some(reference) = read::at(variable, "valueFrom.fileKeyRef") else { continue };
                 let here = format!("{path}.{field}[{idx}].env[{at}].valueFrom.fileKeyRef.volumeName");
                 let name = read::text(reference, "volumeName");
-                match read::list(spec, "volumes").iter().find(|volume| read::text(volume, "name") == name) {
+                match volumes.get(name) {
                     None => errors.push(FieldError::not_found(here, name)),
                     Some(volume) if read::at(volume, "emptyDir").is_none() => {
                         errors.push(FieldError::invalid(here, name, "referenced volume must be of type emptyDir"));

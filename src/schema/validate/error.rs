@@ -1,5 +1,6 @@
 //! What is wrong with one field, in the form and words of upstream's `field.Error`.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
@@ -210,14 +211,11 @@ impl fmt::Display for FieldError {
 
 /// All errors in the text of an `Invalid` status: one alone, several in brackets, repeats once.
 pub fn aggregate(errors: &[FieldError]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for text in errors.iter().map(FieldError::to_string) {
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
+    let all: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+    let mut seen = HashSet::new();
+    let texts: Vec<&str> = all.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
     match texts.as_slice() {
-        [one] => one.clone(),
+        [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),
     }
 }

@@ -1,5 +1,7 @@
 //! What holds for the metadata of every kind.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::meta;
@@ -9,6 +11,8 @@ use crate::validate::error::FieldError;
 use crate::validate::names::{self, NameCheck, NameUse};
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+/// So many owners too many that say they are the controller are told one by one.
+const SECOND_CONTROLLERS_MAX: usize = 16;
 
 /// On creation: names, namespace, and the rest.
 pub(super) fn create(r: &Resource, object: &Value, name_check: NameCheck) -> Vec<FieldError> {
@@ -63,7 +67,7 @@ pub(super) fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> 
     finalizers(new, &mut errors);
     own_finalizers(r, new, &mut errors);
     if meta::deletion_timestamp(old).is_some() {
-        let had = meta::finalizers(old);
+        let had: HashSet<&str> = meta::finalizers(old).into_iter().collect();
         let mut added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !had.contains(f)).collect();
         added.sort_unstable();
         added.dedup();
@@ -143,6 +147,7 @@ fn finalizers(object: &Value, errors: &mut Vec<FieldError>) {
 
 fn owners(object: &Value, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
+    let mut n_second = 0;
     for owner in read::list(object, "metadata.ownerReferences") {
         // Upstream tells no position.
         let path = "metadata.ownerReferences";
@@ -163,11 +168,16 @@ fn owners(object: &Value, errors: &mut Vec<FieldError>) {
             let this = format!("{kind}/{}", read::text(owner, "name"));
             match &controller {
                 None => controller = Some(this),
-                Some(first) => errors.push(FieldError::invalid(
-                    "metadata.ownerReferences",
-                    read::list(object, "metadata.ownerReferences").to_vec(),
-                    format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
-                )),
+                // Each of these errors shows the whole list.
+                Some(_) if n_second == SECOND_CONTROLLERS_MAX => {}
+                Some(first) => {
+                    n_second += 1;
+                    errors.push(FieldError::invalid(
+                        "metadata.ownerReferences",
+                        read::list(object, "metadata.ownerReferences").to_vec(),
+                        format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
+                    ));
+                }
             }
         }
     }

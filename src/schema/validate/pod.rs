@@ -1,6 +1,6 @@
 //! Pods and the templates they are made from.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -79,8 +79,10 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for (field, role) in lists {
         container::containers(read::list(spec, field), &format!("{path}.{field}"), role, &pod, &mut seen, errors);
     }
+    let targets = ["containers", "initContainers"].into_iter().flat_map(|field| read::list(spec, field));
+    let targets: BTreeSet<&str> = targets.map(|container| read::text(container, "name")).collect();
     for (idx, debugger) in read::list(spec, "ephemeralContainers").iter().enumerate() {
-        ephemeral(spec, debugger, &format!("{path}.ephemeralContainers[{idx}]"), errors);
+        ephemeral(&targets, debugger, &format!("{path}.ephemeralContainers[{idx}]"), errors);
     }
     scalars(spec, path, errors);
     security::pod(spec, path, errors);
@@ -147,10 +149,9 @@ fn resource_claims(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// What only ephemeral containers must keep to.
-fn ephemeral(spec: &Value, debugger: &Value, path: &str, errors: &mut Errors) {
+fn ephemeral(targets: &BTreeSet<&str>, debugger: &Value, path: &str, errors: &mut Errors) {
     let target = read::text(debugger, "targetContainerName");
-    let known = || ["containers", "initContainers"].iter().any(|l| read::list(spec, l).iter().any(|c| read::text(c, "name") == target));
-    if !target.is_empty() && !known() {
+    if !target.is_empty() && !targets.contains(target) {
         errors.push(FieldError::not_found(format!("{path}.targetContainerName"), target));
     }
     let why = "cannot be set for an Ephemeral Container";
@@ -311,6 +312,8 @@ pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
 
 fn spread(spec: &Value, path: &str, errors: &mut Errors) {
     let all = read::list(spec, "topologySpreadConstraints");
+    let pair = |of| (read::text(of, "topologyKey"), read::text(of, "whenUnsatisfiable"));
+    let last_of: BTreeMap<(&str, &str), usize> = all.iter().enumerate().map(|(idx, constraint)| (pair(constraint), idx)).collect();
     for (idx, constraint) in all.iter().enumerate() {
         let path = format!("{path}.topologySpreadConstraints[{idx}]");
         let skew = read::number(constraint, "maxSkew");
@@ -342,8 +345,7 @@ fn spread(spec: &Value, path: &str, errors: &mut Errors) {
             }
         }
         label_keys(constraint, "matchLabelKeys", &path, errors);
-        let repeats = |other: &Value| read::text(other, "topologyKey") == key && read::text(other, "whenUnsatisfiable") == when;
-        if all[idx + 1..].iter().any(repeats) {
+        if last_of.get(&(key, when)).is_some_and(|last| *last > idx) {
             let pair = format!("{{{key}, {when}}}");
             errors.push(FieldError::duplicate(format!("{path}.{{topologyKey, whenUnsatisfiable}}"), pair));
         }

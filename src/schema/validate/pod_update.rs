@@ -1,5 +1,7 @@
 //! What may change in a running pod: images, deadlines, more tolerations, fewer scheduling gates.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use crate::read;
@@ -23,15 +25,13 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
         }
     }
     deadline(new, old, errors);
-    let tolerations = read::list(new, "spec.tolerations");
-    if !read::list(old, "spec.tolerations").iter().all(|t| tolerations.contains(t)) {
+    let timeless = |pod| read::list(pod, "spec.tolerations").iter().map(|t| without(t, "tolerationSeconds"));
+    let tolerations: HashSet<Value> = timeless(new).collect();
+    if !timeless(old).all(|toleration| tolerations.contains(&toleration)) {
         let message = "existing toleration can not be modified except its tolerationSeconds";
-        let kept = |old: &Value| tolerations.iter().any(|t| without(t, "tolerationSeconds") == without(old, "tolerationSeconds"));
-        if !read::list(old, "spec.tolerations").iter().all(kept) {
-            errors.push(FieldError::forbidden("spec.tolerations", message));
-        }
+        errors.push(FieldError::forbidden("spec.tolerations", message));
     }
-    let gates = read::list(old, "spec.schedulingGates");
+    let gates: HashSet<&Value> = read::list(old, "spec.schedulingGates").iter().collect();
     if let Some(idx) = read::list(new, "spec.schedulingGates").iter().position(|g| !gates.contains(g)) {
         let message = "only deletion is allowed, but found new scheduling gate";
         errors.push(FieldError::forbidden(format!("spec.schedulingGates[{idx}]"), message));
@@ -119,7 +119,7 @@ pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
 fn removed(now: &Value, before: &Value, path: &str, errors: &mut Errors) {
     for sort in ["requests", "limits"] {
         let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
-        let left: Vec<String> = names(now).collect();
+        let left: HashSet<String> = names(now).collect();
         if names(before).any(|name| !left.contains(&name)) {
             errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("resource {sort} cannot be removed")));
         }
@@ -144,10 +144,13 @@ fn fixed(container: &Value) -> Value {
 /// Ephemeral containers only ever come.
 pub(super) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
     let path = "spec.ephemeralContainers";
-    let now = read::list(new, path);
+    let mut now = HashMap::new();
+    for container in read::list(new, path) {
+        now.entry(read::text(container, "name")).or_insert(container);
+    }
     for container in read::list(old, path) {
         let name = read::text(container, "name");
-        let found = read::find(now, "name", name);
+        let found = now.get(name).copied();
         if found != Some(container) {
             let what = if found.is_none() { "removed" } else { "changed" };
             errors.push(FieldError::forbidden(path, format!("existing ephemeral containers {name:?} may not be {what}\n")));
