@@ -64,49 +64,6 @@ const BY_PATH: [&str; 17] = [
     "fs::lchown(",
 ];
 
-<<<<<<< HEAD
-/// Files of those rooms that may go by a path, and why nobody else can change it.
-const TRUSTED_PATHS: &[(&str, &str)] = &[
-    ("src/cleanup.rs", "/proc of the kernel"),
-    ("src/cleanup/owned.rs", "/proc and /etc of root; names only, removed by descriptors"),
-    ("src/cleanup/uninstall.rs", "/etc, the record of install.sh, control groups; names only, removed by descriptors"),
-    ("src/cluster/snapshot.rs", "the data folder and its snapshots, root's alone (0700)"),
-    ("src/cni/host_local.rs", "addresses given, in the data folder"),
-    ("src/cni/netlink.rs", "/proc/sys, and network namespaces that containerd names"),
-    ("src/cni/portmap.rs", "/proc/sys"),
-    ("src/kubelet/alarm.rs", "/proc/pressure and /sys/fs/cgroup"),
-    ("src/kubelet/cgroups.rs", "/sys/fs/cgroup"),
-    ("src/kubelet/config.rs", "folders made at the start, before any pod"),
-    ("src/kubelet/csi/data.rs", "folders that the kubelet makes for drivers, which are root"),
-    ("src/kubelet/csi/mount.rs", "folders that the kubelet makes for drivers, which are root"),
-    ("src/kubelet/csi/unmount.rs", "folders that the kubelet makes for drivers, which are root"),
-    ("src/kubelet/devices/mod.rs", "sockets of plugins, names only"),
-    ("src/kubelet/kernel.rs", "/proc/sys"),
-    ("src/kubelet/manager.rs", "names in the kubelet's folder of pods"),
-    ("src/kubelet/node.rs", "/proc and /sys"),
-    ("src/kubelet/plugins/mod.rs", "sockets of plugins, names only"),
-    ("src/kubelet/preload.rs", "archives that the administrator puts into the data folder"),
-    ("src/kubelet/providers.rs", "configuration of the administrator"),
-    ("src/kubelet/register.rs", "/proc, /sys and /etc/os-release"),
-    ("src/kubelet/registries.rs", "configuration in the data folder"),
-    ("src/kubelet/registries/hosts.rs", "configuration in the data folder"),
-    ("src/kubelet/resolv.rs", "the node's resolv.conf"),
-    ("src/kubelet/runtime/cni_results.rs", "results that containerd keeps, root's alone"),
-    ("src/kubelet/runtime/containerd.rs", "containerd's folders and /proc"),
-    ("src/kubelet/runtime/settle.rs", "/proc"),
-    ("src/kubelet/shelter.rs", "/proc and /sys/fs/cgroup"),
-    ("src/kubelet/sources/manifests.rs", "manifests of the administrator"),
-    ("src/kubelet/stats/metrics.rs", "/proc"),
-    ("src/kubelet/stats/mod.rs", "/proc"),
-    ("src/kubelet/stats/read.rs", "/proc and /sys/fs/cgroup"),
-    ("src/kubelet/volumes/host_path.rs", "a path of the host that the pod's author may name with all its links"),
-    ("src/kubelet/volumes/image.rs", "the volume's folder, in a pod's folder, before it is mounted"),
-    ("src/kubelet/volumes/mod.rs", "/proc/self/mountinfo"),
-    ("src/kubelet/worker/act.rs", "files in a pod's folder beside its volumes, bound one by one"),
-    ("src/kubelet/worker/isolation.rs", "ranges of users, in a pod's folder beside its volumes"),
-    ("src/local_path.rs", "a new volume's folder, before any pod has it"),
-    ("src/snapshots/away.rs", "certificates of the administrator, and kedge's own temporary file"),
-=======
 /// Calls of those rooms that may go by a path, by file, and why nobody else can change it.
 const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ("src/cleanup.rs", &["fs::read(", "fs::read_to_string(", "fs::read_dir("], "/proc of the kernel"),
@@ -128,6 +85,7 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/cni/netlink.rs", &["fs::write(", "File::open("], "/proc/sys, and network namespaces that containerd names"),
     ("src/cni/portmap.rs", &["fs::write("], "/proc/sys"),
+    ("src/kubelet/alarm.rs", &["fs::write(", "File::open(", "OpenOptions::"], "/proc/pressure and /sys/fs/cgroup"),
     (
         "src/kubelet/cgroups.rs",
         &["fs::read_to_string(", "fs::write(", "fs::read_dir(", "fs::create_dir_all(", "fs::remove_dir("],
@@ -150,7 +108,6 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
         "folders that the kubelet makes for drivers, which are root",
     ),
     ("src/kubelet/devices/mod.rs", &["fs::read_dir(", "fs::remove_file("], "sockets of plugins, names only"),
-    ("src/kubelet/evict.rs", &["fs::read_to_string("], "/proc"),
     ("src/kubelet/kernel.rs", &["fs::read_to_string("], "/proc/sys"),
     ("src/kubelet/manager.rs", &["fs::read_dir("], "names in the kubelet's folder of pods"),
     ("src/kubelet/node.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /sys"),
@@ -176,10 +133,11 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "src/kubelet/runtime/containerd.rs",
-        &["fs::read(", "fs::read_to_string(", "fs::write(", "fs::remove_dir_all(", "fs::create_dir_all(", "OpenOptions::"],
+        &["fs::read(", "fs::read_to_string(", "fs::remove_dir_all(", "fs::create_dir_all(", "OpenOptions::"],
         "containerd's folders and /proc",
     ),
     ("src/kubelet/runtime/settle.rs", &["fs::read(", "fs::read_dir("], "/proc"),
+    ("src/kubelet/shelter.rs", &["fs::read_to_string(", "fs::write(", "fs::create_dir_all("], "/proc and /sys/fs/cgroup"),
     ("src/kubelet/sources/manifests.rs", &["fs::read_dir(", "fs::create_dir_all(", "File::open("], "manifests of the administrator"),
     ("src/kubelet/stats/metrics.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc"),
     ("src/kubelet/stats/mod.rs", &["fs::read_to_string("], "/proc"),
@@ -207,7 +165,6 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
         &["fs::read_to_string(", "fs::remove_file("],
         "certificates of the administrator, and kedge's own temporary file",
     ),
->>>>>>> 0d48c29 (Documents say what is so: findings of reviews and their tests in one table, skipped tests named at the end of make test, calls and not files excepted in tidy; names of STYLE)
 ];
 
 /// Files that wait for programs by themselves, and why nothing waits for ever.
