@@ -188,6 +188,15 @@ impl Metrics {
         *numbers.requests.entry((series, code)).or_default() += 1;
     }
 
+    /// Lets go of what was counted of a resource that nobody serves any more: definitions come and go, and each has dozens of series.
+    pub fn forget(&self, group: &str, resource: &str) {
+        let mut numbers = self.numbers();
+        let stays = |series: &Series| series.group != group || series.resource != resource;
+        numbers.requests.retain(|(series, _), _| stays(series));
+        numbers.durations.retain(|series, _| stays(series));
+        numbers.sizes.retain(|series, _| stays(series));
+    }
+
     /// The text for `/metrics`.
     pub fn render(&self, objects: &[(String, usize)]) -> String {
         let mut out = String::new();
@@ -401,6 +410,18 @@ mod tests {
         }
         drop(watching);
         assert!(metrics.render(&[]).contains("verb=\"WATCH\",version=\"v1\"} 0"));
+    }
+
+    #[test]
+    fn what_nobody_serves_any_more_is_forgotten() {
+        let metrics = Metrics::default();
+        let foos = Series { group: "x.org".to_owned(), resource: "foos".to_owned(), ..series("LIST") };
+        for series in [foos, series("LIST")] {
+            metrics.answered(series, 200, Duration::from_millis(30), Some(5_000));
+        }
+        metrics.forget("x.org", "foos");
+        let text = metrics.render(&[]);
+        assert!(!text.contains("foos") && text.contains("pods"), "{text}");
     }
 
     #[test]

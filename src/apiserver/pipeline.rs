@@ -395,9 +395,10 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     let a = &x.attributes;
     let took = watch.elapsed();
     debug!(verb = %a.verb, path = %a.path, user = %a.user.name, code, took_ms = took.as_millis(), "request");
-    // Names a client makes up must not become series: only what was found is counted by name.
-    let found = code != 404 && code != 403;
-    x.server.metrics.answered(series(x, found), code, took, wire::body::len(response.body()));
+    // Names a client makes up must not become series, or a stranger fills the memory: only what was served, or what we know, is counted
+    // by name.
+    let known = || a.subresource.is_empty() && x.catalog.resource(&a.group, &a.version, &a.resource).is_some();
+    x.server.metrics.answered(series(x, code < 400 || known()), code, took, wire::body::len(response.body()));
 }
 
 /// What a request is counted under.

@@ -56,6 +56,9 @@ pub fn serve(server: &ApiServer) {
     let established: Vec<Arc<Value>> = definitions(server).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
     for (group, plural) in server.catalogs.serve(&established) {
         server.cache.forget(&group, &plural);
+        if !server.catalogs.now().resources().iter().any(|row| row.group == *group && row.plural == *plural) {
+            server.metrics.forget(&group, &plural);
+        }
         info!(group, resource = plural, "custom resource changed");
     }
 }
