@@ -30,7 +30,11 @@ pub(crate) enum LifeError {
 
 /// Runs a role to its end on a runtime of its own.
 pub(crate) fn block_on<E: From<LifeError>>(role: impl Future<Output = Result<(), E>>) -> Result<(), E> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(LifeError::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .on_thread_park(base::sys::give_back_if_asked)
+        .build()
+        .map_err(LifeError::Runtime)?;
     let done = runtime.block_on(role);
     runtime.shutdown_timeout(LAST_WORDS);
     done
@@ -78,6 +82,8 @@ async fn end_of_a_part(fatal: &mut mpsc::Receiver<Fatal>) -> Result<Option<Fatal
     }
     loop {
         Group::blocking(base::sys::give_back_free_memory).await?;
+        // This thread is none of the runtime's own.
+        base::sys::give_back_if_asked();
         // Cancel safe: a report is received or stays in its channel.
         if let Ok(ended) = tokio::time::timeout(GIVE_BACK_EVERY, fatal.recv()).await {
             return Ok(ended);

@@ -1,8 +1,10 @@
 //! The only room for unsafe code, and for system calls that no safe crate offers. Few lines, each with its reason.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -101,7 +103,31 @@ pub fn let_go_of_program_text_of(pid: u32) -> io::Result<usize> {
 
 /// Gives memory back that is free and still held: the allocator keeps what a burst took (a long list, many objects deleted), and
 /// lets go of it only when it is asked for more, which an idle process never does.
+///
+/// Each thread can do it for itself alone, and what a thread took it keeps, whoever frees it: the others are asked to, see
+/// [`give_back_if_asked`].
 pub fn give_back_free_memory() {
+    ASKED.fetch_add(1, Ordering::Relaxed);
+    give_back_if_asked();
+}
+
+/// Counts how often somebody wanted memory to be given back.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+/// Gives this thread's free memory back if it was asked for since the last time; else it costs nothing. For threads that last: before
+/// they sleep.
+pub fn give_back_if_asked() {
+    thread_local! {
+        static DONE: Cell<u64> = const { Cell::new(0) };
+    }
+    let asked = ASKED.load(Ordering::Relaxed);
+    // A thread that ends has given up what it had.
+    if DONE.try_with(|done| done.replace(asked)).is_ok_and(|done| done != asked) {
+        collect();
+    }
+}
+
+fn collect() {
     #[allow(unsafe_code, reason = "this is the place the ban points to")]
     // SAFETY: the signature is that of mimalloc.h. WHY: the crate offers it only with a feature that wants one more crate.
     unsafe extern "C" {

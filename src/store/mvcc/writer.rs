@@ -236,6 +236,7 @@ impl Writer {
     pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let (mut since_slice, mut put_back) = (0, None);
         loop {
+            base::sys::give_back_if_asked();
             self.flush_if_due();
             if self.is_broken {
                 // Who waits for the thread ends the process; nothing is written any more, and the log is let go by nobody.
