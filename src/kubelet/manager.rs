@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::chain::Chain;
+use base::clock_set::ClockSet;
 use base::task::Group;
 use futures_util::FutureExt as _;
 use k8s_cri::v1 as cri;
@@ -232,6 +233,7 @@ impl Desk {
         mut refs: mpsc::Receiver<volumes::refs::Ref>,
     ) {
         let mut node_ips = self.node.config.node_ips.clone();
+        let clock = ClockSet::listen();
         loop {
             tokio::select! {
                 Some(change) = changes.recv() => self.take(change).await,
@@ -243,7 +245,8 @@ impl Desk {
                 }
                 // Every pod's status names the node's addresses.
                 Ok(()) = node_ips.changed() => self.wake_all(),
-                else => return,
+                // Tokens that were good are old now, or of the future, and what waits for a time waits for another.
+                () = ClockSet::next_if(&clock) => self.refresh_all(),
             }
         }
     }
@@ -281,6 +284,13 @@ impl Desk {
                 }
             }
         });
+    }
+
+    /// Has the volumes of every pod looked at.
+    fn refresh_all(&self) {
+        info!("the clock was set");
+        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.values().for_each(|entry| entry.tx.send_modify(|desired| desired.refresh += 1));
     }
 
     /// Has every pod looked at.

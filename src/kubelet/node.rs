@@ -288,6 +288,8 @@ pub(crate) struct Tokens(Mutex<HashMap<String, Token>>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
+    /// When it was asked for: if the clock was set back behind that, nobody takes it yet.
+    pub(crate) asked_at: Timestamp,
     /// From when on a fresh one is asked for.
     pub(crate) refresh_at: Timestamp,
     /// Until when this one is good, should there be no other.
@@ -310,7 +312,7 @@ impl Tokens {
         now: Timestamp,
         asking: impl Future<Output = Result<Token, String>>,
     ) -> Result<Token, String> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).filter(|kept| now >= kept.asked_at).cloned();
         let token = match kept {
             Some(kept) if now < kept.refresh_at => return Ok(kept),
             Some(kept) if now < kept.expires => match tokio::time::timeout(TOKEN_PATIENCE, asking).await {
@@ -348,7 +350,7 @@ mod tests {
     async fn a_token_is_kept_as_long_as_it_is_good_when_no_other_is_to_be_had() {
         let at = |secs: i64| Timestamp::from_second(secs).unwrap();
         let tokens = Tokens::default();
-        let fresh = |text: &str| Token { text: text.to_owned(), refresh_at: at(80), expires: at(100) };
+        let fresh = |text: &str| Token { text: text.to_owned(), asked_at: at(0), refresh_at: at(80), expires: at(100) };
         let get = async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
         let no = || Err("no server".to_owned());
         assert_eq!(get(0, no()).await, no());
@@ -357,5 +359,6 @@ mod tests {
         assert_eq!(get(80, no()).await.map(|t| (t.text, t.refresh_at)), Ok(("a".to_owned(), at(100))));
         assert_eq!(get(100, no()).await, no(), "it is good no longer");
         assert_eq!(get(100, Ok(fresh("b"))).await.map(|t| t.text), Ok("b".to_owned()));
+        assert_eq!(get(-1, Ok(fresh("c"))).await.map(|t| t.text), Ok("c".to_owned()), "the clock was set back: it is of the future");
     }
 }

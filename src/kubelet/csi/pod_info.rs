@@ -71,7 +71,7 @@ async fn one(node: &Node, pod: &Pod, request: &TokenRequest, wanted: &Wanted) ->
     let fresh = async {
         let (text, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
         let wait = SignedDuration::from_secs(expires.duration_since(now).as_secs().max(0) * 4 / 5);
-        Ok(Token { text, refresh_at: now.checked_add(wait).unwrap_or(now), expires })
+        Ok(Token { text, asked_at: now, refresh_at: now.checked_add(wait).unwrap_or(now), expires })
     };
     let token = node.tokens.get(key, now, fresh).await?;
     Ok((token.text, token.expires, token.refresh_at))

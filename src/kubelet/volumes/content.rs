@@ -165,7 +165,7 @@ async fn token(
         let (text, expires) = request(node, pod, &account, source.audience.as_deref(), life).await?;
         let whole = expires.duration_since(now).as_secs().max(0);
         let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
-        Ok(Token { text, refresh_at: now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now), expires })
+        Ok(Token { text, asked_at: now, refresh_at: now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now), expires })
     };
     let Token { text, refresh_at, .. } = node.tokens.get(key, now, fresh).await?;
     content.refresh_at = Some(content.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
