@@ -1,5 +1,5 @@
 # The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
-.PHONY: up down test test-vm check fix test-room simulate chaos bench gen release release-all
+.PHONY: up down test test-vm check fix test-room simulate fuzz chaos bench gen release release-all
 
 up: ## bring a cluster up and show a web page answered by real pods
 	@sh scripts/up.sh
@@ -28,6 +28,9 @@ test-room: ## one room's unit tests: make test-room R=store
 
 simulate: ## failing disks of the store, N=100000 seeds of them (from KEDGE_SEED on), and clients while leaders are cut off
 	KEDGE_SEEDS=$(or $(N),100000) cargo test -p store --lib -- --nocapture power_tests faults_tests linear_tests
+
+fuzz: ## every decoder that strangers reach, SECS=240 each with bytes of another seed; `make test` takes a few rounds of each
+	@sh scripts/fuzz.sh $(or $(SECS),240)
 
 chaos: ## faults on three servers and three agents, SECS=1800 of them; `make test` does it for three minutes
 	@sh scripts/chaos.sh $(or $(SECS),1800)

@@ -279,6 +279,18 @@ fn programs_that_are_called_have_a_deadline() {
     assert_eq!(found, allowed, "files that wait for a program without base::program (left), and those that may (right)");
 }
 
+/// `make fuzz` runs what stands in modules of this name.
+#[test]
+fn every_fuzzer_stands_where_make_fuzz_finds_it() {
+    let fuzzes = |path: &String| {
+        let text = read(path);
+        let named = path.ends_with("/fuzz_tests.rs") || path == "src/base/fuzz.rs" || text.contains("mod fuzz_tests {");
+        !named && (text.contains("fuzz::rounds") || text.contains("rounds(ROUNDS"))
+    };
+    let lost: Vec<String> = files_below("src").into_iter().filter(|path| path.ends_with(".rs")).filter(fuzzes).collect();
+    none("fuzzers that no long run finds: call their module fuzz_tests", &lost);
+}
+
 #[test]
 fn banned_words_never_land() {
     let text = |path: &String| {

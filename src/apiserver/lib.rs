@@ -51,4 +51,7 @@ pub mod verbs;
 mod warnings;
 pub mod webhook;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use serve::{ApiServer, Config, Guards};

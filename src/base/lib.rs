@@ -24,3 +24,6 @@ pub mod task;
 pub mod time;
 pub mod traces;
 pub mod version;
+
+#[cfg(test)]
+mod fuzz_tests;

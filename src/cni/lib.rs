@@ -17,6 +17,9 @@ mod portmap;
 mod request;
 mod result;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::io::{Read as _, Write as _};
 
 use crate::error::CniError;

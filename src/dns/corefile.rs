@@ -433,35 +433,6 @@ mod tests {
         assert_eq!(blocks[1].keys, ["x.org"]);
     }
 
-    /// An administrator's mistakes and a tenant's ConfigMap: seeded, from a whole Corefile that is bent.
-    #[test]
-    fn no_corefile_is_too_strange() {
-        let rng = base::rng::Rng::from_seed(12);
-        let pick = |n: usize| usize::try_from(rng.below(n as u64)).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("Corefile");
-        fs::write(&path, "import *file\n import *file\n").unwrap();
-        let whole = "(snip) {\n cache 30\n}\n.:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n pods insecure \"a b\\\" c\"\n }\n forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";
-        let words = ["{", "}", "\n", "import", "*file", "\"", "#", "{$", "{%", "%}", ".:", "é", "snip", "(x) {", ",", "1h", " "];
-        let place = crate::config::Place { file: "Corefile", port: 53, resolv: &|_| Ok("nameserver 192.0.2.53\n".to_owned()) };
-        for _ in 0..2_000 {
-            let mut text: Vec<char> = whole.chars().collect();
-            for _ in 0..=pick(6) {
-                let at = pick(text.len().max(1)).min(text.len().saturating_sub(1));
-                match pick(3) {
-                    0 if text.len() > 1 => drop(text.remove(at)),
-                    1 => drop(text.splice(at..at, words[pick(words.len())].chars())),
-                    _ => text.truncate(at + 1),
-                }
-            }
-            let text: String = text.into_iter().collect();
-            if let Ok(blocks) = parse(&path, &text, &|_| Some("{$X} {$".to_owned())) {
-                // It must only end.
-                let _any = crate::config::understand(&blocks, &place);
-            }
-        }
-    }
-
     #[test]
     fn what_multiplies_and_what_nests_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -204,7 +204,7 @@ impl Drop for Slot<'_> {
     }
 }
 
-fn convert(message: Message) -> Answer {
+pub(crate) fn convert(message: Message) -> Answer {
     Answer {
         code: message.metadata.response_code,
         authoritative: message.metadata.authoritative,

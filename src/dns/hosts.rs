@@ -20,7 +20,7 @@ pub(crate) struct Hosts {
 }
 
 #[derive(Debug, Default, PartialEq)]
-struct Table {
+pub(crate) struct Table {
     text: String,
     by_name: BTreeMap<Name, Vec<IpAddr>>,
     by_ip: BTreeMap<IpAddr, Vec<Name>>,
@@ -88,7 +88,7 @@ impl Hosts {
 }
 
 impl Table {
-    fn parse(text: String) -> Table {
+    pub(crate) fn parse(text: String) -> Table {
         let mut table = Table::default();
         for line in text.lines() {
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();

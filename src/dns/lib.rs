@@ -16,6 +16,9 @@ mod question;
 mod server;
 mod zone;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;

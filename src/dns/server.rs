@@ -464,4 +464,6 @@ fn framed(reply: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;

@@ -77,6 +77,9 @@ mod node;
 // What the API server said last, for when it is away.
 mod known;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 use std::path::Path;
 use std::sync::Arc;
 

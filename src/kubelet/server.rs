@@ -31,7 +31,7 @@ pub struct Server {
 }
 
 /// A refusal: status and the text a client sees.
-struct Refusal(StatusCode, String);
+pub(crate) struct Refusal(StatusCode, String);
 
 impl From<Error> for Refusal {
     fn from(err: Error) -> Refusal {
@@ -45,10 +45,10 @@ impl From<Error> for Refusal {
 }
 
 /// A query with repeated keys, decoded.
-struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    fn parse(text: &str) -> Query {
+    pub(crate) fn parse(text: &str) -> Query {
         let decode = |part: &str| percent_decode(&part.replace('+', " "));
         Query(
             text.split('&')
@@ -63,15 +63,15 @@ impl Query {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
-    fn on(&self, key: &str) -> bool {
+    pub(crate) fn on(&self, key: &str) -> bool {
         matches!(self.get(key), Some("true" | "1"))
     }
 
-    fn all(&self, key: &str) -> Vec<String> {
+    pub(crate) fn all(&self, key: &str) -> Vec<String> {
         self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v.clone()).collect()
     }
 
-    fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, Refusal> {
+    pub(crate) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, Refusal> {
         let bad = |text: &str| Refusal(StatusCode::BAD_REQUEST, format!("{key}: {text:?} is not a number"));
         self.get(key).map(|text| text.parse().map_err(|_| bad(text))).transpose()
     }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use base::fuzz::{mutated, rounds};
-use base::rng::Rng;
+use base::fuzz::{self, mutated, mutated_text, rounds};
 use rustls_pki_types::CertificateDer;
+use serde_json::json;
 
 use crate::authority::{Authority, Start};
 use crate::bundle::Bundle;
@@ -13,7 +13,7 @@ use crate::csr::{self, Profile};
 use crate::leaf::{LeafSpec, Usage};
 use crate::seal::AmongServers;
 use crate::token::{self, JoinToken};
-use crate::{identity, node_key};
+use crate::{identity, jwk, jwt, node_key};
 
 const ROUNDS: u64 = 600;
 
@@ -28,10 +28,10 @@ fn spec() -> LeafSpec {
 
 #[test]
 fn tokens_of_any_bytes_are_read_or_refused() {
-    let rng = Rng::from_seed(1);
+    let rng = fuzz::rng(1);
     let (ca, _) = Authority::create("ca", jiff::Timestamp::UNIX_EPOCH).unwrap();
     let full = JoinToken::full(ca.bundle().as_bytes(), "server", "a:b").unwrap();
-    for round in 0..rounds(ROUNDS) {
+    for round in rounds(ROUNDS) {
         for text in [full.as_str(), "abc123.0123456789abcdef", "hunter2"] {
             let text = String::from_utf8_lossy(&mutated(&rng, text.as_bytes())).into_owned();
             let read = JoinToken::parse(&text);
@@ -48,12 +48,12 @@ fn tokens_of_any_bytes_are_read_or_refused() {
 
 #[test]
 fn damaged_certificates_are_nobodys() {
-    let (rng, now) = (Rng::from_seed(2), "2026-11-21T00:00:00Z".parse().unwrap());
+    let (rng, now) = (fuzz::rng(2), "2026-11-21T00:00:00Z".parse().unwrap());
     let (ca, _) = Authority::create("ca", now).unwrap();
     let issued = ca.issue(&spec(), now).unwrap();
     let der = crate::pem::certificates(issued.cert_pem.as_bytes()).unwrap().remove(0);
     let trust = Bundle::from_pem(ca.bundle()).unwrap();
-    for round in 0..rounds(ROUNDS) {
+    for round in rounds(ROUNDS) {
         let damaged = CertificateDer::from(mutated(&rng, &der));
         let _read = identity::parse(&damaged);
         let passes = trust.verify_client(std::slice::from_ref(&damaged), now).is_ok();
@@ -63,11 +63,11 @@ fn damaged_certificates_are_nobodys() {
 
 #[test]
 fn damaged_requests_are_refused_or_say_what_they_said() {
-    let (rng, now) = (Rng::from_seed(3), "2026-11-21T00:00:00Z".parse().unwrap());
+    let (rng, now) = (fuzz::rng(3), "2026-11-21T00:00:00Z".parse().unwrap());
     let (ca, _) = Authority::create("ca", now).unwrap();
     let (_, der) = csr::create(&spec()).unwrap();
     let whole = csr::parse(&der).unwrap();
-    for round in 0..rounds(ROUNDS) {
+    for round in rounds(ROUNDS) {
         let damaged = mutated(&rng, &der);
         if let Ok(read) = csr::parse(&damaged) {
             assert_eq!((&read.common_name, &read.organizations), (&whole.common_name, &whole.organizations), "round {round}");
@@ -78,19 +78,40 @@ fn damaged_requests_are_refused_or_say_what_they_said() {
 
 #[test]
 fn signatures_and_sealed_texts_do_not_survive_damage() {
-    let rng = Rng::from_seed(4);
+    let rng = fuzz::rng(4);
     let dir = tempfile::tempdir().unwrap();
     let key = node_key::NodeKey::load_or_create(&dir.path().join("key"), "m").unwrap();
     let (message, public) = (b"a join request", key.public());
     let signature = key.sign(message).unwrap();
     let seal = AmongServers::new("tokens", "a purpose", "key");
     let sealed = seal.seal(b"value", &rng).unwrap();
-    for round in 0..rounds(ROUNDS) {
+    for round in rounds(ROUNDS) {
         let other = mutated(&rng, message);
         assert!(other == message || !node_key::verify(&public, &other, &signature), "round {round}");
         let text = |text: &str| String::from_utf8_lossy(&mutated(&rng, text.as_bytes())).into_owned();
         let _refused = node_key::verify(&text(&public), message, &text(&signature));
         let damaged = mutated(&rng, &sealed);
         assert!(damaged == sealed || seal.open(&damaged).is_none(), "round {round}");
+    }
+}
+
+#[test]
+fn web_tokens_and_key_sets_of_any_bytes_are_nobodys() {
+    let rng = fuzz::rng(5);
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap().serialize_pem();
+    let (signer, verifier) = (jwt::Signer::from_pem(&key).unwrap(), jwt::Verifier::from_pem(&key).unwrap());
+    let token = signer.sign(&json!({"sub": "system:serviceaccount:n:a", "aud": ["a"], "exp": 1, "nbf": 0})).unwrap();
+    let keys = verifier.jwks().to_string();
+    let allowed = ["ES256", "RS256", "PS512", "none"].map(str::to_owned);
+    for round in rounds(ROUNDS) {
+        let other = mutated_text(&rng, &token, &[".", "e30", "eyJhbGciOiJub25lIn0", "=", "_"]);
+        // The last character of base64 may have bits that mean nothing: the same signature, spelt otherwise.
+        let (left, right) = (other.as_bytes(), token.as_bytes());
+        let same = left.len() == right.len() && left[..left.len() - 1] == right[..right.len() - 1];
+        assert!(same || verifier.verify(&other).is_err(), "round {round}: {other}");
+        let _claims = jwt::unverified_claims(&other);
+        if let Ok(set) = serde_json::from_str(&mutated_text(&rng, &keys, &["\"RSA\"", "\"P-384\"", "AQAB", "\"\"", "null", "[]"])) {
+            let _any = jwk::verify(&token, &set, &allowed);
+        }
     }
 }

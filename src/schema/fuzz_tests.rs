@@ -1,9 +1,10 @@
 //! Seeded fuzzing of everything that reads what strangers send. Nothing may panic, overflow the stack or run for long.
 //!
-//! Each run is the same: the seed is fixed, and a failure prints the round. `KEDGE_FUZZ_ROUNDS` makes it longer.
+//! Each run is the same: see `base::fuzz`.
 
 use std::cell::Cell;
 
+use base::fuzz::{self, mutated, pick, rounds};
 use base::rng::Rng;
 use serde_json::{Value, json};
 
@@ -19,38 +20,6 @@ use crate::table::TypeDef;
 use crate::{apply, defaults, patch, protobuf, validate};
 
 const ROUNDS: u64 = 400;
-
-fn rounds() -> u64 {
-    option_env!("KEDGE_FUZZ_ROUNDS").and_then(|n| n.parse().ok()).unwrap_or(ROUNDS)
-}
-
-fn pick<'a, T>(rng: &Rng, of: &'a [T]) -> &'a T {
-    &of[usize::try_from(rng.below(of.len() as u64)).unwrap()]
-}
-
-/// Bytes with some of them changed, doubled, cut or swapped.
-fn mutated(rng: &Rng, bytes: &[u8]) -> Vec<u8> {
-    let mut out = bytes.to_vec();
-    for _ in 0..=rng.below(6) {
-        if out.is_empty() {
-            return out;
-        }
-        let at = usize::try_from(rng.below(out.len() as u64)).unwrap();
-        match rng.below(6) {
-            0 => out[at] = u8::try_from(rng.below(256)).unwrap(),
-            1 => out.truncate(at),
-            2 => out.insert(at, *pick(rng, b"{}[]\",:0-9eE.\\\0\xff")),
-            3 => {
-                let end = (at + 16).min(out.len());
-                let piece = out[at..end].to_vec();
-                out.splice(at..at, piece);
-            }
-            4 => drop(out.remove(at)),
-            _ => out[at] ^= 1 << rng.below(8),
-        }
-    }
-    out
-}
 
 /// A JSON value that may be anywhere.
 fn any_value(rng: &Rng, depth: u32) -> Value {
@@ -131,13 +100,12 @@ fn filled(rng: &Rng, t: &TypeDef, depth: u32) -> Value {
 
 #[test]
 fn bodies_in_every_encoding_are_read_or_refused() {
-    let rng = Rng::from_seed(1);
+    let rng = fuzz::rng(1);
     let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
     let good_json = serde_json::to_vec(&pod()).unwrap();
     let good_yaml = b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &a {name: c, image: i}\n  - *a\n".to_vec();
     let good_proto = protobuf::encode(&pod()).unwrap();
-    for round in 0..rounds() {
-        println!("round {round}");
+    for _ in rounds(ROUNDS) {
         let _any = decode(&mutated(&rng, &good_json), Format::Json, of, FieldValidation::Warn);
         let _any = untyped(&mutated(&rng, &good_json), Format::Json);
         let _any = decode(&mutated(&rng, &good_yaml), Format::Yaml, of, FieldValidation::Strict);
@@ -149,11 +117,10 @@ fn bodies_in_every_encoding_are_read_or_refused() {
 
 #[test]
 fn objects_of_every_kind_are_defaulted_and_judged_whatever_they_hold() {
-    let rng = Rng::from_seed(2);
+    let rng = fuzz::rng(2);
     let catalog = Catalog::builtin();
     let rows = catalog.resources();
-    for round in 0..rounds() {
-        println!("round {round}");
+    for _ in rounds(ROUNDS) {
         let row = pick(&rng, rows);
         let mut object = filled(&rng, row.type_def(), 6);
         object["apiVersion"] = json!(row.api_version());
@@ -172,11 +139,10 @@ fn objects_of_every_kind_are_defaulted_and_judged_whatever_they_hold() {
 
 #[test]
 fn patches_are_laid_on_or_refused() {
-    let rng = Rng::from_seed(3);
+    let rng = fuzz::rng(3);
     let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
     let ops = ["add", "remove", "replace", "move", "copy", "test", "odd"];
-    for round in 0..rounds() {
-        println!("round {round}");
+    for _ in rounds(ROUNDS) {
         let object = pod();
         let wish = disturbed(&rng, &object);
         let _any = patch::merge(&object, &wish);
@@ -212,11 +178,10 @@ fn patches_are_laid_on_or_refused() {
 
 #[test]
 fn selectors_and_quantities_are_read_or_refused() {
-    let rng = Rng::from_seed(4);
+    let rng = fuzz::rng(4);
     let seeds =
         ["a=b,c!=d,e in (f,g),!h,i notin (j)", "x>1,y<2", "metadata.name=a,spec.x!=b", "1.5Gi", "-3e10", "100m", "12345678901234567890Ei"];
-    for round in 0..rounds() * 4 {
-        println!("round {round}");
+    for _ in rounds(ROUNDS * 4) {
         let text = String::from_utf8_lossy(&mutated(&rng, pick(&rng, &seeds).as_bytes())).into_owned();
         if let Ok(selector) = Selector::parse(&text) {
             let _any = selector.matches_object(&pod());
@@ -233,7 +198,7 @@ fn selectors_and_quantities_are_read_or_refused() {
 
 #[test]
 fn expressions_run_within_their_budget_or_fail() {
-    let rng = Rng::from_seed(5);
+    let rng = fuzz::rng(5);
     let seeds = [
         "self.l.all(x, x > 0) && self.s.startsWith('h') ? 1 + 2 * 3 : size(self.m)",
         "self.l.map(x, self.l.map(y, x * y)).exists(z, z == [1, 2])",
@@ -245,8 +210,7 @@ fn expressions_run_within_their_budget_or_fail() {
         "Object{spec: Object.spec{x: [1]}}.spec.x[0] == 1 && JSONPatch{op: 'add'}.op == 'add'",
     ];
     let object = Val::from_json(&json!({"a": 1, "l": [1, 2, 3], "m": {"k": "v"}, "s": "hello"}));
-    for round in 0..rounds() * 4 {
-        println!("round {round}");
+    for _ in rounds(ROUNDS * 4) {
         let mut text = String::from_utf8_lossy(&mutated(&rng, pick(&rng, &seeds).as_bytes())).into_owned();
         if rng.below(4) == 0 {
             text = format!("({text}) {} ({})", pick(&rng, &["+", "&&", "==", "in", "?:", "."]), pick(&rng, &seeds));
@@ -255,6 +219,66 @@ fn expressions_run_within_their_budget_or_fail() {
         let surroundings = Surroundings { values: vec![("self".to_owned(), object.clone())], ..Surroundings::default() };
         if let Ok(value) = program.run(&surroundings, &Cell::new(CALL_BUDGET)) {
             let _any = value.to_json();
+        }
+    }
+}
+
+fn crd() -> Value {
+    let schema = json!({"type": "object", "required": ["spec"], "properties": {
+        "spec": {"type": "object", "x-kubernetes-validations": [{"rule": "self.n > 0 || !has(self.l)", "messageExpression": "'no'"}], "properties": {
+            "n": {"type": "integer", "minimum": 0, "default": 1, "format": "int32"}, "s": {"type": "string", "pattern": "^a+(b|c)*$", "maxLength": 9},
+            "l": {"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]},
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]},
+            "m": {"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": true}},
+            "any": {"x-kubernetes-preserve-unknown-fields": true}, "o": {"type": "object", "nullable": true, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.x.org"},
+        "spec": {"group": "x.org", "scope": "Namespaced", "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}, "selectableFields": [{"jsonPath": ".spec.s"}],
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}},
+                "additionalPrinterColumns": [{"name": "c", "type": "string", "jsonPath": ".spec.l[?(@.k==\"a\")].k"}]}]}})
+}
+
+/// A definition is code of strangers: schema, patterns, rules, paths.
+#[test]
+fn definitions_are_refused_or_objects_are_judged_by_them() {
+    let rng = fuzz::rng(6);
+    let row = Catalog::builtin().resource("apiextensions.k8s.io", "v1", "customresourcedefinitions").unwrap();
+    let foo = json!({"apiVersion": "x.org/v1", "kind": "Foo", "metadata": {"name": "f", "namespace": "n"}, "spec": {"n": 3, "s": "aab", "l": [{"k": "a"}],
+        "m": {"x": 1, "y": "2"}, "any": {"z": [1]}, "o": {"a": 1}}});
+    let words = [
+        "object",
+        "string",
+        "array",
+        "integer",
+        "(a+)+$",
+        "[",
+        "^(?:x{1000}){1000}$",
+        "self.all(x, x)",
+        "$.a[*]..b",
+        ".spec['",
+        "map",
+        "date-time",
+    ];
+    for _ in rounds(ROUNDS) {
+        let mut wish = disturbed(&rng, &crd());
+        let mut all = Vec::new();
+        places(&wish, "", &mut all);
+        if let Some(place) = wish.pointer_mut(pick(&rng, &all).as_str()).filter(|place| place.is_string()) {
+            *place = json!(fuzz::mutated_text(&rng, place.as_str().unwrap_or_default(), &words));
+        }
+        let Ok(decoded) = crate::decode::conform_resource(wish, row, FieldValidation::Ignore) else { continue };
+        let mut wish = decoded.value;
+        defaults::apply(Catalog::builtin(), row, &mut wish);
+        if !validate::create(row, &wish).is_empty() {
+            continue;
+        }
+        for of in crate::custom::resources(&wish) {
+            let object = disturbed(&rng, &foo);
+            let Ok(decoded) = crate::decode::conform_resource(object, &of, FieldValidation::Warn) else { continue };
+            let mut value = decoded.value;
+            defaults::apply(Catalog::builtin(), &of, &mut value);
+            let _errors = (validate::create(&of, &value).len(), validate::update(&of, &value, &foo).len());
+            let _row = crate::print::row(&of, &value, jiff::Timestamp::UNIX_EPOCH);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Bytes of no meaning, and bytes that nearly have one, to every decoder that others reach: calls of members, records of the log, etcd's
 //! requests, images of snapshots, and what becomes of keys and values in a bbolt file. Nothing panics, hangs or is taken for something
-//! else. Seeded plain programs; `KEDGE_FUZZ=1000000` has each try so many.
+//! else. Seeded: see `base::fuzz`.
 
 use std::path::Path;
 
+use base::fuzz::{self, below, mutated, rounds};
 use base::rng::Rng;
 use prost::Message as _;
 use proto::etcd as pb;
@@ -19,41 +20,11 @@ use crate::raft::rpc::{
 };
 use crate::{Compare, CompareOp, Op, RangeRequest, Revision, Txn};
 
-fn n_tries() -> u64 {
-    option_env!("KEDGE_FUZZ").and_then(|n| n.parse().ok()).unwrap_or(3000)
-}
-
-/// A seed that the failure of a test shows.
-fn rng() -> Rng {
-    let seed = Rng::from_os().below(u64::MAX);
-    println!("seed {seed}");
-    Rng::from_seed(seed)
-}
-
-fn pick(rng: &Rng, n: usize) -> usize {
-    usize::try_from(rng.below(n.max(1) as u64)).unwrap()
-}
+const ROUNDS: u64 = 3000;
 
 fn some_bytes(rng: &Rng, max: usize) -> Vec<u8> {
-    let mut bytes = vec![0; pick(rng, max + 1)];
+    let mut bytes = vec![0; below(rng, max + 1)];
     rng.fill(&mut bytes);
-    bytes
-}
-
-/// Bytes with some turned, cut out, doubled or put in.
-fn bent(rng: &Rng, bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for _ in 0..=rng.below(4) {
-        let at = pick(rng, bytes.len());
-        match rng.below(5) {
-            0 if !bytes.is_empty() => bytes[at] = u8::try_from(rng.below(256)).unwrap(),
-            1 if !bytes.is_empty() => bytes[at] ^= 1 << rng.below(8),
-            2 => bytes.truncate(at),
-            3 => bytes.splice(at..at, some_bytes(rng, 12)).for_each(drop),
-            // Lengths and depths that claim much.
-            _ => bytes.splice(at..at, [0xff; 9]).for_each(drop),
-        }
-    }
     bytes
 }
 
@@ -93,11 +64,11 @@ fn call<C: Call>(bytes: &[u8]) {
 
 #[test]
 fn calls_of_members_are_decoded_or_refused() {
-    let rng = rng();
-    for _ in 0..n_tries() {
+    let rng = fuzz::rng(1);
+    for _ in rounds(ROUNDS) {
         let whole = encode(&Propose(batch(&rng))).unwrap();
         assert_eq!(encode(&decode::<Propose>(&whole).unwrap()).unwrap(), whole);
-        let bytes = if rng.below(4) == 0 { some_bytes(&rng, 80) } else { bent(&rng, &whole) };
+        let bytes = if rng.below(4) == 0 { some_bytes(&rng, 80) } else { mutated(&rng, &whole) };
         call::<Propose>(&bytes);
         call::<Append>(&bytes);
         call::<Ballot>(&bytes);
@@ -114,14 +85,13 @@ fn calls_of_members_are_decoded_or_refused() {
 /// A transaction inside of a transaction inside …: a decoder that calls itself would end the process, not the call.
 #[test]
 fn a_call_of_transactions_in_transactions_ends_no_process() {
-    let deepest = |depth: usize| {
-        // As the form of postcard has it: compare, success with one inner transaction, and so on.
-        let mut bytes = encode(&()).unwrap();
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&[1, 0]);
-        bytes.extend([0, 1, 3].repeat(depth));
-        bytes
-    };
+    let nested = |depth| (0..depth).fold(Txn::default(), |inner, _| Txn { success: vec![Op::Txn(Box::new(inner))], ..Txn::default() });
+    let call = |txn| encode(&Propose(Batch { origin: Origin::default(), commands: vec![Command::Txn(txn)].into() })).unwrap();
+    // A level more is three bytes in front and one behind.
+    let shallow = call(Txn::default());
+    let deepest = move |depth: usize| [&shallow[..shallow.len() - 3], &[0, 1, 3].repeat(depth), &[0; 3], &vec![0; depth][..]].concat();
+    assert_eq!(deepest(3), call(nested(3)), "it is built as the encoder builds it");
+    assert!(decode::<Propose>(&deepest(3)).is_ok());
     let decoding = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
         assert!(decode::<Propose>(&deepest(100_000)).is_err());
     });
@@ -130,19 +100,19 @@ fn a_call_of_transactions_in_transactions_ends_no_process() {
 
 #[test]
 fn records_of_the_log_are_read_or_refused() {
-    let rng = rng();
-    for n in 0..n_tries() {
+    let rng = fuzz::rng(2);
+    for n in rounds(ROUNDS) {
         let entry = openraft::Entry::<TypeConfig> {
             log_id: openraft::LogId::new(openraft::CommittedLeaderId::new(1, 1), n),
             payload: openraft::EntryPayload::Normal(batch(&rng)),
         };
         let head = record::Head::Entries { prev: None, last: entry.log_id };
         let body = record::body(&head, &[entry]).unwrap();
-        let body = if rng.below(2) == 0 { bent(&rng, &body) } else { body };
+        let body = if rng.below(2) == 0 { mutated(&rng, &body) } else { body };
         // With sums that are right, so that what is behind them is looked at.
         let mut bytes = vec![0; record::bytes(body.len())];
         record::seal(&mut bytes, record::Mark { salt: 7, segment: 1, number: n }, &body).unwrap();
-        let bytes = if rng.below(2) == 0 { bent(&rng, &bytes) } else { bytes };
+        let bytes = if rng.below(2) == 0 { mutated(&rng, &bytes) } else { bytes };
         let _rotten = record::is_rotten(&bytes, 7, 1);
         if let Some(record) = record::read(&bytes) {
             let _said = (record.head(), record.entries());
@@ -152,13 +122,13 @@ fn records_of_the_log_are_read_or_refused() {
 
 #[test]
 fn requests_of_etcd_are_converted_or_refused() {
-    let rng = rng();
+    let rng = fuzz::rng(3);
     let kv = |rng: &Rng| some_bytes(rng, 12);
-    for _ in 0..n_tries() {
+    for _ in rounds(ROUNDS) {
         let put = pb::PutRequest { key: kv(&rng).into(), value: kv(&rng).into(), ..pb::PutRequest::default() };
         let range = pb::RangeRequest { key: kv(&rng).into(), range_end: kv(&rng).into(), limit: -1, ..pb::RangeRequest::default() };
         for whole in [put.encode_to_vec(), range.encode_to_vec()] {
-            let bytes = if rng.below(4) == 0 { some_bytes(&rng, 60) } else { bent(&rng, &whole) };
+            let bytes = if rng.below(4) == 0 { some_bytes(&rng, 60) } else { mutated(&rng, &whole) };
             if let Ok(request) = pb::RangeRequest::decode(&bytes[..]) {
                 let _converted = convert::range(&request);
             }
@@ -173,19 +143,19 @@ fn requests_of_etcd_are_converted_or_refused() {
 /// A file that is no database, or was one: it is refused, and never ends the process.
 #[test]
 fn images_of_snapshots_are_whole_or_refused() {
-    let (rng, dir) = (rng(), tempfile::tempdir().unwrap());
+    let (rng, dir) = (fuzz::rng(4), tempfile::tempdir().unwrap());
     let whole = image(dir.path());
-    for n in 0..n_tries() / 20 {
+    for n in rounds(ROUNDS / 20) {
         let path = dir.path().join(format!("{n}.db"));
         let mut bytes = if rng.below(8) == 0 { some_bytes(&rng, 9000) } else { whole.clone() };
         for _ in 0..rng.below(20) {
-            let at = pick(&rng, bytes.len());
+            let at = below(&rng, bytes.len());
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = u8::try_from(rng.below(256)).unwrap();
             }
         }
         if rng.below(4) == 0 {
-            bytes.truncate(pick(&rng, bytes.len()));
+            bytes.truncate(below(&rng, bytes.len()));
         }
         std::fs::write(&path, bytes).unwrap();
         match crate::backup::look(&path) {

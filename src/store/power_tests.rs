@@ -3,10 +3,12 @@
 //!
 //! `KEDGE_SEEDS=100000 cargo test -p store --lib power` runs more of them (`make simulate`); a failure prints its seed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::fuzz::setting;
 use base::rng::Rng;
 use base::task::{Fatal, Group};
 use bytes::Bytes;
@@ -26,12 +28,12 @@ const WRITES: u64 = 45;
 const STEPS: u64 = 400;
 
 fn n_seeds() -> u64 {
-    option_env!("KEDGE_SEEDS").and_then(|n| n.parse().ok()).unwrap_or(500)
+    setting("KEDGE_SEEDS").unwrap_or(500)
 }
 
 /// Seeds that differ from run to run, or those from `KEDGE_SEED` on.
 fn seeds() -> std::ops::Range<u64> {
-    let first = option_env!("KEDGE_SEED").and_then(|n| n.parse().ok()).unwrap_or_else(|| Rng::from_os().below(u64::MAX / 2));
+    let first = setting("KEDGE_SEED").unwrap_or_else(|| Rng::from_os().below(u64::MAX / 2));
     println!("seeds {first}..{}", first + n_seeds());
     first..first + n_seeds()
 }
@@ -142,23 +144,41 @@ fn rot(rng: &Rng, dir: &Path) {
     }
 }
 
-/// One life. Says whether its fault happened.
-async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {
+/// What became of the lives with one fault.
+#[derive(Default)]
+struct Tally {
+    lives: u64,
+    /// In which the fault happened.
+    hit: u64,
+    /// Starts of the process.
+    starts: u64,
+    acknowledged: u64,
+    /// In which the last start refused to open the store, and said why.
+    refused: u64,
+}
+
+/// One life, noted under its fault.
+async fn live(seed: u64, begun: &Path, dir: &Path, tallies: &mut BTreeMap<String, Tally>) {
     let rng = Rng::from_seed(seed);
     copy(begun, dir);
     let fault = FAULTS[usize::try_from(rng.below(FAULTS.len() as u64)).unwrap()];
     let reach = if matches!(fault, Fault::PowerCut | Fault::SyncsLie) { STEPS } else { STEPS / 4 };
     let disk = FaultyDisk::new(dir, seed, fault, rng.below(reach));
+    let tally = tallies.entry(format!("{fault:?}")).or_default();
+    tally.lives += 1;
     let mut acknowledged = 0;
     // The process starts anew some times: after an end by the fault, a kill or an ordered stop, on the same disk.
     for _ in 0..=rng.below(3) {
+        tally.starts += 1;
         if let Ok(mut opened) = open(disk.clone(), dir).await {
             let lied = disk.was_hit() && fault == Fault::SyncsLie;
             match check(&opened.store, seed).await {
                 Some(at) => assert!(lied || at >= acknowledged, "seed {seed}, {fault:?}: {acknowledged} is lost, it stands at {at}"),
                 None => assert!(disk.was_hit(), "seed {seed}: it cannot be read"),
             }
+            let before = opened.store.current_revision().0;
             let (last, lives) = work(&mut opened, WRITES).await;
+            tally.acknowledged += last - before;
             if !(disk.was_hit() && fault == Fault::SyncsLie) {
                 acknowledged = acknowledged.max(last);
             }
@@ -188,23 +208,32 @@ async fn live(seed: u64, begun: &Path, dir: &Path) -> bool {
             assert_eq!(after.0, revision + 1, "seed {seed}");
             opened.group.shutdown().await;
         }
+        Err(Error::Corrupt { .. }) if fault == Fault::BitRots => tally.refused += 1,
         // A disk that lies may leave what contradicts itself: the store says so, and shows nothing wrong.
-        Err(Error::Corrupt { .. }) if fault == Fault::BitRots => {}
-        Err(err) => assert!(lied, "seed {seed}, {fault:?}: {err}"),
+        Err(err) => {
+            assert!(lied, "seed {seed}, {fault:?}: {err}");
+            tally.refused += 1;
+        }
     }
-    disk.was_hit() || fault == Fault::BitRots
+    tally.hit += u64::from(disk.was_hit() || fault == Fault::BitRots);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_one_disk_does_no_acknowledged_write_is_lost_and_none_is_there_in_part() {
     let root = tempfile::tempdir().unwrap();
     let begun = begun(root.path()).await;
-    let (mut n_hit, seeds) = (0, seeds());
+    let (mut tallies, seeds) = (BTreeMap::new(), seeds());
     let n = seeds.end - seeds.start;
     for seed in seeds {
         let dir = root.path().join("life");
-        n_hit += u64::from(live(seed, &begun, &dir).await);
+        live(seed, &begun, &dir, &mut tallies).await;
         fs::remove_dir_all(&dir).unwrap();
     }
+    for (fault, Tally { lives, hit, starts, acknowledged, refused }) in &tallies {
+        println!(
+            "{fault}: {lives} lives, in {hit} it happened, {starts} starts, {acknowledged} acknowledged writes, {refused} refused to open"
+        );
+    }
+    let n_hit: u64 = tallies.values().map(|tally| tally.hit).sum();
     assert!(n_hit * 2 > n, "only {n_hit} of {n} faults happened");
 }

@@ -87,7 +87,7 @@ impl Converter {
 }
 
 /// Reads a ConversionReview's response.
-fn read(said: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn read(said: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let mut review: Value = serde_json::from_slice(said).map_err(|err| err.to_string())?;
     if version == "v1" {
         let (api_version, kind) = (meta::api_version(&review), meta::kind(&review));

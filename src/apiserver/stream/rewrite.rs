@@ -260,3 +260,25 @@ mod tests {
         assert_eq!(to(Method::HEAD, "/x/proxy/"), None);
     }
 }
+
+#[cfg(test)]
+mod fuzz_tests {
+    use super::*;
+    use base::fuzz;
+
+    /// A page is the pod's; it may be anything.
+    #[test]
+    fn pages_of_any_bytes_are_led_back_or_left() {
+        let rng = fuzz::rng(1);
+        let way = Way::mark("/api/v1/namespaces/n/pods/p/proxy", "h", 80, "/a/b?c", &mut HeaderMap::new());
+        let page = "<!-- <a href='/x'> --><a href = \"/a\" class=b><img src=/b/c><link href='http://h:80/d'/><form action=/e>é</form>";
+        let words = ["<", ">", "\"", "'", "=", "<!--", "-->", "<a ", "href", "/", "//", "http://h/", " ", "\\"];
+        for _ in fuzz::rounds(4_000) {
+            let page = fuzz::mutated_text(&rng, page, &words);
+            let led = way.page(page.as_bytes());
+            // Whatever is not a link stays as it is.
+            assert!(page.contains('<') || led == page.as_bytes(), "{page:?}");
+            let _link = way.link(&page);
+        }
+    }
+}

@@ -104,7 +104,7 @@ fn read_file(path: &Path) -> io::Result<String> {
 }
 
 /// Reads a manifest and makes it this node's: name, uid from the content, tolerations.
-fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
+pub(crate) fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
     // By way of JSON: a second decoder of Pods, for YAML, would be a megabyte of code.
     let json: serde_json::Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
     let mut pod: Pod = serde_json::from_str(&json.to_string()).map_err(|err| err.to_string())?;

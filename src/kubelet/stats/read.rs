@@ -81,7 +81,7 @@ pub(crate) fn interfaces(pid: Option<u32>) -> Vec<Interface> {
     parse_dev(&fs::read_to_string(path).unwrap_or_default())
 }
 
-fn parse_dev(text: &str) -> Vec<Interface> {
+pub(crate) fn parse_dev(text: &str) -> Vec<Interface> {
     let parse = |line: &str| {
         let (name, rest) = line.split_once(':')?;
         let fields: Vec<u64> = rest.split_whitespace().filter_map(|n| n.parse().ok()).collect();

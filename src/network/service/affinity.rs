@@ -62,10 +62,9 @@ fn clients(text: &str) -> Vec<Client> {
 mod tests {
     use super::*;
     use crate::table::SetKind;
-    use base::rng::Rng;
 
-    const TABLE: Table = Table { family: "ip", name: "kedge-proxy" };
-    const SAID: &str = r#"{"nftables": [{"metainfo": {}}, {"set": {"family": "ip", "name": "aff-1", "timeout": 60, "elem": [
+    pub(super) const TABLE: Table = Table { family: "ip", name: "kedge-proxy" };
+    pub(super) const SAID: &str = r#"{"nftables": [{"metainfo": {}}, {"set": {"family": "ip", "name": "aff-1", "timeout": 60, "elem": [
         {"elem": {"val": "10.42.0.9", "timeout": 60, "expires": 55}}, {"elem": {"val": "10.42.0.8", "expires": 99}}, {"elem": {"val": {"odd": 1}}}, "10.42.0.7"]}},
         {"set": {"name": "cluster-ips", "elem": ["10.43.0.1"]}}, {"set": {"name": "aff-2", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9"}}]}}]}"#;
 
@@ -77,20 +76,24 @@ mod tests {
         assert!(text.starts_with("add element ip kedge-proxy aff-1 { 10.42.0.9 timeout 60s expires 55s }\n"), "{text}");
         assert!(text.contains("{ 10.42.0.8 timeout 60s expires 60s }") && !text.contains("aff-2") && text.lines().count() == 2, "{text}");
     }
+}
+
+#[cfg(test)]
+mod fuzz_tests {
+    use super::tests::{SAID, TABLE};
+    use super::*;
+    use crate::table::SetKind;
+    use base::fuzz;
 
     /// nft's answers are another program's words: whatever they are, only addresses and numbers come out.
     #[test]
     fn strange_answers_of_nft_become_no_words_of_a_script() {
-        let rng = Rng::from_seed(12);
+        let rng = fuzz::rng(12);
         let mut fresh = Ruleset::default();
         fresh.sets.insert("aff-1".to_owned(), SetKind::Set(String::new()));
-        for _ in 0..5_000 {
-            let mut bytes = SAID.as_bytes().to_vec();
-            for _ in 0..=rng.below(6) {
-                let at = usize::try_from(rng.below(bytes.len() as u64)).unwrap();
-                bytes[at] = b"{}[]\":,;#\n 0aZ."[usize::try_from(rng.below(15)).unwrap()];
-            }
-            for line in lines(TABLE, &fresh, &clients(&String::from_utf8_lossy(&bytes))).lines() {
+        for _ in fuzz::rounds(5_000) {
+            let text = fuzz::mutated_text(&rng, SAID, &["\"", "aff-1", "}", "{", ",", "-1", "1e9", "\n", ";", "null"]);
+            for line in lines(TABLE, &fresh, &clients(&text)).lines() {
                 let inner = line.strip_prefix("add element ip kedge-proxy aff-1 { ").and_then(|rest| rest.strip_suffix("s }")).unwrap();
                 assert!(inner.chars().all(|c| c.is_ascii_hexdigit() || " .:timeoutexpires".contains(c)), "{line}");
             }

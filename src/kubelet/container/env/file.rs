@@ -162,3 +162,20 @@ mod tests {
         assert_eq!(of(optional).await.unwrap(), None);
     }
 }
+
+#[cfg(test)]
+mod fuzz_tests {
+    use super::parse;
+    use base::fuzz;
+
+    /// The file is a container's.
+    #[test]
+    fn files_of_any_words_give_a_value_or_an_error() {
+        let rng = fuzz::rng(1);
+        let whole = "# no\nA='one'\nB='two\nlines' # rest\n\tC= x\nKEY='v'\n";
+        let words = ["'", "=", "\n", "#", "KEY", " ", "\t", "é", "\r"];
+        for _ in fuzz::rounds(4_000) {
+            let _any = parse(&fuzz::mutated_text(&rng, whole, &words), "KEY");
+        }
+    }
+}
