@@ -287,7 +287,7 @@ impl Dir {
     /// What a path leads to, as a path without links: those on its way are followed as long as they stay in this folder. A target that
     /// begins with where this folder lies counts as below it. Whatever is changed afterwards, the path that is returned leads nowhere else.
     ///
-    /// Errors: a link that leads out (`InvalidData`), more than forty of them (`FilesystemLoop`), something that is not there.
+    /// Errors: a link that leads out or more than forty of them (`InvalidData`), something that is not there.
     pub fn follow(&self, path: &Path) -> io::Result<PathBuf> {
         plain(path)?;
         let (mut at, mut links) = (PathBuf::new(), 0);
@@ -305,7 +305,7 @@ impl Dir {
             }
             links += 1;
             if links > LINKS_MAX {
-                return Err(io::Error::new(io::ErrorKind::FilesystemLoop, format!("{} has no end", self.path.join(path).display())));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} has no end", self.path.join(path).display())));
             }
             let (parent, name) = self.parent(&next)?;
             let text = rustix::fs::readlinkat(&parent.fd, &name, Vec::new()).map_err(|err| said(err, &self.path.join(&next)))?;
