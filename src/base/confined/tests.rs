@@ -109,7 +109,7 @@ fn modes_are_what_was_asked_for_past_the_umask() {
     volume.chmod(at("f"), 0o400).unwrap();
     volume.chown(at("f"), None, None).unwrap();
     assert_eq!(volume.meta(at("f")).unwrap().mode, 0o400);
-    assert_eq!(volume.entries(1).unwrap_err().kind(), io::ErrorKind::Other);
+    assert_eq!(volume.entries(1).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
 }
 
 #[test]
