@@ -272,7 +272,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
-        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &supervisor).await?;
+        front::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &identities).await?;
         let (name, ips, port) = (plan.node_name.clone(), node_ips.clone(), plan.args.node.kubelet_port);
         let reach = NodeReach { name, ips, port, nodes: informers.get(), pods: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);

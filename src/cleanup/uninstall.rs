@@ -58,6 +58,7 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
     remove_folder(&mut cleaner, &run_dir, &[]);
+    remove_folder(&mut cleaner, &crate::agent::helm_dir(&data_dir), &[]);
     match owned::kubelet_part(&data_dir) {
         KubeletPart::Whole(dir) => remove_folder(&mut cleaner, &dir, &[]),
         KubeletPart::Pods(pods) => {
