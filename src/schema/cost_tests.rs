@@ -139,7 +139,7 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
     let shared = |n: usize| {
         let mut live = config_map(json!({"ownerReferences": list(n, owner)}));
         let entry = |idx: usize| {
-            let fields = json!({"f:metadata": {"f:ownerReferences": {format!("k:{{\"uid\":\"u{idx}\"}}"): {"f:kind": {}}}}});
+            let fields = json!({"f:metadata": {"f:ownerReferences": {format!("k:{{\"uid\":\"u{idx}\"}}"): {}}}});
             json!({"manager": format!("m{idx}"), "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
         };
         let entries = (0..n).map(entry).collect();
