@@ -151,7 +151,7 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ("src/kubelet/volumes/mod.rs", &["fs::read_to_string("], "/proc/self/mountinfo"),
     (
         "src/kubelet/worker/act.rs",
-        &["fs::read_to_string(", "fs::write(", "fs::set_permissions(", "fs::create_dir_all(", "fs::remove_file("],
+        &["fs::read_to_string(", "fs::write(", "fs::set_permissions(", "fs::create_dir_all("],
         "files in a pod's folder beside its volumes, bound one by one; names of links to logs",
     ),
     (

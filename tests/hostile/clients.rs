@@ -122,7 +122,8 @@ async fn patch_long_lists(caller: Arc<Caller>, n: u8, over: Arc<AtomicBool>) -> 
         Try { method: "PATCH", path, media, body: body.into_bytes(), code: 0, words: "" }
     };
     let finalizers: Vec<String> = (0..60_000).map(|i| format!(r#""{i:05x}""#)).collect();
-    let merged = patch("", "application/strategic-merge-patch+json", format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.join(",")));
+    let merged =
+        patch("", "application/strategic-merge-patch+json", format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.join(",")));
     let mut n_done = 0;
     while !over.load(Ordering::Relaxed) {
         let owner = |i: usize| format!(r#"{{"apiVersion":"v1","kind":"X","name":"a","uid":"u{i}-{n_done}"}}"#);
