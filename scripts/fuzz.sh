@@ -10,10 +10,11 @@ export KEDGE_SEED
 cd "$root"
 say "seed $KEDGE_SEED, $secs s each"
 rooms=
-for file in $(grep -rlE 'mod fuzz_tests' src --include='*.rs' | cut -d/ -f2 | sort -u); do
-    rooms="$rooms -p $file"
+# Word splitting is meant here and below: names of rooms, programs and tests hold no blanks.
+# shellcheck disable=SC2013
+for room in $(grep -rl 'mod fuzz_tests' src --include='*.rs' | cut -d/ -f2 | sort -u); do
+    rooms="$rooms -p $room"
 done
-# Word splitting is meant: each room is two words.
 # shellcheck disable=SC2086
 programs=$(cargo test --locked --lib $rooms --no-run 2>&1 | tee /dev/stderr | sed -n 's/.*Executable.*(\(.*\))$/\1/p')
 [ -n "$programs" ] || die "the tests cannot be built"
@@ -24,6 +25,8 @@ for program in $programs; do
         room=$(basename "$program" | sed 's/-[0-9a-f]*$//')
         began=$(date +%s)
         if said=$(
+            # dash and bash have it, which is what a Debian calls sh.
+            # shellcheck disable=SC3045
             ulimit -v 4194304
             KEDGE_FUZZ_SECS=$secs timeout $((secs + secs / 2 + 60)) "$program" --exact "$name" --nocapture 2>&1
         ); then

@@ -9,7 +9,7 @@ set -eu
 need_root
 work=${KEDGE_VM_DIR:-/var/tmp/kedge-vm}
 cuts=${KEDGE_POWER_CUTS:-5}
-steps=${KEDGE_VM_STEPS:-install reboot,disk,nfs,forks small cuts uninstall}
+steps=${KEDGE_VM_STEPS:-install reboot,disk,nfs,forks small clocks cuts uninstall}
 # Some clouds show a /dev/kvm on which guests hang: emulation is slow and works everywhere.
 accel=${KEDGE_VM_ACCEL:-tcg}
 mkdir -p "$work"
@@ -33,7 +33,7 @@ make_disk() {
     sh "$root/scripts/busybox-image.sh" "$work/busybox.tar"
     mkdir -p "$tree/test" "$tree/etc/systemd/network" "$tree/etc/systemd/system/multi-user.target.wants"
     cp "$program" "$tree/test/kedge"
-    cp "$root/install.sh" "$root/tests/vm/guest.sh" "$root/tests/vm/web.yaml" "$work/busybox.tar" "$tree/test/"
+    cp "$root/install.sh" "$root/tests/vm/guest.sh" "$root/tests/vm/clocks.sh" "$root/tests/vm/web.yaml" "$work/busybox.tar" "$tree/test/"
     cp "$(command -v kubectl)" "$tree/usr/bin/kubectl"
     echo kedge-vm >"$tree/etc/hostname"
     # A root of debootstrap's has neither, and containerd copies the first into every sandbox.

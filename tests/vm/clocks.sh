@@ -18,34 +18,36 @@ ran_again() { [ "$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTi
 
 jump() { # jump SECONDS WHAT
     held=$(leases) same=$(containers) jobs=$(runs) ticked=$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTime}')
-    pid=$(systemctl show -p MainPID --value kedge) asked=$(requests)
+    began=$(cut -d. -f1 /proc/uptime) pid=$(systemctl show -p MainPID --value kedge) asked=$(requests)
     date -s "@$(($(date +%s) + $1))" >/dev/null
-    wait_for $limit "the API after the clock went $2" kubectl get --raw /readyz
-    wait_for $limit "the lease after the clock went $2" lease_renewed
-    wait_for $limit "the node is Ready after the clock went $2" node_ready
-    wait_for $limit "the pod is Ready after the clock went $2" pod_ready
-    wait_for $limit "the page after the clock went $2" answers
-    wait_for $limit "the token of a pod after the clock went $2" token_taken
+    wait_for "$limit" "the API after the clock went $2" kubectl get --raw /readyz
+    wait_for "$limit" "the lease after the clock went $2" lease_renewed
+    wait_for "$limit" "the node is Ready after the clock went $2" node_ready
+    wait_for "$limit" "the pod is Ready after the clock went $2" pod_ready
+    wait_for "$limit" "the page after the clock went $2" answers
+    wait_for "$limit" "the token of a pod after the clock went $2" token_taken
     # A schedule that has already had this minute waits for the next it has not: only a clock that went ahead brings a run.
-    [ "$1" -lt 0 ] || wait_for $limit "a job after the clock went $2" ran_again "$ticked"
+    [ "$1" -lt 0 ] || wait_for "$limit" "a job after the clock went $2" ran_again "$ticked"
     sleep 30
     kubectl delete pod after --ignore-not-found --now >/dev/null 2>&1
     kubectl run after --image=kedge.local/busybox:1 --image-pull-policy=Never --restart=Never -- true >/dev/null || fail "cannot run a pod after the clock went $2"
-    wait_for $limit "a pod after the clock went $2" sh -c "kubectl get pod after -o jsonpath={.status.phase} | grep -q Succeeded"
+    wait_for "$limit" "a pod after the clock went $2" sh -c "kubectl get pod after -o jsonpath={.status.phase} | grep -q Succeeded"
     [ "$(systemctl show -p MainPID --value kedge)" = "$pid" ] || fail "kedge started anew when the clock went $2"
     [ "$(leases)" = "$held" ] || fail "a lease changed hands when the clock went $2: $held, now $(leases)"
     [ "$(containers)" = "$same" ] || fail "a pod was touched when the clock went $2: $same, now $(containers)"
+    # A job a minute is due, and an idle node asks some times a second; a storm is more.
+    took=$(($(cut -d. -f1 /proc/uptime) - began))
     more=$(($(runs) - jobs)) calls=$(($(requests) - asked))
     say "NOTE the clock went $2: $more jobs, $calls requests"
-    [ "$more" -le 10 ] || fail "$more jobs when the clock went $2"
-    [ "$calls" -le 6000 ] || fail "$calls requests when the clock went $2"
+    [ "$more" -le $((10 + took / 60)) ] || fail "$more jobs when the clock went $2"
+    [ "$calls" -le $((3000 + took * 50)) ] || fail "$calls requests when the clock went $2"
 }
 
 clocks() {
     kubectl create cronjob tick --image=kedge.local/busybox:1 --schedule='* * * * *' -- true >/dev/null || fail "cannot make a schedule"
     kubectl patch cronjob tick --type=merge -p '{"spec":{"concurrencyPolicy":"Forbid","successfulJobsHistoryLimit":100,"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"name":"tick","image":"kedge.local/busybox:1","imagePullPolicy":"Never","command":["true"]}],"restartPolicy":"Never"}}}}}}' >/dev/null ||
         fail "cannot change a schedule"
-    wait_for $limit "a job of a schedule" ran_again ""
+    wait_for "$limit" "a job of a schedule" ran_again ""
     jump 3600 "an hour ahead"
     jump -3600 "an hour back"
     jump 86400 "a day ahead"

@@ -247,6 +247,8 @@ picture() {
     } >"$1"
 }
 
+. /test/clocks.sh
+
 [ -n "$steps" ] || exit 0
 for step in $steps; do
     case $step in
@@ -284,6 +286,11 @@ for step in $steps; do
         kubectl get configmaps -o name | sed -n 's|configmap/\(cut-.*\)|HAVE \1|p' >$report
         wait_for $limit "the node is Ready" node_ready
         wait_for $limit "the pod is Ready" pod_ready
+        ;;
+    clocks)
+        wait_for $limit "the node is Ready" node_ready
+        wait_for $limit "the pod is Ready" pod_ready
+        clocks
         ;;
     small | disk | nfs | forks)
         hostile
