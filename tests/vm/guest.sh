@@ -247,6 +247,7 @@ picture() {
     } >"$1"
 }
 
+# shellcheck source=/dev/null
 . /test/clocks.sh
 
 [ -n "$steps" ] || exit 0
