@@ -87,7 +87,8 @@ fn pods_that_take_turns_are_not_refused(server: &Server) {
         apply(server, &pod);
     }
     let look = ["get", "pods", "-l", "takes=turns", "-o", "jsonpath={range .items[*]}{.status.phase}/{.status.reason} {end}"];
-    let said = server.until(&look, POD_LIMIT, |said| said.contains("OutOf") || said.matches("Succeeded/").count() == 12);
+    // Six turns, one after the other.
+    let said = server.until(&look, POD_LIMIT * 3, |said| said.contains("OutOf") || said.matches("Succeeded/").count() == 12);
     assert!(!said.contains("OutOf"), "{said}");
     server.ok(&["delete", "pods", "-l", "takes=turns", "--wait=false"]);
 }
