@@ -1,8 +1,10 @@
 //! Cgroups of pods: QoS classes, the parents' names for both drivers, and the pod-level limits on v1 and v2.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::files::FileError;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
@@ -20,6 +22,8 @@ const SHARES_MAX: i64 = 262_144;
 /// Length of a CPU quota's period in microseconds, as upstream's default.
 pub(crate) const PERIOD_USEC: i64 = 100_000;
 const QUOTA_MIN_USEC: i64 = 1000;
+/// What nobody knows and nobody has changed for so long is left over: no sandbox is made that slowly.
+const SWEEP_AGE: Duration = Duration::from_secs(120);
 
 /// Upstream's quality-of-service classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,13 +207,31 @@ impl Cgroups {
             return;
         }
         let path = self.path_of(pod);
-        let mut roots = vec![PathBuf::from(ROOT)];
-        if !self.unified {
-            roots = fs::read_dir(ROOT).map(|dirs| dirs.flatten().map(|dir| dir.path()).collect()).unwrap_or_default();
-        }
-        for root in roots {
+        for root in self.hierarchies() {
             remove_tree(&root.join(&path));
         }
+    }
+
+    /// Removes what is left of pods that are not among `known`: a sandbox that is still being made when its pod goes makes the pod's cgroup
+    /// anew, and a process that is just dying keeps it. Nothing is touched in which a process is, or which changed a short while ago: it
+    /// may be another kubelet's. Blocks for as long as the kernel takes to list them.
+    pub(crate) fn sweep(&self, known: &BTreeSet<String>) {
+        if self.driver == CgroupDriver::Systemd {
+            return;
+        }
+        for root in self.hierarchies() {
+            for class in ["", "burstable", "besteffort"] {
+                sweep_class(&root.join(self.root()).join(class), known, SWEEP_AGE);
+            }
+        }
+    }
+
+    /// The mounts of all controllers.
+    fn hierarchies(&self) -> Vec<PathBuf> {
+        if self.unified {
+            return vec![PathBuf::from(ROOT)];
+        }
+        fs::read_dir(ROOT).map(|dirs| dirs.flatten().map(|dir| dir.path()).collect()).unwrap_or_default()
     }
 
     fn make(&self, path: &str) -> io::Result<()> {
@@ -253,12 +275,34 @@ impl Cgroups {
     }
 }
 
+fn sweep_class(class: &Path, known: &BTreeSet<String>, age: Duration) {
+    for entry in fs::read_dir(class).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(uid) = name.to_str().and_then(|name| name.strip_prefix("pod")) else { continue };
+        if !known.contains(uid) && is_idle(&entry.path(), age) {
+            remove_tree(&entry.path());
+        }
+    }
+}
+
+/// Whether no process is in it or below, and nothing came or went there for so long.
+fn is_idle(dir: &Path, age: Duration) -> bool {
+    let changed = dir.metadata().and_then(|meta| meta.modified());
+    let is_old = changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|since| since >= age));
+    if !is_old || !fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|procs| procs.trim().is_empty()) {
+        return false;
+    }
+    fs::read_dir(dir).is_ok_and(|entries| {
+        entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).all(|entry| is_idle(&entry.path(), age))
+    })
+}
+
 fn remove_tree(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
         remove_tree(&entry.path());
     }
-    // Busy means that a process is just dying; the next tidying takes it.
+    // Busy means that a process is just dying; the next sweep takes it.
     let _retried_later = fs::remove_dir(dir);
 }
 
@@ -427,6 +471,34 @@ mod tests {
             serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
         )
         .unwrap()
+    }
+
+    // issue 12: an agent that was killed while it made sandboxes left five cgroups behind
+    #[test]
+    fn what_pods_left_is_swept_and_nothing_that_is_in_use() {
+        let top = tempfile::tempdir().unwrap();
+        for (pod, procs) in [("podgone", ""), ("podgone/c1", ""), ("podlive", ""), ("podlive/c1", "17\n"), ("podknown", ""), ("other", "")]
+        {
+            fs::create_dir(top.path().join(pod)).unwrap();
+            fs::write(top.path().join(pod).join("cgroup.procs"), procs).unwrap();
+        }
+        let known = BTreeSet::from(["known".to_owned()]);
+        let left = || {
+            let mut names: Vec<String> =
+                fs::read_dir(top.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        sweep_class(top.path(), &known, Duration::from_secs(60));
+        assert_eq!(left().len(), 4, "what has just changed may be another kubelet's");
+        assert!(is_idle(&top.path().join("podgone"), Duration::ZERO));
+        assert!(!is_idle(&top.path().join("podlive"), Duration::ZERO), "a container of it runs");
+        // The kernel's files go with their folder; those of this test do not.
+        for pod in ["podgone/c1", "podgone"] {
+            fs::remove_file(top.path().join(pod).join("cgroup.procs")).unwrap();
+        }
+        remove_tree(&top.path().join("podgone"));
+        assert_eq!(left(), ["other", "podknown", "podlive"]);
     }
 
     #[test]

@@ -460,6 +460,11 @@ impl Desk {
                 leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
             });
         }
+        let cgroups = self.node.cgroups.clone();
+        let known: BTreeSet<String> = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        if let Err(err) = Group::blocking(move || cgroups.sweep(&known)).await {
+            warn!(err = %Chain(&err), "cannot look for cgroups of pods that are gone");
+        }
         Ok(())
     }
 }
