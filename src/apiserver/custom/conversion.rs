@@ -98,10 +98,10 @@ pub(crate) fn read(said: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, 
             ));
         }
     }
-    let response = &mut review["response"];
-    if !response.is_object() {
+    // Not by index: an answer that is no object has no fields to be made.
+    let Some(response) = review.get_mut("response").filter(|response| response.is_object()) else {
         return Err("no response provided".to_owned());
-    }
+    };
     let answered = response["uid"].as_str().unwrap_or_default();
     if version == "v1" && answered != uid {
         return Err(format!("expected response.uid={uid:?}, got {answered:?}"));
