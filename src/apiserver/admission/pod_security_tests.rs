@@ -14,6 +14,7 @@ fn of(level: Level, version: Version) -> Asked {
 }
 
 /// Version, file and pod of every published case; folders are called `restricted-v1.35`.
+#[allow(clippy::disallowed_methods, reason = "a test is told where upstream's data lies")]
 fn cases(level: Level, verdict: &str) -> Vec<(Version, String, Value)> {
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/upstream-v1.36");
     let dir = format!("{}/pod-security", std::env::var("KEDGE_UPSTREAM_DATA").unwrap_or(here.to_owned()));

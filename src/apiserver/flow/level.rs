@@ -120,7 +120,8 @@ impl State {
     /// The queue whose turn it is, if anybody waits. Those who gave up are let go of.
     fn next(&mut self) -> Option<usize> {
         for queue in &mut self.queues {
-            while queue.pop_front_if(|waiter| waiter.tell.is_closed()).is_some() {
+            while queue.front().is_some_and(|waiter| waiter.tell.is_closed()) {
+                queue.pop_front();
                 self.waiting -= 1;
             }
         }
