@@ -56,6 +56,10 @@ if [ -n "$missing" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 command -v cargo >/dev/null 2>&1 || die "no Rust toolchain: install rustup (Debian: apt-get install rustup) and run 'rustup default stable'"
+if [ "${1:-}" = tests ] && ! cargo fmt --version >/dev/null 2>&1; then
+    say "adding rustfmt"
+    rustup component add rustfmt
+fi
 if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
     say "adding the Rust target $triple"
     rustup target add "$triple"
