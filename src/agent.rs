@@ -401,7 +401,7 @@ fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>) -> Result<(
         pod_cidrs: cidrs.to_vec(),
         mtu,
         ipam_dir: cni.ipam_dir.display().to_string(),
-        bridge: "cni0".to_owned(),
+        bridge: base::traces::BRIDGE.to_owned(),
         policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
     });
     if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {

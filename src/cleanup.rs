@@ -30,7 +30,7 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(180);
 /// Between two looks whether a process is gone.
 const LOOK: Duration = Duration::from_millis(50);
 /// Devices of kedge: the pods' bridge and the overlay's tunnel.
-const LINKS: [&str; 2] = ["cni0", "kedge.1"];
+const LINKS: [&str; 2] = [base::traces::BRIDGE, base::traces::TUNNEL];
 
 /// Why cleaning stopped.
 #[derive(Debug, thiserror::Error)]

@@ -139,7 +139,7 @@ fn is_pod_networks(ip: IpAddr) -> bool {
 }
 
 fn is_ours(link: &str) -> bool {
-    link == "cni0" || link.starts_with("kedge.") || link.starts_with("flannel")
+    link == base::traces::BRIDGE || link.starts_with("kedge.") || link.starts_with("flannel")
 }
 
 fn address(interface: &InterfaceAddress) -> Option<IpAddr> {

@@ -18,5 +18,10 @@ pub const PLUGIN_TABLES: [(&str, &str); 5] =
 /// The tables that the network room writes, by family and name.
 pub const NETWORK_TABLES: [(&str, &str); 3] = [("ip", PROXY_TABLE), ("ip6", PROXY_TABLE), ("inet", POLICY_TABLE)];
 
+/// Bridge on which the pods of a node meet, under the name that k3s gives it.
+pub const BRIDGE: &str = "cni0";
+/// Device of the overlay's tunnel.
+pub const TUNNEL: &str = "kedge.1";
+
 /// Routes that we make carry this protocol number (`ip route show proto 107`).
 pub const ROUTE_PROTOCOL: u8 = 107;

@@ -51,7 +51,7 @@ impl Config {
     }
 
     fn bridge(&self) -> &str {
-        self.bridge.as_deref().filter(|name| !name.is_empty()).unwrap_or("cni0")
+        self.bridge.as_deref().filter(|name| !name.is_empty()).unwrap_or(base::traces::BRIDGE)
     }
 
     fn mtu(&self) -> Option<u32> {

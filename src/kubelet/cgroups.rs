@@ -221,7 +221,7 @@ impl Cgroups {
         }
         for root in self.hierarchies() {
             for class in ["", "burstable", "besteffort"] {
-                sweep_class(&root.join(self.root()).join(class), known, SWEEP_AGE);
+                left_over(&root.join(self.root()).join(class), known, SWEEP_AGE).iter().for_each(|dir| remove_tree(dir));
             }
         }
     }
@@ -275,14 +275,14 @@ impl Cgroups {
     }
 }
 
-fn sweep_class(class: &Path, known: &BTreeSet<String>, age: Duration) {
-    for entry in fs::read_dir(class).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(uid) = name.to_str().and_then(|name| name.strip_prefix("pod")) else { continue };
-        if !known.contains(uid) && is_idle(&entry.path(), age) {
-            remove_tree(&entry.path());
-        }
-    }
+/// The cgroups of pods in a class that nobody knows and that have been idle for so long.
+fn left_over(class: &Path, known: &BTreeSet<String>, age: Duration) -> Vec<PathBuf> {
+    let unknown = |dir: &PathBuf| {
+        let uid = dir.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("pod"));
+        uid.is_some_and(|uid| !known.contains(uid))
+    };
+    let dirs = fs::read_dir(class).into_iter().flatten().flatten().map(|entry| entry.path());
+    dirs.filter(|dir| unknown(dir) && is_idle(dir, age)).collect()
 }
 
 /// Whether no process is in it or below, and nothing came or went there for so long.
@@ -483,22 +483,17 @@ mod tests {
             fs::write(top.path().join(pod).join("cgroup.procs"), procs).unwrap();
         }
         let known = BTreeSet::from(["known".to_owned()]);
-        let left = || {
-            let mut names: Vec<String> =
-                fs::read_dir(top.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        };
-        sweep_class(top.path(), &known, Duration::from_secs(60));
-        assert_eq!(left().len(), 4, "what has just changed may be another kubelet's");
-        assert!(is_idle(&top.path().join("podgone"), Duration::ZERO));
-        assert!(!is_idle(&top.path().join("podlive"), Duration::ZERO), "a container of it runs");
+        let young = left_over(top.path(), &known, Duration::from_secs(60));
+        assert!(young.is_empty(), "what has just changed may be another kubelet's: {young:?}");
+        let gone = top.path().join("podgone");
+        let idle = left_over(top.path(), &known, Duration::ZERO);
+        assert_eq!(idle, std::slice::from_ref(&gone), "a container of podlive runs, and others are not ours");
         // The kernel's files go with their folder; those of this test do not.
-        for pod in ["podgone/c1", "podgone"] {
-            fs::remove_file(top.path().join(pod).join("cgroup.procs")).unwrap();
+        for dir in [gone.join("c1"), gone.clone()] {
+            fs::remove_file(dir.join("cgroup.procs")).unwrap();
         }
-        remove_tree(&top.path().join("podgone"));
-        assert_eq!(left(), ["other", "podknown", "podlive"]);
+        remove_tree(&gone);
+        assert!(!gone.exists());
     }
 
     #[test]

@@ -18,9 +18,12 @@ use crate::{
 
 async fn open(dir: &Path) -> (Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
-    let config =
-        Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS };
-    (Store::open(config, &group).await.unwrap(), group)
+    (Store::open(config(dir), &group).await.unwrap(), group)
+}
+
+/// A store of its own below `dir`.
+fn config(dir: &Path) -> Config {
+    Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS }
 }
 
 fn put(key: &str, value: &str) -> Txn {
@@ -288,13 +291,7 @@ async fn a_database_older_than_its_log_is_refused() {
     }
     group.shutdown().await;
     std::fs::write(dir.path().join("state.db"), old).unwrap();
-    let config = Config {
-        dir: dir.path().to_owned(),
-        birth: crate::member::Birth::First,
-        network: None,
-        rng: Rng::from_seed(1),
-        bounds: Bounds::TESTS,
-    };
+    let config = config(dir.path());
     let (group, _reports) = Group::root("test");
     assert!(matches!(Store::open(config, &group).await, Err(Error::Corrupt { .. })));
 }
@@ -381,13 +378,7 @@ async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
 async fn a_second_opening_and_a_newer_schema_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (_store, group) = open(dir.path()).await;
-    let config = Config {
-        dir: dir.path().to_owned(),
-        birth: crate::member::Birth::First,
-        network: None,
-        rng: Rng::from_seed(1),
-        bounds: Bounds::TESTS,
-    };
+    let config = config(dir.path());
     let Err(Error::InUse { pid, .. }) = Store::open(config.clone(), &group).await else { panic!("opened twice") };
     assert_eq!(pid, std::process::id().to_string());
     group.shutdown().await;

@@ -22,7 +22,7 @@ use crate::host::OUR_ROUTES;
 use crate::overlay::plan::{Mac, Plan, VNI};
 
 /// Our tunnel device.
-pub(crate) const DEVICE: &str = "kedge.1";
+pub(crate) const DEVICE: &str = base::traces::TUNNEL;
 /// Its port: Linux's default and flannel's, not IANA's.
 const PORT: u16 = 8472;
 

@@ -17,11 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use base::traces::BRIDGE;
 use ipnet::IpNet;
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::policy::model::{Peer, Pod, Policy, Port, Rule, Standing, World};
-use crate::service::rules::{Family, braces, hash};
+use crate::service::rules::{Family, hash, set_of};
 use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
 
@@ -30,9 +31,6 @@ pub(crate) const TABLE: Table = Table { family: "inet", name: base::traces::POLI
 
 /// What IPv6 needs to find its neighbours.
 const NEIGHBOURS: &str = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert }";
-
-/// The bridge on which the pods of this node meet, as the CNI configuration names it.
-const BRIDGE: &str = "cni0";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -252,7 +250,7 @@ impl Render<'_> {
             [] => {}
             [all] if all.prefix_len() == 0 => texts.push(whole()),
             [one] => texts.push(format!("{f} {addr} {one}")),
-            some => texts.extend(braces(some).map(|blocks| format!("{f} {addr} {blocks}"))),
+            blocks => texts.push(format!("{f} {addr} {}", set_of(blocks))),
         }
         texts
     }

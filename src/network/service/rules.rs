@@ -550,10 +550,15 @@ enum Verdict {
 }
 
 /// A set of networks. nft refuses a set in which one lies in another, so what overlaps is joined.
-pub(crate) fn braces(nets: &[IpNet]) -> Option<String> {
+fn braces(nets: &[IpNet]) -> Option<String> {
     let nets: Vec<IpNet> = nets.iter().map(IpNet::trunc).collect();
-    let texts: Vec<String> = IpNet::aggregate(&nets).iter().map(ToString::to_string).collect();
-    (!texts.is_empty()).then(|| format!("{{ {} }}", texts.join(", ")))
+    let apart = IpNet::aggregate(&nets);
+    (!apart.is_empty()).then(|| set_of(&apart))
+}
+
+/// A set of networks none of which lies in another.
+pub(crate) fn set_of(apart: &[IpNet]) -> String {
+    format!("{{ {} }}", apart.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
 /// FNV-1a in hex: names must differ, nobody attacks them.
