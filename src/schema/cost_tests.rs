@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use crate::apply::versions::Only;
 use crate::apply::{self, Request};
 use crate::catalog::Catalog;
 use crate::table::Resource;
@@ -139,9 +140,9 @@ fn request(manager: &str) -> Request<'_> {
 fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
     let config = |items: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "a", "ownerReferences": items}});
     check("an apply that replaces what was applied", &|n| {
-        let live = apply::apply(&request("m"), Some(&config_map(json!({}))), &config(list(n, owner)), false).unwrap();
+        let live = apply::apply(&request("m"), &mut Only, Some(&config_map(json!({}))), &config(list(n, owner)), false).unwrap();
         let next = config(list(n, |idx| owner(n + idx)));
-        Box::new(move || drop(apply::apply(&request("m"), Some(&live), &next, false).unwrap()))
+        Box::new(move || drop(apply::apply(&request("m"), &mut Only, Some(&live), &next, false).unwrap()))
     });
     let shared = |n: usize| {
         let mut live = config_map(json!({"ownerReferences": list(n, owner)}));
@@ -155,12 +156,12 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
     };
     check("an apply among thousands of managers", &|n| {
         let (live, none) = (shared(n), config(json!([])));
-        Box::new(move || drop(apply::apply(&request("m0"), Some(&live), &none, false).unwrap()))
+        Box::new(move || drop(apply::apply(&request("m0"), &mut Only, Some(&live), &none, false).unwrap()))
     });
     check("thousands of conflicts", &|n| {
         let (live, other) =
             (shared(n), config(list(n, |idx| json!({"apiVersion": "v1", "kind": "Y", "name": "a", "uid": format!("u{idx}")}))));
-        Box::new(move || drop(apply::apply(&request("z"), Some(&live), &other, false).unwrap_err().to_string()))
+        Box::new(move || drop(apply::apply(&request("z"), &mut Only, Some(&live), &other, false).unwrap_err().to_string()))
     });
     check("an update among thousands of managers", &|n| {
         let live = shared(n);
@@ -169,7 +170,7 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
             new["metadata"]["ownerReferences"] = list(n, |idx| owner(n + idx));
             new
         };
-        Box::new(move || apply::track_update(&request("z"), Some(&live), &mut new.clone()))
+        Box::new(move || apply::track_update(&request("z"), &mut Only, Some(&live), &mut new.clone()))
     });
 }
 

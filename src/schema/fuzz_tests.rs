@@ -8,6 +8,7 @@ use base::fuzz::{self, mutated, pick, rounds};
 use base::rng::Rng;
 use serde_json::{Value, json};
 
+use crate::apply::versions::Only;
 use crate::catalog::Catalog;
 use crate::cel::types::Ty;
 use crate::cel::value::Val;
@@ -168,10 +169,10 @@ fn patches_are_laid_on_or_refused() {
         };
         let mut live = object.clone();
         live["metadata"]["managedFields"] = any_value(&rng, 3);
-        let _any = apply::apply(&request, Some(&live), &wish, rng.below(2) == 0);
+        let _any = apply::apply(&request, &mut Only, Some(&live), &wish, rng.below(2) == 0);
         let mut new = wish.clone();
         if new.is_object() && (new["metadata"].is_object() || new.get("metadata").is_none()) {
-            apply::track_update(&request, Some(&live), &mut new);
+            apply::track_update(&request, &mut Only, Some(&live), &mut new);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::Response;
 use schema::apply::ApplyError;
+use schema::apply::versions::Versions;
 use schema::decode::FieldValidation;
 use serde_json::Value;
 use wire::Body;
@@ -22,38 +23,36 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     // The configuration must not gain defaults or zero values: what it does not say, it does not own.
-    let config = raw(&bytes)?;
+    let mut config = raw(&bytes)?;
     let version = call.resource.api_version();
     is_of((&version, &call.resource.kind), &config)?;
     schema::apply::fits(call.resource.type_def(), &version, &config).map_err(refused)?;
     let mut ignored = Vec::new();
     kinds::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
-    let mut config = call.to_stored(config).await?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
-    let stored = Arc::clone(&call.stored);
+    let resource = Arc::clone(&call.resource);
     let subresource = call.x.attributes.subresource.clone();
     let owners = schema::strategy::owners::of(&call.stored);
     let (reset, only) = (owners.not_written(&subresource), owners.of_subresource(&subresource).unwrap_or_default());
-    let api_version = stored.api_version();
-    let mut make = move |old: Option<&Value>| {
+    let mut make = move |old: Option<&Value>, versions: &mut dyn Versions| {
         let request = schema::apply::Request {
-            type_def: stored.type_def(),
-            api_version: &api_version,
+            type_def: resource.type_def(),
+            api_version: &version,
             subresource: &subresource,
             manager: &manager,
             now: &now,
             reset: &reset,
             only,
         };
-        let merged = schema::apply::apply(&request, old, &config, force).map_err(refused)?;
+        let merged = schema::apply::apply(&request, versions, old, &config, force).map_err(refused)?;
         // What is stored must read as it would after any other write: zero values that the configuration names are dropped.
-        let conformed = schema::decode::conform_resource(merged, &stored, FieldValidation::Ignore);
-        conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&stored.kind, &stored.version)))
+        let conformed = schema::decode::conform_resource(merged, &resource, FieldValidation::Ignore);
+        conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&resource.kind, &resource.version)))
     };
-    let written = write::update(call, &name, part, part == Part::Main, None, Maker::Stored(&mut make)).await?;
+    let written = write::update(call, &name, part, part == Part::Main, None, Maker::Applied(&mut make)).await?;
     answer(call, written).await
 }
 

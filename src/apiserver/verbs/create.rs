@@ -132,7 +132,7 @@ async fn attempt(
     schema::defaults::apply(&catalog, &call.stored, object);
     // The writer owns what it sent, not what admission and the kind's strategy add below.
     if let Some(manager) = tracked {
-        write::track(call, manager, None, object);
+        write::track(call, manager, None, object).await?;
     }
     let attributes = write::attributes_for(&call.x.attributes, name, call.namespace());
     let lookup = server.lookup();

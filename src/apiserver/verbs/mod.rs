@@ -15,6 +15,7 @@ pub mod present;
 pub mod scale;
 pub mod subresource;
 pub mod update;
+pub mod versions;
 pub mod watch;
 pub mod write;
 

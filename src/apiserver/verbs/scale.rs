@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use schema::apply::versions::Versions;
 use schema::custom::Definition;
 use schema::meta;
 use serde_json::{Value, json};
@@ -21,7 +22,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     if call.x.attributes.verb == "get" {
         let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
-        return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &entry.value()));
+        let shown = call.to_requested(entry.value()).await?;
+        return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown));
     }
     if call.x.attributes.verb == "patch" && negotiate::media_type(&call.x.parts.headers) == "application/apply-patch+yaml" {
         return apply(call).await;
@@ -47,8 +49,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Ok(object)
     };
     let url_name = call.x.attributes.name.clone();
-    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Stored(&mut make)).await?;
-    present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &written.into_object()))
+    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Requested(&mut make)).await?;
+    let shown = call.to_requested(written.into_object()).await?;
+    present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &shown))
 }
 
 fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
@@ -77,9 +80,9 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let of_scale = call.x.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
     schema::apply::fits(of_scale, API_VERSION, &sent).map_err(apply::refused)?;
     check_address(call, &mut sent, &name)?;
-    let (stored, definition) = (Arc::clone(&call.stored), call.resource.definition.clone());
-    let api_version = stored.api_version();
-    let mut config = json!({ "apiVersion": api_version, "kind": stored.kind, "metadata": { "name": name } });
+    let (resource, definition) = (Arc::clone(&call.resource), call.resource.definition.clone());
+    let api_version = resource.api_version();
+    let mut config = json!({ "apiVersion": api_version, "kind": resource.kind, "metadata": { "name": name } });
     meta::set_namespace(&mut config, call.namespace());
     meta::set_resource_version(&mut config, meta::resource_version(&sent));
     if let Some(replicas) = sent["spec"]["replicas"].as_i64() {
@@ -87,9 +90,9 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         put_replicas(definition.as_deref(), &mut config, replicas);
     }
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
-    let mut make = |old: Option<&Value>| {
+    let mut make = |old: Option<&Value>, versions: &mut dyn Versions| {
         let request = schema::apply::Request {
-            type_def: stored.type_def(),
+            type_def: resource.type_def(),
             api_version: &api_version,
             subresource: "scale",
             manager: &manager,
@@ -97,11 +100,12 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             reset: &[],
             only: &[],
         };
-        schema::apply::apply(&request, old, &config, force).map_err(apply::refused)
+        schema::apply::apply(&request, versions, old, &config, force).map_err(apply::refused)
     };
     let url_name = call.x.attributes.name.clone();
-    let written = write::update(call, &url_name, Part::Main, false, None, Maker::Stored(&mut make)).await?;
-    present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &written.into_object()))
+    let written = write::update(call, &url_name, Part::Main, false, None, Maker::Applied(&mut make)).await?;
+    let shown = call.to_requested(written.into_object()).await?;
+    present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown))
 }
 
 /// What the client wants: a whole Scale, or a patch of one.

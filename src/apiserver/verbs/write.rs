@@ -2,13 +2,14 @@
 
 use base::time::Stopwatch;
 use bytes::Bytes;
+use schema::apply::versions::Versions;
 use schema::meta;
 use schema::table::Resource;
 use serde_json::Value;
 use store::{Compare, CompareOp, Op, Revision, Txn};
 
 use super::again::Again;
-use super::{Call, get, scale};
+use super::{Call, get, scale, versions};
 use crate::admission::timing::Round;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
@@ -60,21 +61,27 @@ pub enum Maker<'m> {
     Stored(&'m mut Make<'m>),
     /// From the version of the request into it, for what the client wrote with that one in mind: a patch.
     Requested(&'m mut Make<'m>),
+    /// The same, by who looks at managers of fields, too: an apply.
+    Applied(&'m mut Apply<'m>),
 }
+
+/// Makes the new object as [`Make`] does, with its forms in other versions at hand.
+pub type Apply<'m> = dyn FnMut(Option<&Value>, &mut dyn Versions) -> Result<Value, Status> + Send + 'm;
 
 impl Maker<'_> {
     async fn make(&mut self, call: &Call<'_, '_>, old: Option<&Value>) -> Result<Value, Status> {
-        match self {
-            Maker::Stored(make) => make(old),
-            Maker::Requested(make) => {
-                let shown = match old {
-                    Some(old) => Some(call.to_requested(old.clone()).await?),
-                    None => None,
-                };
-                let made = make(shown.as_ref())?;
-                call.to_stored(made).await
-            }
+        if let Maker::Stored(make) = self {
+            return make(old);
         }
+        let shown = match old {
+            Some(old) => Some(call.to_requested(old.clone()).await?),
+            None => None,
+        };
+        let made = match self {
+            Maker::Stored(make) | Maker::Requested(make) => make(shown.as_ref())?,
+            Maker::Applied(apply) => versions::with(call, &mut |versions| apply(shown.as_ref(), versions)).await??,
+        };
+        call.to_stored(made).await
     }
 }
 
@@ -130,21 +137,42 @@ pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
     Ok(agent.split('/').next().unwrap_or_default().chars().take(128).collect())
 }
 
-/// Records who wrote which field.
-pub fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new: &mut Value) {
+/// Records who wrote which field of `new`, in the version of the request.
+///
+/// Errors: the objects have no form in that version.
+pub async fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
     let subresource = call.x.attributes.subresource.clone();
     let owners = schema::strategy::owners::of(&call.stored);
     let request = schema::apply::Request {
-        type_def: call.stored.type_def(),
-        api_version: &call.stored.api_version(),
+        type_def: call.resource.type_def(),
+        api_version: &call.resource.api_version(),
         subresource: &subresource,
         manager,
         now: &now,
         reset: &owners.not_written(&subresource),
         only: owners.of_subresource(&subresource).unwrap_or_default(),
     };
-    schema::apply::track_update(&request, old, new);
+    if request.api_version == call.stored.api_version() {
+        return track_in(call, &request, old, new).await;
+    }
+    let shown = match old {
+        Some(old) => Some(call.to_requested(old.clone()).await?),
+        None => None,
+    };
+    let mut made = call.to_requested(new.clone()).await?;
+    track_in(call, &request, shown.as_ref(), &mut made).await?;
+    meta::set_managed_fields(new, meta::managed_fields(&made).to_vec());
+    Ok(())
+}
+
+async fn track_in(call: &Call<'_, '_>, request: &schema::apply::Request<'_>, old: Option<&Value>, new: &mut Value) -> Result<(), Status> {
+    let sent = meta::managed_fields(new).to_vec();
+    let mut track = |versions: &mut dyn Versions| {
+        meta::set_managed_fields(new, sent.clone());
+        schema::apply::track_update(request, versions, old, new);
+    };
+    versions::with(call, &mut track).await
 }
 
 /// Changes the object `name` by `make` and stores it. `tracked` is the manager to record, `None` if `make` did that.
@@ -190,7 +218,7 @@ pub async fn update(
         unmoved(&call.resource, name, &new, &old, call.x.attributes.verb == "update")?;
         judge(call, part, &mut new, &old, dry_run).await?;
         if let Some(manager) = tracked {
-            track(call, manager, Some(&old), &mut new);
+            track(call, manager, Some(&old), &mut new).await?;
         }
         if ends(&call.stored, &new, &old) {
             if dry_run || remove(call.x.server, &call.stored, call.namespace(), name, rv).await?.is_some() {

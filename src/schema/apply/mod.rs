@@ -4,6 +4,7 @@ pub mod managers;
 pub mod merge;
 pub mod set;
 pub mod typing;
+pub mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -13,9 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use crate::apply::managers::{ManagerId, Managers, Operation, Owned};
-use crate::apply::merge::{Comparison, compare, remove_items};
+use crate::apply::merge::compare;
 use crate::apply::set::Set;
-use crate::apply::typing::{View, check, field_set, with_named_fields};
+use crate::apply::typing::{View, check, field_set};
+use crate::apply::versions::{Changes, Forms, Versions};
 use crate::meta;
 use crate::table::{Empty, Shape, TypeDef};
 
@@ -88,8 +90,15 @@ fn conflict_text(conflicts: &[Conflict]) -> String {
 /// Merges `config` into `live` (None: the object does not exist) as manager `request.manager`.
 ///
 /// The result carries the new managedFields. Fields this manager applied before, no longer applies, and nobody else
-/// owns are removed. With `force`, conflicting fields are taken from their owners.
-pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force: bool) -> Result<Value, ApplyError> {
+/// owns are removed. With `force`, conflicting fields are taken from their owners. All objects are in the version of the request; `versions`
+/// has their forms for managers that wrote in another.
+pub fn apply(
+    request: &Request<'_>,
+    versions: &mut dyn Versions,
+    live: Option<&Value>,
+    config: &Value,
+    force: bool,
+) -> Result<Value, ApplyError> {
     if !meta::managed_fields(config).is_empty() {
         return Err(ApplyError::BadRequest("metadata.managedFields must be nil".to_owned()));
     }
@@ -103,9 +112,10 @@ pub fn apply(request: &Request<'_>, live: Option<&Value>, config: &Value, force:
     if managers.is_empty() && meta::creation_timestamp(&live).is_some() {
         adopt_untracked(request, &live, &mut managers);
     }
-    let result = match apply_once(request, &live, &config, managers.clone(), force) {
+    let mut forms = Forms::new(request, versions);
+    let result = match apply_once(&mut forms, &live, &config, managers.clone(), force) {
         Err(ApplyError::Conflicts(conflicts)) if only_with_last_applied(request, &live, &conflicts) => {
-            apply_once(request, &live, &config, managers, true)
+            apply_once(&mut forms, &live, &config, managers, true)
         }
         other => other,
     };
@@ -167,12 +177,13 @@ fn adopt_untracked(request: &Request<'_>, live: &Value, managers: &mut Managers)
 }
 
 fn apply_once(
-    request: &Request<'_>,
+    forms: &mut Forms<'_>,
     live: &Value,
     config: &Value,
     mut managers: Managers,
     force: bool,
 ) -> Result<(Value, Managers), ApplyError> {
+    let request = forms.request;
     let view = View::Root(request.type_def);
     let id = manager_id(request, Operation::Apply);
     let merged = merge::merge(view, Some(live), Some(config));
@@ -181,13 +192,16 @@ fn apply_once(
     let set = strip(&claimed);
     let before = managers
         .insert(id.clone(), Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed });
-    let last = before.as_ref().map(|o| o.set.clone()).unwrap_or_default();
-    let object = prune(view, merged, &managers, &last);
+    let object = match &before {
+        Some(last) => versions::prune(forms, merged, &managers, last),
+        None => merged,
+    };
     let change = compare(view, Some(live), Some(&object)).map(|set| request.written(set));
     if let Some(owned) = managers.get_mut(&id) {
         owned.set = set.clone();
     }
-    resolve(&mut managers, &id, &change, force)?;
+    let changes = versions::changes(forms, change, Some(live), &object, &managers);
+    resolve(&mut managers, &id, &changes, force)?;
     // Nothing changed: the time stays, so that applying twice writes nothing.
     if let Some(before) = before.filter(|b| b.set == set && b.api_version == request.api_version && object == *live)
         && let Some(owned) = managers.get_mut(&id)
@@ -206,51 +220,39 @@ fn manager_id(request: &Request<'_>, operation: Operation) -> ManagerId {
     }
 }
 
-/// Removes what was applied last time and is owned by nobody now.
-fn prune(view: View<'_>, merged: Value, managers: &Managers, last: &Set) -> Value {
-    if last.is_empty() {
-        return merged;
-    }
-    let named = |set: &Set| with_named_fields(view, Some(&merged), set);
-    let last = named(last);
-    // First all together, then named once: a client may make up thousands of managers.
-    let mut owned = Set::default();
-    for manager in managers.values() {
-        owned.absorb(&manager.set);
-    }
-    let owned = named(&owned);
-    let cut = remove_items(view, &merged, &last).unwrap_or_else(|| Value::Object(Map::new()));
-    let all = named(&field_set(view, &merged));
-    // Owned by someone, or not in the last set and below nothing that went: stays.
-    let kept = named(&field_set(view, &cut)).union(&owned);
-    let gone = all.difference(&kept).intersection(&last);
-    remove_items(view, &merged, &gone).unwrap_or_else(|| Value::Object(Map::new()))
-}
-
 /// Takes changed fields from their owners: refused without `force`, removed fields always.
-fn resolve(managers: &mut Managers, own: &ManagerId, change: &Comparison, force: bool) -> Result<(), ApplyError> {
-    let touched = change.modified.union(&change.added);
+fn resolve(managers: &mut Managers, own: &ManagerId, changes: &Changes, force: bool) -> Result<(), ApplyError> {
     let mut conflicts = Vec::new();
     for (id, owned) in managers.iter().filter(|(id, _)| *id != own) {
-        for path in owned.set.intersection(&touched).paths() {
+        let Some(change) = changes.get(&owned.api_version) else { continue };
+        for path in owned.set.intersection(&change.touched).paths() {
             conflicts.push(Conflict { manager: id.describe(), path });
         }
     }
     if !force && !conflicts.is_empty() {
         return Err(ApplyError::Conflicts(conflicts));
     }
-    for (_, owned) in managers.iter_mut().filter(|(id, _)| *id != own) {
-        owned.set = owned.set.difference(&touched).difference(&change.removed);
-    }
+    disown(managers, Some(own), changes);
     managers.retain(|_, owned| !owned.set.is_empty());
     Ok(())
 }
 
-/// Records in `new.metadata.managedFields` what a create, update or patch changed relative to `live` (None: create).
+/// Takes what changed from all managers but `own`. Those who wrote in a version that is no more own nothing.
+fn disown(managers: &mut Managers, own: Option<&ManagerId>, changes: &Changes) {
+    for (_, owned) in managers.iter_mut().filter(|(id, _)| Some(*id) != own) {
+        owned.set = match changes.get(&owned.api_version) {
+            Some(change) => owned.set.difference(&change.touched).difference(&change.removed),
+            None => Set::default(),
+        };
+    }
+}
+
+/// Records in `new.metadata.managedFields` what a create, update or patch changed relative to `live` (None: create), both in the version
+/// of the request; `versions` as in [`apply`].
 ///
 /// A client that sends `managedFields: [{}]` wipes them. Objects that lost their managedFields are not tracked again
 /// until the next apply.
-pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value) {
+pub fn track_update(request: &Request<'_>, versions: &mut dyn Versions, live: Option<&Value>, new: &mut Value) {
     let sent = meta::managed_fields(new);
     let wiped = matches!(sent, [Value::Object(entry)] if entry.is_empty());
     let of_live = || live.and_then(|l| managers::decode(meta::managed_fields(l))).unwrap_or_default();
@@ -265,13 +267,13 @@ pub fn track_update(request: &Request<'_>, live: Option<&Value>, new: &mut Value
         return;
     }
     let view = View::Root(request.type_def);
-    let old = live.map_or_else(|| skeleton_of(request.type_def, new), without_managed);
-    let change = compare(view, Some(&old), Some(new)).map(|set| request.written(set));
+    let live = live.map(without_managed);
+    let skeleton = live.is_none().then(|| skeleton_of(request.type_def, new));
+    let change = compare(view, live.as_ref().or(skeleton.as_ref()), Some(new)).map(|set| request.written(set));
     let id = manager_id(request, Operation::Update);
     let touched = change.modified.union(&change.added);
-    for (_, owned) in managers.iter_mut() {
-        owned.set = owned.set.difference(&touched).difference(&change.removed);
-    }
+    let changes = versions::changes(&mut Forms::new(request, versions), change, live.as_ref(), new, &managers);
+    disown(&mut managers, None, &changes);
     let touched = strip(&touched);
     if !touched.is_empty() {
         let owned =

@@ -57,28 +57,28 @@ fn apply_owns_what_it_names_with_default_keys() {
     let t = type_def();
     let config = object(json!({"metadata": {"labels": {"a": "b"}},
         "spec": {"selector": {"x": "y"}, "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]}}));
-    let live = apply(&request(&t, "me"), None, &config, false).unwrap();
+    let live = apply(&request(&t, "me"), &mut versions::Only, None, &config, false).unwrap();
     assert_eq!(
         fields(&live, "me"),
         json!({"f:metadata": {"f:labels": {"f:a": {}}},
             "f:spec": {"f:selector": {}, "f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:name": {}, "f:image": {},
                 "f:ports": {"k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}}}}}})
     );
-    assert_eq!(apply(&request(&t, "me"), Some(&live), &config, false).unwrap(), live);
+    assert_eq!(apply(&request(&t, "me"), &mut versions::Only, Some(&live), &config, false).unwrap(), live);
 }
 
 #[test]
 fn another_owner_is_a_conflict_and_force_takes_the_field() {
     let t = type_def();
     let mut live = object(json!({"spec": {"replicas": 3}}));
-    track_update(&request(&t, "kubectl-client-side-apply"), None, &mut live);
+    track_update(&request(&t, "kubectl-client-side-apply"), &mut versions::Only, None, &mut live);
     let config = object(json!({"spec": {"replicas": 5}}));
-    let error = apply(&request(&t, "me"), Some(&live), &config, false).unwrap_err();
+    let error = apply(&request(&t, "me"), &mut versions::Only, Some(&live), &config, false).unwrap_err();
     assert_eq!(
         error.to_string(),
         "Apply failed with 1 conflict: conflict with \"kubectl-client-side-apply\" using apps/v1: .spec.replicas"
     );
-    let forced = apply(&request(&t, "me"), Some(&live), &config, true).unwrap();
+    let forced = apply(&request(&t, "me"), &mut versions::Only, Some(&live), &config, true).unwrap();
     assert_eq!(forced["spec"]["replicas"], 5);
     assert_eq!(fields(&forced, "kubectl-client-side-apply"), Value::Null);
     assert_eq!(fields(&forced, "me"), json!({"f:spec": {"f:replicas": {}}}));
@@ -90,11 +90,11 @@ fn what_is_no_longer_applied_goes_unless_another_owns_it() {
     let a = object(
         json!({"metadata": {"labels": {"x": "1", "y": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}),
     );
-    let live = apply(&request(&t, "a"), None, &a, false).unwrap();
+    let live = apply(&request(&t, "a"), &mut versions::Only, None, &a, false).unwrap();
     let b = object(json!({"metadata": {"labels": {"y": "1"}}}));
-    let live = apply(&request(&t, "b"), Some(&live), &b, false).unwrap();
+    let live = apply(&request(&t, "b"), &mut versions::Only, Some(&live), &b, false).unwrap();
     let a = object(json!({"spec": {"containers": [{"name": "d", "image": "i"}]}}));
-    let live = apply(&request(&t, "a"), Some(&live), &a, false).unwrap();
+    let live = apply(&request(&t, "a"), &mut versions::Only, Some(&live), &a, false).unwrap();
     assert_eq!(live["metadata"]["labels"], json!({"y": "1"}));
     assert_eq!(live["spec"]["containers"], json!([{"name": "d", "image": "i"}]));
 }
@@ -102,9 +102,15 @@ fn what_is_no_longer_applied_goes_unless_another_owns_it() {
 #[test]
 fn a_struct_goes_with_its_last_owned_member() {
     let t = type_def();
-    let live =
-        apply(&request(&t, "a"), None, &object(json!({"metadata": {"labels": {"x": "1"}}, "spec": {"replicas": 1}})), false).unwrap();
-    let live = apply(&request(&t, "a"), Some(&live), &object(json!({"metadata": {}})), false).unwrap();
+    let live = apply(
+        &request(&t, "a"),
+        &mut versions::Only,
+        None,
+        &object(json!({"metadata": {"labels": {"x": "1"}}, "spec": {"replicas": 1}})),
+        false,
+    )
+    .unwrap();
+    let live = apply(&request(&t, "a"), &mut versions::Only, Some(&live), &object(json!({"metadata": {}})), false).unwrap();
     assert_eq!(live.get("spec"), None);
     assert_eq!(live["metadata"].get("labels"), None);
     assert_eq!(live["metadata"]["name"], "web");
@@ -113,15 +119,16 @@ fn a_struct_goes_with_its_last_owned_member() {
 #[test]
 fn an_item_goes_with_its_owner_and_items_of_others_stay() {
     let t = type_def();
-    let live = apply(&request(&t, "a"), None, &object(json!({"spec": {"containers": [{"name": "a"}]}})), false).unwrap();
+    let live =
+        apply(&request(&t, "a"), &mut versions::Only, None, &object(json!({"spec": {"containers": [{"name": "a"}]}})), false).unwrap();
     let mut new = live.clone();
     new["spec"]["containers"] = json!([{"name": "a", "image": "set-by-b"}, {"name": "b"}]);
-    track_update(&request(&t, "b"), Some(&live), &mut new);
+    track_update(&request(&t, "b"), &mut versions::Only, Some(&live), &mut new);
     assert_eq!(
         fields(&new, "b"),
         json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}, "k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}}})
     );
-    let live = apply(&request(&t, "a"), Some(&new), &object(json!({"spec": {"replicas": 1}})), false).unwrap();
+    let live = apply(&request(&t, "a"), &mut versions::Only, Some(&new), &object(json!({"spec": {"replicas": 1}})), false).unwrap();
     // b owns a field inside item a but not the item itself, so a's end is the item's: as structured-merge-diff.
     assert_eq!(live["spec"]["containers"], json!([{"name": "b"}]));
 }
@@ -130,7 +137,7 @@ fn an_item_goes_with_its_owner_and_items_of_others_stay() {
 fn updates_own_new_maps_with_a_dot_but_not_value_structs() {
     let t = type_def();
     let mut new = object(json!({"metadata": {"labels": {"a": "b"}, "uid": "u"}, "spec": {"replicas": 1}}));
-    track_update(&request(&t, "m"), None, &mut new);
+    track_update(&request(&t, "m"), &mut versions::Only, None, &mut new);
     assert_eq!(fields(&new, "m"), json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:replicas": {}}}));
     assert_eq!(meta::managed_fields(&new)[0]["operation"], "Update");
 }
@@ -139,17 +146,17 @@ fn updates_own_new_maps_with_a_dot_but_not_value_structs() {
 fn an_empty_entry_wipes_and_wiped_objects_are_not_tracked() {
     let t = type_def();
     let mut live = object(json!({"metadata": {"creationTimestamp": NOW}, "spec": {"replicas": 1}}));
-    track_update(&request(&t, "m"), None, &mut live);
+    track_update(&request(&t, "m"), &mut versions::Only, None, &mut live);
     let mut new = live.clone();
     new["metadata"]["managedFields"] = json!([{}]);
-    track_update(&request(&t, "m"), Some(&live), &mut new);
+    track_update(&request(&t, "m"), &mut versions::Only, Some(&live), &mut new);
     assert!(meta::managed_fields(&new).is_empty());
     let mut next = new.clone();
     next["spec"]["replicas"] = json!(2);
-    track_update(&request(&t, "m"), Some(&new), &mut next);
+    track_update(&request(&t, "m"), &mut versions::Only, Some(&new), &mut next);
     assert!(meta::managed_fields(&next).is_empty());
     // The first apply then finds everything owned by what was there before.
-    let error = apply(&request(&t, "me"), Some(&next), &object(json!({"spec": {"replicas": 7}})), false).unwrap_err();
+    let error = apply(&request(&t, "me"), &mut versions::Only, Some(&next), &object(json!({"spec": {"replicas": 7}})), false).unwrap_err();
     assert!(error.to_string().contains("conflict with \"before-first-apply\" using apps/v1: .spec.replicas"), "{error}");
 }
 
@@ -162,7 +169,7 @@ fn only_ten_updaters_are_kept_apart() {
         new["metadata"]["labels"][format!("l{n}")] = json!("x");
         let now = format!("2026-11-21T05:00:{n:02}Z");
         let name = format!("m{n}");
-        track_update(&Request { now: &now, ..request(&t, &name) }, Some(&live), &mut new);
+        track_update(&Request { now: &now, ..request(&t, &name) }, &mut versions::Only, Some(&live), &mut new);
         live = new;
     }
     assert_eq!(meta::managed_fields(&live).len(), 10);
@@ -173,7 +180,7 @@ fn only_ten_updaters_are_kept_apart() {
 fn status_is_not_owned_through_the_main_resource() {
     let t = type_def();
     let mut new = object(json!({"status": {"phase": "x"}, "spec": {"replicas": 1}}));
-    track_update(&Request { reset: &[&["status"]], ..request(&t, "m") }, None, &mut new);
+    track_update(&Request { reset: &[&["status"]], ..request(&t, "m") }, &mut versions::Only, None, &mut new);
     assert_eq!(fields(&new, "m"), json!({"f:spec": {"f:replicas": {}}}));
 }
 
@@ -181,8 +188,9 @@ fn status_is_not_owned_through_the_main_resource() {
 fn kubectl_may_take_over_its_own_client_side_fields() {
     let t = type_def();
     let mut live = object(json!({"metadata": {"annotations": {LAST_APPLIED: "{\"spec\":{\"replicas\":3}}"}}, "spec": {"replicas": 3}}));
-    track_update(&request(&t, "kubectl-client-side-apply"), None, &mut live);
-    let applied = apply(&request(&t, "kubectl"), Some(&live), &object(json!({"spec": {"replicas": 5}})), false).unwrap();
+    track_update(&request(&t, "kubectl-client-side-apply"), &mut versions::Only, None, &mut live);
+    let applied =
+        apply(&request(&t, "kubectl"), &mut versions::Only, Some(&live), &object(json!({"spec": {"replicas": 5}})), false).unwrap();
     assert_eq!(applied["spec"]["replicas"], 5);
     assert!(meta::annotation(&applied, LAST_APPLIED).unwrap().contains("\"replicas\":5"));
 }
@@ -190,7 +198,8 @@ fn kubectl_may_take_over_its_own_client_side_fields() {
 #[test]
 fn keyed_items_need_their_key() {
     let t = type_def();
-    let error = apply(&request(&t, "me"), None, &object(json!({"spec": {"containers": [{"image": "i"}]}})), false).unwrap_err();
+    let error = apply(&request(&t, "me"), &mut versions::Only, None, &object(json!({"spec": {"containers": [{"image": "i"}]}})), false)
+        .unwrap_err();
     assert!(
         error.to_string().contains(".spec.containers: element 0: associative list with keys has an element that omits key field \"name\""),
         "{error}"

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::apply::versions::Only;
 use crate::catalog::Catalog;
 use crate::decode::{FieldValidation, conform};
 use crate::table::Resource;
@@ -94,7 +95,7 @@ fn deployment() -> Value {
 fn a_created_deployment_is_owned_as_upstream_shows_it() {
     let mut object = deployment();
     let r = resource(&object);
-    apply::track_update(&request(r, "apps/v1"), None, &mut object);
+    apply::track_update(&request(r, "apps/v1"), &mut Only, None, &mut object);
     let want = json!({
         "f:metadata": {"f:labels": {".": {}, "f:app": {}}},
         "f:spec": {
@@ -130,7 +131,7 @@ fn a_strategic_patch_of_a_deployment_merges_containers_and_ports() {
 fn status_writes_are_owned_apart_from_the_spec() {
     let mut object = deployment();
     let r = resource(&object);
-    apply::track_update(&request(r, "apps/v1"), None, &mut object);
+    apply::track_update(&request(r, "apps/v1"), &mut Only, None, &mut object);
     let mut new = object.clone();
     new["status"]["replicas"] = json!(3);
     let of_status = apply::Request {
@@ -140,7 +141,7 @@ fn status_writes_are_owned_apart_from_the_spec() {
         reset: &[&["spec"]],
         ..request(r, "apps/v1")
     };
-    apply::track_update(&of_status, Some(&object), &mut new);
+    apply::track_update(&of_status, &mut Only, Some(&object), &mut new);
     let entry = &meta::managed_fields(&new)[1];
     assert_eq!((&entry["subresource"], &entry["fieldsV1"]), (&json!("status"), &json!({"f:status": {"f:replicas": {}}})));
 }
