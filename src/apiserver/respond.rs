@@ -31,15 +31,7 @@ pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMa
         Format::Json if output.pretty => serde_json::to_vec_pretty(value).unwrap_or_default(),
         Format::Protobuf => match schema::protobuf::encode(value) {
             Ok(bytes) => bytes,
-            Err(err) => {
-                let failure = match err {
-                    schema::protobuf::ProtobufError::NoTags(_) => Status::new(406, "NotAcceptable", err.to_string()),
-                    err => Status::internal(err),
-                };
-                let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                let bytes = schema::protobuf::encode(&failure.to_value()).unwrap_or_default();
-                return chunks(code, output.format.content_type(), vec![bytes.into()], headers);
-            }
+            Err(err) => return unencodable(&err, headers),
         },
         Format::Json => {
             let mut out = serde_json::to_vec(value).unwrap_or_default();
@@ -49,6 +41,29 @@ pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMa
         Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
     };
     chunks(code, output.format.content_type(), vec![bytes.into()], headers)
+}
+
+/// What cannot be protobuf.
+pub fn unencodable(why: &schema::protobuf::ProtobufError, headers: &HeaderMap) -> Response<Body> {
+    let failure = match why {
+        schema::protobuf::ProtobufError::NoTags(_) => Status::new(406, "NotAcceptable", why.to_string()),
+        why => Status::internal(why),
+    };
+    let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let bytes = schema::protobuf::encode(&failure.to_value()).unwrap_or_default();
+    chunks(code, Format::Protobuf.content_type(), vec![bytes.into()], headers)
+}
+
+/// A body that is made while the client reads.
+pub fn streamed(code: StatusCode, content_type: &'static str, is_packed: bool, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if is_packed {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    response
 }
 
 /// A discovery document: JSON with its keys in upstream's order.

@@ -29,6 +29,27 @@ pub fn compress(chunks: &[Bytes]) -> io::Result<Bytes> {
     encoder.finish().map(Bytes::from)
 }
 
+/// Compresses what comes in pieces, at the same level.
+pub struct Packer(GzEncoder<Vec<u8>>);
+
+impl Packer {
+    /// With nothing in it.
+    pub fn begin() -> Packer {
+        Packer(GzEncoder::new(Vec::new(), Compression::fast()))
+    }
+
+    /// Takes a piece in; what is ready by now, which may be nothing.
+    pub fn pack(&mut self, piece: &[u8]) -> io::Result<Bytes> {
+        self.0.write_all(piece)?;
+        Ok(std::mem::take(self.0.get_mut()).into())
+    }
+
+    /// The rest.
+    pub fn finish(self) -> io::Result<Bytes> {
+        self.0.finish().map(Bytes::from)
+    }
+}
+
 /// Opens gzip data, at most `limit` bytes of content: a longer one is an error, so that a small body cannot fill memory.
 pub fn decompress(data: &[u8], limit: usize) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
@@ -49,6 +70,14 @@ mod tests {
         let packed = compress(&[Bytes::from_static(b"abc"), Bytes::from_static(b"def")]).unwrap();
         assert_eq!(decompress(&packed, 6).unwrap(), b"abcdef");
         assert!(decompress(&packed, 5).is_err());
+    }
+
+    #[test]
+    fn pieces_open_as_one() {
+        let mut packer = Packer::begin();
+        let mut packed = [packer.pack(b"abc").unwrap(), packer.pack(b"def").unwrap()].concat();
+        packed.extend_from_slice(&packer.finish().unwrap());
+        assert_eq!(decompress(&packed, 6).unwrap(), b"abcdef");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub async fn run(call: &mut Call<'_, '_>, make: Make) -> Result<Response<Body>, 
         "list" => {
             let rv = call.x.server.cache.seen();
             let wanted = objects.into_iter().filter(|object| selector.matches(meta::labels(object))).collect();
-            Ok(present::values_list(call, wanted, &ListMeta { rv, next: String::new(), remaining: None }))
+            present::list_of(call, wanted, &ListMeta { rv, next: String::new(), remaining: None }).await
         }
         _ => Err(Status::method_not_allowed()),
     }

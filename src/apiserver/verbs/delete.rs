@@ -148,6 +148,7 @@ pub async fn delete(
     let said_before = warnings.len();
     loop {
         let entry = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        call.x.weight.add(entry.json.len()).await;
         let (old, rv) = (entry.value(), entry.rv);
         check(&call.resource, name, &old, options)?;
         // Again after each lost race, as upstream: what is there now may be another object, or one that a policy keeps.

@@ -22,6 +22,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).items;
+    call.x.weight.add(items.len() * list::FILTER_BYTES).await;
     items.retain(|e| filter.matches(e));
     if let Some(selection) = &selection {
         items = selection.keep(items).await?;

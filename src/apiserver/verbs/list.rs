@@ -20,6 +20,11 @@ use crate::custom::selection::Selection;
 use crate::query::Query;
 use crate::status::Status;
 
+/// Asking one object whether it is wanted costs about as much as reading so many bytes.
+pub const FILTER_BYTES: usize = 16;
+/// So many bytes of an older list are read in one step.
+const STEP_BYTES: usize = 1 << 20;
+
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
@@ -33,6 +38,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
     let moment = Moment::parse(&call.x.query, limit > 0)?;
     let (mut entries, rv, start) = collect(call, &filter, &moment).await?;
+    call.x.weight.add(entries.len() * FILTER_BYTES).await;
     if let Some(selection) = &selection {
         entries.retain(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
         entries = selection.keep(entries).await?;
@@ -196,9 +202,17 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
         (store::error::Error::Compacted { .. }, Moment::Page(token)) => too_old(token),
         (err, _) => err.into(),
     })?;
-    let entry = |kv: &store::KeyValue| {
-        let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
-        Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok().map(Arc::new)
-    };
-    Ok((kvs.iter().filter_map(entry).collect(), at, start))
+    call.x.weight.add(kvs.iter().map(|kv| kv.value.len()).sum()).await;
+    let (mut entries, mut n_bytes) = (Vec::with_capacity(kvs.len()), 0);
+    for kv in &kvs {
+        let local = std::str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(kind.prefix.as_str()));
+        let entry = local.and_then(|local| Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok());
+        entries.extend(entry.map(Arc::new));
+        n_bytes += kv.value.len();
+        if n_bytes > STEP_BYTES {
+            n_bytes = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok((entries, at, start))
 }

@@ -10,14 +10,12 @@ use serde_json::{Map, Value, json};
 use wire::Body;
 
 use super::Call;
+use super::listing::{self, Item};
 use crate::cache::entry::Entry;
 use crate::custom::conversion;
 use crate::negotiate::{Format, Output, Transform};
 use crate::status::Status;
 use crate::{kinds, narrow, respond};
-
-/// Pieces of a large list are about this long.
-const PIECE_BYTES: usize = 64 * 1024;
 
 /// What stands in a list's metadata.
 pub struct ListMeta {
@@ -31,6 +29,7 @@ pub struct ListMeta {
 
 /// A stored object.
 pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
+    call.x.weight.add(entry.json.len()).await;
     if is_plain(call) {
         return Ok(respond::json(code, entry.json.clone(), call.output, &call.x.parts.headers));
     }
@@ -47,10 +46,7 @@ pub fn object(call: &Call<'_, '_>, code: StatusCode, object: Value) -> Result<Re
     let shaped = match call.output.transform {
         Transform::Object => object,
         Transform::Metadata => metadata_only(object, call.output),
-        Transform::Table => {
-            let meta = ListMeta { rv: rv_of(&object), next: String::new(), remaining: None };
-            table(call, vec![object], &meta)
-        }
+        Transform::Table => table(call, object),
     };
     Ok(respond::value(code, &shaped, call.output, &call.x.parts.headers))
 }
@@ -70,94 +66,24 @@ fn same(a: &Resource, b: &Resource) -> bool {
     a.version == b.version && a.group == b.group
 }
 
-/// A list of stored objects. In the stored version their bytes are copied, never parsed.
+/// A list of stored objects.
 pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) -> Result<Response<Body>, Status> {
-    if is_plain(call) && call.output.format == Format::Json && !call.output.pretty {
-        return spliced(call, items.iter().map(AsRef::as_ref), meta);
+    if conversion::by_webhook(&call.resource).is_none() {
+        return listing::answer(call, items.into_iter().map(Item::Stored).collect(), meta).await;
     }
-    let values: Vec<Value> = if conversion::by_webhook(&call.resource).is_some() {
-        let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
-        converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?
-    } else {
-        items.iter().map(|e| kinds::parse(&e.json, &call.stored, &call.resource)).collect::<Result<_, _>>()?
-    };
-    Ok(values_list(call, values, meta))
+    call.x.weight.add(items.iter().map(|e| e.json.len()).sum()).await;
+    let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
+    let values = converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?;
+    list_of(call, values, meta).await
 }
 
 /// A list of objects of the requested version.
-pub fn values_list(call: &Call<'_, '_>, mut values: Vec<Value>, meta: &ListMeta) -> Response<Body> {
-    if let Some(view) = narrow::of(&call.x.attributes.user, &call.resource) {
-        values = values.into_iter().map(view).collect();
-    }
-    let whole = match call.output.transform {
-        Transform::Table => table(call, values, meta),
-        Transform::Object => json!({
-            "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(),
-            "metadata": list_metadata(meta),
-            "items": values.into_iter().map(|v| list_item(&call.resource, v)).collect::<Vec<_>>(),
-        }),
-        Transform::Metadata => json!({
-            "kind": "PartialObjectMetadataList", "apiVersion": meta_version(call.output),
-            "metadata": list_metadata(meta),
-            "items": values.into_iter().map(|v| metadata_only(v, call.output)).collect::<Vec<_>>(),
-        }),
-    };
-    respond::value(StatusCode::OK, &whole, call.output, &call.x.parts.headers)
+pub async fn list_of(call: &Call<'_, '_>, values: Vec<Value>, meta: &ListMeta) -> Result<Response<Body>, Status> {
+    listing::answer(call, values.into_iter().map(Item::Made).collect(), meta).await
 }
 
-/// An object as it stands in a list: those of built-in kinds without version and kind, which the list has for all of them.
-///
-/// Spec: upstream v1.36, whose typed objects lose both when they are decoded from the store.
-fn list_item(resource: &Resource, mut object: Value) -> Value {
-    if !resource.custom
-        && let Some(fields) = object.as_object_mut()
-    {
-        fields.remove("apiVersion");
-        fields.remove("kind");
-    }
-    object
-}
-
-/// [`list_item`] of an object's bytes, which are parsed only if they do not begin with `head`, the two fields as they are stored.
-fn push_item(piece: &mut Vec<u8>, resource: &Resource, head: &[u8], json: &[u8]) -> Result<(), Status> {
-    match json.strip_prefix(head) {
-        _ if resource.custom => piece.extend_from_slice(json),
-        Some(rest) => {
-            piece.push(b'{');
-            piece.extend_from_slice(rest);
-        }
-        None => {
-            let object = serde_json::from_slice(json).map_err(Status::internal)?;
-            serde_json::to_writer(&mut *piece, &list_item(resource, object)).map_err(Status::internal)?;
-        }
-    }
-    Ok(())
-}
-
-fn spliced<'e>(call: &Call<'_, '_>, items: impl Iterator<Item = &'e Entry>, meta: &ListMeta) -> Result<Response<Body>, Status> {
-    let fields = json!({ "apiVersion": call.resource.api_version(), "kind": call.resource.kind.to_string() }).to_string();
-    let fields = fields.replace('}', ",");
-    let head =
-        json!({ "kind": call.resource.list_kind, "apiVersion": call.resource.api_version(), "metadata": list_metadata(meta) }).to_string();
-    let mut pieces: Vec<Bytes> = Vec::new();
-    let mut piece = Vec::with_capacity(PIECE_BYTES * 5 / 4);
-    piece.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
-    piece.extend_from_slice(b",\"items\":[");
-    for (idx, entry) in items.enumerate() {
-        if idx > 0 {
-            piece.push(b',');
-        }
-        push_item(&mut piece, &call.resource, fields.as_bytes(), &entry.json)?;
-        if piece.len() >= PIECE_BYTES {
-            pieces.push(std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES * 5 / 4)).into());
-        }
-    }
-    piece.extend_from_slice(b"]}\n");
-    pieces.push(piece.into());
-    Ok(respond::chunks(StatusCode::OK, Format::Json.content_type(), pieces, &call.x.parts.headers))
-}
-
-fn list_metadata(meta: &ListMeta) -> Value {
+/// A list's metadata.
+pub fn list_metadata(meta: &ListMeta) -> Value {
     let mut out = Map::new();
     out.insert("resourceVersion".to_owned(), json!(meta.rv.to_string()));
     if !meta.next.is_empty() {
@@ -174,22 +100,23 @@ pub fn meta_version(output: Output) -> &'static str {
     if output.beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
 }
 
-fn metadata_only(mut object: Value, output: Output) -> Value {
+/// An object without all but its metadata.
+pub fn metadata_only(mut object: Value, output: Output) -> Value {
     json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output), "metadata": object["metadata"].take() })
 }
 
-fn table(call: &Call<'_, '_>, objects: Vec<Value>, meta: &ListMeta) -> Value {
-    let include = call.x.query.text("includeObject").to_owned();
-    let now = call.x.server.config.clock.now();
-    let rows: Vec<Value> = objects.into_iter().map(|o| row(&call.resource, o, &include, call.output, now)).collect();
+fn table(call: &Call<'_, '_>, object: Value) -> Value {
+    let meta = ListMeta { rv: rv_of(&object), next: String::new(), remaining: None };
+    let row = row(&call.resource, object, call.x.query.text("includeObject"), call.output, call.x.server.config.clock.now());
     json!({
-        "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(meta),
+        "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(&meta),
         "columnDefinitions": schema::print::column_values(&call.resource),
-        "rows": rows,
+        "rows": [row],
     })
 }
 
-fn row(resource: &Resource, object: Value, include: &str, output: Output, now: jiff::Timestamp) -> Value {
+/// An object as the row of a Table.
+pub fn row(resource: &Resource, object: Value, include: &str, output: Output, now: jiff::Timestamp) -> Value {
     let cells = schema::print::row(resource, &object, now);
     let mut row = json!({ "cells": cells });
     match include {

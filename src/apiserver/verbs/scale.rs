@@ -22,6 +22,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     if call.x.attributes.verb == "get" {
         let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+        call.x.weight.add(entry.json.len()).await;
         let shown = call.to_requested(entry.value()).await?;
         return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown));
     }

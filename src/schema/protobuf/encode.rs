@@ -83,7 +83,7 @@ fn value(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), Pr
 }
 
 /// An item of a list or the value of a map's entry.
-fn element(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), ProtobufError> {
+pub(super) fn element(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> Result<(), ProtobufError> {
     match (shape, v) {
         (Shape::Any, _) => value(out, tag, shape, v),
         (_, Value::Null) => zero(out, tag, shape),

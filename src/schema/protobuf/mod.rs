@@ -183,6 +183,62 @@ pub fn encode_as(object: &Value, of: &TypeDef) -> Result<Vec<u8>, ProtobufError>
     Ok(out)
 }
 
+/// Writes a list with its envelope as [`encode`] does, item by item: the values of one item are in memory at a time.
+pub struct ListWriter {
+    api_version: String,
+    kind: String,
+    items: &'static Field,
+    pieces: Vec<Vec<u8>>,
+}
+
+/// Pieces of a list are about this long.
+const PIECE_BYTES: usize = 64 * 1024;
+
+impl ListWriter {
+    /// Begins with the fields of the list but for its items.
+    ///
+    /// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only or no list, [`ProtobufError::Field`] as in [`encode`].
+    pub fn new(fields: Map<String, Value>) -> Result<ListWriter, ProtobufError> {
+        let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        let of = type_of(&api_version, &kind).ok_or_else(|| ProtobufError::NoTags(kind.clone()))?;
+        let items = of.field("items").ok_or_else(|| ProtobufError::NoTags(kind.clone()))?;
+        let mut first = Vec::new();
+        encode::message(&mut first, of, &fields)?;
+        Ok(ListWriter { api_version, kind, items, pieces: vec![first] })
+    }
+
+    /// Writes the next item. True if a piece is full: a moment to let others work.
+    ///
+    /// Errors: [`ProtobufError::Field`] for a value that is not of its type.
+    pub fn push(&mut self, item: &Value) -> Result<bool, ProtobufError> {
+        let is_full = self.pieces.last().is_none_or(|piece| piece.len() >= PIECE_BYTES);
+        if is_full {
+            self.pieces.push(Vec::with_capacity(PIECE_BYTES * 5 / 4));
+        }
+        let Shape::List(shape) = &self.items.shape else { return Err(ProtobufError::NoTags(self.kind.clone())) };
+        if let Some(piece) = self.pieces.last_mut() {
+            encode::element(piece, self.items.tag, shape, item)?;
+        }
+        Ok(is_full)
+    }
+
+    /// The bytes, in pieces.
+    pub fn finish(self) -> Vec<Vec<u8>> {
+        let mut head = MAGIC.to_vec();
+        let mut of_type = Vec::new();
+        wire::bytes(&mut of_type, 1, self.api_version.as_bytes());
+        wire::bytes(&mut of_type, 2, self.kind.as_bytes());
+        wire::bytes(&mut head, 1, &of_type);
+        wire::put(&mut head, 2 << 3 | 2);
+        wire::put(&mut head, self.pieces.iter().map(Vec::len).sum::<usize>() as u64);
+        let mut tail = Vec::new();
+        wire::bytes(&mut tail, 3, b"");
+        wire::bytes(&mut tail, 4, b"");
+        std::iter::once(head).chain(self.pieces).chain(std::iter::once(tail)).collect()
+    }
+}
+
 /// One frame of a watch: its length in four bytes, then a bare WatchEvent around an object that [`encode`] wrote.
 pub fn watch_frame(event: &str, object: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 4];

@@ -74,7 +74,7 @@ pub(super) fn signed(n: u64) -> i64 {
     i64::from_le_bytes(n.to_le_bytes())
 }
 
-fn put(out: &mut Vec<u8>, mut n: u64) {
+pub(super) fn put(out: &mut Vec<u8>, mut n: u64) {
     while n > 0x7f {
         out.push((n & 0x7f) as u8 | 0x80);
         n >>= 7;
