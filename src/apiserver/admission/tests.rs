@@ -157,6 +157,9 @@ async fn a_node_touches_only_itself_and_its_pods() {
     delete("n1").run(&plugin).await.unwrap();
     let text = "pods \"p\" is forbidden: node \"n2\" can only delete pods with spec.nodeName set to itself";
     assert_eq!(delete("n2").run(&plugin).await.unwrap_err(), text);
+    // security.md L6: nor is a pod that the lookup does not have yet.
+    let unknown = case(Operation::Delete, "pods", "p", Value::Null).by("n2").over(pod.clone());
+    assert_eq!(unknown.run(&plugin).await.unwrap_err(), text);
     // A pod that nobody knows is no pod of the node.
     let mut evict = case(Operation::Create, "pods", "p", json!({})).by("n1");
     evict.attributes.subresource = "eviction".into();
