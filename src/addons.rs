@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
 use client::informer::Informers;
 use cluster::addons::Packaged;
+use cluster::node_names;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
@@ -107,8 +109,12 @@ pub(crate) fn mark_control_plane(
     });
 }
 
+/// The ConfigMap holds 1 MiB with all its keys; Kubernetes' 5,000 nodes take a quarter of this.
+const NODE_HOSTS_BYTES_MAX: usize = 512 * 1024;
+
 /// Keeps the key NodeHosts of the DNS server's ConfigMap: node names and their addresses, one node a line.
-pub(crate) fn keep_node_hosts(client: kube::Client, informers: &Informers, group: &Group) {
+pub(crate) fn keep_node_hosts(client: kube::Client, cluster_domain: &str, informers: &Informers, group: &Group) {
+    let domain = cluster_domain.to_owned();
     let nodes = informers.get::<Node>();
     // The ConfigMap may come later than this, and may be made anew.
     let config_map = Informers::one(&client, "/api/v1/namespaces/kube-system/configmaps", "coredns", group);
@@ -119,7 +125,7 @@ pub(crate) fn keep_node_hosts(client: kube::Client, informers: &Informers, group
         let mut written = None;
         loop {
             // No cascade: a write of ours that changes nothing is no change of the object.
-            let now = config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list())));
+            let now = config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list(), &domain)));
             if let Some((_, lines)) = now.as_ref().filter(|now| written.as_ref() != Some(*now)) {
                 let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
                 let patch = json!({"data": {"NodeHosts": lines}});
@@ -137,13 +143,52 @@ pub(crate) fn keep_node_hosts(client: kube::Client, informers: &Informers, group
     });
 }
 
-fn node_hosts(nodes: &[std::sync::Arc<Node>]) -> String {
-    let mut lines = BTreeMap::new();
+/// A line for each address. The DNS server believes every word of it, before it looks for Services. So a node says which address it
+/// has, and no more: its name is the one it joined under, and no name of the cluster's.
+fn node_hosts(nodes: &[Arc<Node>], domain: &str) -> String {
+    let mut nodes: Vec<&Arc<Node>> = nodes.iter().filter(|node| node_names::is_told(&node.name_any(), domain)).collect();
+    // The oldest first: nodes that come in thousands take no name away.
+    nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
+    let (mut lines, mut bytes) = (BTreeMap::new(), 0);
     for node in nodes {
-        let addresses = node.status.iter().flat_map(|s| s.addresses.iter().flatten());
-        for address in addresses.filter(|a| a.type_ == "InternalIP") {
-            lines.insert((node.name_any(), address.address.clone()), format!("{} {}\n", address.address, node.name_any()));
+        for ip in client::node::addresses(node, "InternalIP") {
+            let line = format!("{ip} {}\n", node.name_any());
+            bytes += line.len();
+            if bytes <= NODE_HOSTS_BYTES_MAX {
+                lines.insert((node.name_any(), ip.to_string()), line);
+            }
         }
     }
     lines.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, age: &str, addresses: &[&str]) -> Arc<Node> {
+        let addresses: Vec<_> = addresses.iter().map(|text| json!({"type": "InternalIP", "address": text})).collect();
+        let metadata = json!({"name": name, "creationTimestamp": format!("2026-01-01T00:00:{age}Z")});
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "status": {"addresses": addresses}})).unwrap())
+    }
+
+    #[test]
+    fn a_node_has_its_own_name_in_dns_and_no_other_one() {
+        let nodes = [
+            node("host.example.com", "01", &["10.0.0.1", "fd00::1"]),
+            node("n2", "02", &["10.0.0.2 vault.prod.svc.cluster.local", "10.0.0.2\n10.0.0.3 github.com", "10.0.0.4#", "10.0.0.2"]),
+            node("vault.prod.svc.cluster.local", "03", &["10.0.0.5"]),
+            node("kubernetes.default.svc", "04", &["10.0.0.6"]),
+            node("n5", "05", &["127.0.0.1", "169.254.169.254"]),
+        ];
+        assert_eq!(node_hosts(&nodes, "cluster.local"), "10.0.0.1 host.example.com\nfd00::1 host.example.com\n10.0.0.2 n2\n");
+    }
+
+    #[test]
+    fn many_nodes_take_no_older_name_away() {
+        let many = (0..30_000).map(|n| node(&format!("a{n}"), "02", &[&format!("10.1.{}.{}", n / 250, n % 250 + 1)]));
+        let nodes: Vec<Arc<Node>> = many.chain([node("z", "01", &["10.0.0.1"])]).collect();
+        let hosts = node_hosts(&nodes, "cluster.local");
+        assert!(hosts.len() <= NODE_HOSTS_BYTES_MAX && hosts.ends_with("10.0.0.1 z\n"), "{}", hosts.len());
+    }
 }

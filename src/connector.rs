@@ -1,6 +1,7 @@
 //! The API server's way to kubelets, pods and services, with its own client certificate: through a node's tunnel where it holds one
 //! open, else straight over the network.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use apiserver::connect::{Connector, Target};
@@ -9,6 +10,7 @@ use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
+use base::unicast;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use http::{Request, Response};
@@ -18,8 +20,8 @@ use wire::{Body, proxy};
 
 /// The kubelet's port when a Node does not tell it.
 const KUBELET_PORT: u16 = 10250;
-/// Address types in the order in which kubelets are tried, as k3s has it.
-const ADDRESS_TYPES: [&str; 3] = ["InternalIP", "ExternalIP", "Hostname"];
+/// Address types in the order in which kubelets are tried, as k3s has it, but for `Hostname`: a name leads where its resolver says.
+const ADDRESS_TYPES: [&str; 2] = ["InternalIP", "ExternalIP"];
 
 /// Dials; streams live in a task group.
 pub(crate) struct Direct {
@@ -67,13 +69,22 @@ impl Direct {
     }
 }
 
-/// Where the kubelet of a node listens.
-fn kubelet_address(node: &Value) -> Option<(String, u16)> {
-    let addresses = node.pointer("/status/addresses")?.as_array()?;
-    let of_type = |wanted: &str| addresses.iter().find(|a| a["type"] == wanted).and_then(|a| a["address"].as_str());
-    let host = ADDRESS_TYPES.iter().find_map(|wanted| of_type(wanted))?.to_owned();
+/// Where the kubelet of a node listens, by the node's own word: an address that `follows` is dialled, and no name.
+///
+/// Errors: 400 where the node has addresses, but none such; 500 where it has none.
+fn kubelet_host(node: &Value, follows: impl Fn(IpAddr) -> bool) -> Result<IpAddr, Status> {
+    let addresses = node["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_type = |wanted: &'static str| addresses.iter().filter(move |a| a["type"] == wanted).filter_map(|a| a["address"].as_str());
+    let mut all = ADDRESS_TYPES.into_iter().flat_map(of_type).peekable();
+    if all.peek().is_none() {
+        return Err(Status::internal(format!("no preferred addresses found for node {:?}", schema::meta::name(node))));
+    }
+    all.filter_map(|text| text.parse::<IpAddr>().ok()).find(|ip| follows(*ip)).ok_or_else(|| Status::bad_request("address not allowed"))
+}
+
+fn kubelet_port(node: &Value) -> u16 {
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
-    Some((host, port.and_then(|port| u16::try_from(port).ok()).unwrap_or(KUBELET_PORT)))
+    port.and_then(|port| u16::try_from(port).ok()).unwrap_or(KUBELET_PORT)
 }
 
 #[async_trait]
@@ -83,11 +94,14 @@ impl Connector for Direct {
         match target {
             Target::Kubelet { node, path_and_query } => {
                 let name = schema::meta::name(&node).to_owned();
-                let (host, port) =
-                    kubelet_address(&node).ok_or_else(|| Status::internal(format!("no preferred addresses found for node {name:?}")))?;
-                // At the end of its tunnel a kubelet is on loopback.
                 let via = self.way_to(&name).await;
-                let host = if via.is_some() { "127.0.0.1".to_owned() } else { host };
+                let host = match &via {
+                    // At the end of its tunnel a kubelet is on loopback.
+                    Some(_) => IpAddr::from([127, 0, 0, 1]),
+                    // This server's own node may call itself 127.0.0.1; to another one's word that would be this server.
+                    None => kubelet_host(&node, |ip| name == self.own || unicast::is_global(ip))?,
+                };
+                let (host, port) = (host.to_string(), kubelet_port(&node));
                 let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
                 let path = path_and_query.as_str();
                 if path.starts_with("/portForward/") {
@@ -121,10 +135,26 @@ mod tests {
     #[test]
     fn the_internal_address_is_preferred() {
         let node = json!({"status": {
-            "addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "10.0.0.1"}],
+            "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "10.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 11250}},
         }});
-        assert_eq!(kubelet_address(&node), Some(("10.0.0.1".to_owned(), 11250)));
-        assert_eq!(kubelet_address(&json!({})), None);
+        assert_eq!(kubelet_host(&node, unicast::is_global).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(kubelet_port(&node), 11250);
+        assert_eq!(kubelet_host(&json!({}), unicast::is_global).unwrap_err().code, 500);
+    }
+
+    #[test]
+    fn a_kubelet_is_dialled_at_an_address_of_one_machine_and_at_no_name() {
+        let node = |addresses: &[&str]| {
+            let all: Vec<Value> = addresses.iter().map(|text| json!({"type": "InternalIP", "address": text})).collect();
+            json!({"status": {"addresses": all}})
+        };
+        for text in ["127.0.0.1", "169.254.169.254", "::1", "localhost", "vault.prod.svc"] {
+            assert_eq!(kubelet_host(&node(&[text]), unicast::is_global).unwrap_err().code, 400, "{text}");
+        }
+        assert!(kubelet_host(&node(&["127.0.0.1"]), |_| true).is_ok(), "this server's own node");
+        assert_eq!(kubelet_host(&node(&["127.0.0.1", "10.0.0.1"]), unicast::is_global).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        let named = json!({"status": {"addresses": [{"type": "Hostname", "address": "10.0.0.1"}]}});
+        assert_eq!(kubelet_host(&named, unicast::is_global).unwrap_err().code, 500);
     }
 }

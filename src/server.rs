@@ -408,6 +408,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     let config = controllers::registry::Config {
         local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidrs: plan.ranges.cluster.clone(),
+        service_cidrs: plan.ranges.service.clone(),
         settings: plan.controllers.clone(),
         root_ca_pem: base.pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
@@ -415,6 +416,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
+    let (domain, clock) = (plan.args.cluster_domain.clone(), base.clock.clone());
     let identities = Identities::new(Arc::clone(&base.storage), clients.for_user(identity::SUPERVISOR));
     let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, kubeconfig(plan).url);
     let schedules = !plan.args.disable_scheduler;
@@ -437,8 +439,8 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         if let Some(helm) = helm.clone() {
             cluster::helm::run(helm, supervisor.clone(), &informers, leading);
         }
-        cluster::identity::tie_to_nodes(identities.clone(), &informers, leading);
-        addons::keep_node_hosts(supervisor, &informers, leading);
+        cluster::identity::tie_to_nodes(identities.clone(), clock.clone(), &informers, leading);
+        addons::keep_node_hosts(supervisor, &domain, &informers, leading);
         if let Some(store) = store.clone() {
             leading.spawn_short("two-servers", async move { membership::warn_of_two(&store).await });
         }

@@ -442,7 +442,7 @@ fn findings_in(text: &str) -> BTreeSet<String> {
     while let Some(word) = words.next() {
         let review = word.trim_start_matches(['(', '/']).to_lowercase();
         let review = review.trim_end_matches(".md");
-        if !matches!(review, "security" | "security-2" | "node" | "semantics") {
+        if !matches!(review, "security" | "security-2" | "security-3" | "node" | "semantics") {
             continue;
         }
         while let Some(next) = words.peek() {

@@ -23,6 +23,7 @@ pub mod sys;
 pub mod task;
 pub mod time;
 pub mod traces;
+pub mod unicast;
 pub mod version;
 
 #[cfg(test)]

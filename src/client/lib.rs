@@ -7,6 +7,8 @@ pub mod transport;
 
 pub mod pod;
 
+pub mod node;
+
 mod changes;
 pub mod index;
 pub mod informer;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::task::Group;
+use base::time::Clock;
 use client::informer::Informers;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt as _;
@@ -34,6 +35,11 @@ const NAME_END: &str = ".node-identity.kedge";
 const LOOK: Duration = Duration::from_secs(60);
 /// Keys of one transaction, as etcd takes them.
 const OPS_MAX: usize = 100;
+/// Names in the book: Kubernetes is made for 5,000 nodes. Whoever holds a token can join under one name after another.
+const NAMES_MAX: u64 = 20_000;
+/// Names without a Node that are kept as long as they like; of more the oldest go, an hour after they were seen first.
+const WAITING_MAX: usize = 1024;
+const WAITING_SECS_MIN: i64 = 3600;
 
 /// A machine that claims a name; its proof was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,12 +79,20 @@ struct Record {
     /// Of the Node that registered under the name; empty until there is one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     node_uid: String,
+    /// Since when it was seen without a Node, in seconds of Unix; 0: it was not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    waiting_since: i64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 impl Record {
     fn of(claim: &Claim) -> Record {
         let Claim { public_key, machine_id, address, .. } = claim.clone();
-        Record { public_key, machine_id, address: address.to_string(), node_uid: String::new() }
+        Record { public_key, machine_id, address: address.to_string(), node_uid: String::new(), waiting_since: 0 }
     }
 
     /// What an earlier kedge kept in a Secret; its name is the node's.
@@ -94,6 +108,7 @@ impl Record {
             machine_id: text("machine-id"),
             address: text("address"),
             node_uid: owner.map(|owner| owner.uid.clone()).unwrap_or_default(),
+            waiting_since: 0,
         };
         (secret.type_.as_deref() == Some(TYPE) && !record.public_key.is_empty()).then_some((node, record))
     }
@@ -166,8 +181,17 @@ impl Identities {
     }
 
     /// Writes the name down as this machine's. A race for one name is lost by the second.
+    ///
+    /// Errors: `NotReady` also while the book is full.
     pub async fn record(&self, claim: &Claim) -> Result<(), Refusal> {
-        self.take_over().await?;
+        self.record_among(claim, NAMES_MAX).await
+    }
+
+    async fn record_among(&self, claim: &Claim, names_max: u64) -> Result<(), Refusal> {
+        if self.find(&claim.name).await?.is_none() && self.n_names().await? >= names_max {
+            let why = format!("{names_max} machines have joined already: names without a Node are free after an hour");
+            return Err(Refusal::NotReady { why });
+        }
         let free = unchanged(key(&claim.name), Revision(0));
         if self.write(free, vec![put(&claim.name, &Record::of(claim))]).await?.succeeded {
             info!(node = %claim.name, peer = %claim.address, "node name recorded");
@@ -188,10 +212,9 @@ impl Identities {
     /// The refusal that says where the owner of the name is.
     pub async fn taken(&self, claim: &Claim, same_machine: bool) -> Refusal {
         let node = Api::<Node>::all(self.client.clone()).get_opt(&claim.name).await.ok().flatten();
-        let addresses = node.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
-        let internal = addresses.into_iter().find(|a| a.type_ == "InternalIP").map(|a| a.address);
+        let internal = node.as_ref().and_then(|node| client::node::addresses(node, "InternalIP").next());
         let address = match internal {
-            Some(address) => address,
+            Some(ip) => ip.to_string(),
             None => match self.find(&claim.name).await {
                 Ok(Some((record, _))) => record.address,
                 _ => "an unknown address".to_owned(),
@@ -210,6 +233,12 @@ impl Identities {
         self.take_over().await?;
         let range = RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
         self.storage.range(range).await?.kvs.iter().map(read).collect()
+    }
+
+    async fn n_names(&self) -> Result<u64, IdentityError> {
+        let range =
+            RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), count_only: true, ..RangeRequest::default() };
+        Ok(self.storage.range(range).await?.count)
     }
 
     async fn write(&self, compare: Vec<Compare>, success: Vec<Op>) -> Result<TxnReply, IdentityError> {
@@ -242,18 +271,33 @@ impl Identities {
         Ok(())
     }
 
-    /// Writes into each record which Node it is of, and takes away those whose Node is gone.
-    async fn follow(&self, nodes: &BTreeMap<String, String>) -> Result<(), IdentityError> {
+    /// Writes into each record which Node it is of, and takes away those whose Node is gone, and those that are too many without one.
+    ///
+    /// Those go late and few: whoever joined under such a name holds its certificate for longer.
+    async fn follow(&self, nodes: &BTreeMap<String, String>, now_secs: i64) -> Result<(), IdentityError> {
+        let mut waiting = Vec::new();
         for (name, record, revision) in self.all().await? {
             let op = match nodes.get(&name) {
-                Some(uid) if *uid != record.node_uid => put(&name, &Record { node_uid: uid.clone(), ..record }),
-                // A machine that has joined just now has no Node yet.
+                Some(uid) if *uid != record.node_uid => put(&name, &Record { node_uid: uid.clone(), waiting_since: 0, ..record }),
                 None if !record.node_uid.is_empty() => delete(&name),
-                _ => continue,
+                // A machine that has joined just now has no Node yet.
+                None if record.waiting_since == 0 => put(&name, &Record { waiting_since: now_secs, ..record }),
+                None => {
+                    waiting.push((record.waiting_since, name, revision));
+                    continue;
+                }
+                Some(_) => continue,
             };
             let freed = matches!(op, Op::Delete { .. });
             if self.write(unchanged(key(&name), revision), vec![op]).await?.succeeded && freed {
                 info!(node = %name, "node name freed: its Node is gone");
+            }
+        }
+        waiting.sort();
+        let n_over = waiting.len().saturating_sub(WAITING_MAX);
+        for (_, name, revision) in waiting.into_iter().take(n_over).filter(|(since, ..)| now_secs - since >= WAITING_SECS_MIN) {
+            if self.write(unchanged(key(&name), revision), vec![delete(&name)]).await?.succeeded {
+                info!(node = %name, "node name freed: it has no Node, and too many names have none");
             }
         }
         Ok(())
@@ -273,7 +317,7 @@ fn read(kv: &KeyValue) -> Result<(String, Record, Revision), IdentityError> {
 }
 
 /// Ties each record to its Node, so that deleting the Node frees the name.
-pub fn tie_to_nodes(identities: Identities, informers: &Informers, group: &Group) {
+pub fn tie_to_nodes(identities: Identities, clock: Clock, informers: &Informers, group: &Group) {
     let nodes = informers.get::<Node>();
     group.spawn("node-identities", async move {
         let mut changes = nodes.changes();
@@ -283,7 +327,7 @@ pub fn tie_to_nodes(identities: Identities, informers: &Informers, group: &Group
             let now: BTreeMap<String, String> = nodes.list().iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
             // Most changes of Nodes are of their status; a record may come after its Node.
             if tied != now || looked.elapsed() > LOOK {
-                match identities.follow(&now).await {
+                match identities.follow(&now, clock.now().as_second()).await {
                     Ok(()) => (tied, looked) = (now, Instant::now()),
                     Err(err) => warn!(err = %Chain(&err), "cannot tie nodes' identities to them"),
                 }
@@ -334,13 +378,40 @@ mod tests {
         assert_eq!(book.standing(&claim("k2", "m1")).await.unwrap(), Standing::Taken { same_machine: true });
         assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Taken { same_machine: false });
         let nodes = |uid: &str| BTreeMap::from([("n".to_owned(), uid.to_owned())]);
-        book.follow(&BTreeMap::new()).await.unwrap();
+        book.follow(&BTreeMap::new(), 1).await.unwrap();
         assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "it has not registered yet");
-        book.follow(&nodes("u1")).await.unwrap();
-        book.follow(&nodes("u2")).await.unwrap();
+        book.follow(&nodes("u1"), 1).await.unwrap();
+        book.follow(&nodes("u2"), 1).await.unwrap();
         assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "its kubelet made the Node anew");
-        book.follow(&BTreeMap::new()).await.unwrap();
+        book.follow(&BTreeMap::new(), 1).await.unwrap();
         assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Free);
+        group.shutdown().await;
+    }
+
+    // Whoever holds a token joins under one name after another.
+    #[tokio::test]
+    async fn names_without_a_node_are_bounded() {
+        let (group, _fatal) = Group::root("test");
+        let (book, _dir) = book(json!([]), &group).await;
+        let named = |name: &str| Claim { name: name.to_owned(), ..claim("k1", "m1") };
+        book.record(&named("first")).await.unwrap();
+        book.record_among(&named("first"), 1).await.unwrap();
+        assert!(matches!(book.record_among(&named("second"), 1).await, Err(Refusal::NotReady { .. })));
+        book.follow(&BTreeMap::new(), 100).await.unwrap();
+        for part in (0..WAITING_MAX + 4).collect::<Vec<_>>().chunks(OPS_MAX) {
+            let record = Record { waiting_since: 200, ..Record::of(&claim("k2", "")) };
+            book.write(Vec::new(), part.iter().map(|n| put(&format!("a{n:04}"), &record)).collect()).await.unwrap();
+        }
+        let n = u64::try_from(WAITING_MAX).unwrap();
+        book.follow(&BTreeMap::new(), 100 + WAITING_SECS_MIN - 1).await.unwrap();
+        assert_eq!(book.n_names().await.unwrap(), n + 5, "they are young");
+        book.follow(&BTreeMap::new(), 100 + WAITING_SECS_MIN).await.unwrap();
+        assert_eq!(book.n_names().await.unwrap(), n + 4);
+        assert_eq!(book.standing(&named("first")).await.unwrap(), Standing::Free, "it has waited longest");
+        let one = BTreeMap::from([("a0000".to_owned(), "u".to_owned())]);
+        book.follow(&one, 200 + WAITING_SECS_MIN).await.unwrap();
+        book.follow(&one, 200 + WAITING_SECS_MIN).await.unwrap();
+        assert_eq!(book.n_names().await.unwrap(), n + 1, "as many may wait, and one has its Node");
         group.shutdown().await;
     }
 

@@ -22,6 +22,8 @@ pub mod identity;
 
 pub mod names;
 
+pub mod node_names;
+
 mod turns;
 
 pub mod supervisor;

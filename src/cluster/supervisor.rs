@@ -35,7 +35,7 @@ use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 use crate::secrets::{self, Secrets};
 use crate::tunnel::Tunnels;
 use crate::turns::Turns;
-use crate::{members, protocol};
+use crate::{members, node_names, protocol};
 
 /// A request's body comes within this, or not at all: strangers send it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -43,6 +43,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A wrong token waits this long for its answer, so that guessing is slow.
 const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a machine says of itself: an Ed25519 or ECDSA key in base64 takes about a hundred bytes, a machine id has 32.
+const KEY_BYTES_MAX: usize = 1024;
+const MACHINE_ID_BYTES_MAX: usize = 128;
 
 /// A server without a majority keeps its nodes for so long: an election is shorter.
 const LONELY_PAUSE: Duration = Duration::from_secs(6);
@@ -167,7 +171,8 @@ impl Supervisor {
             machine_id: asked.machine_id.clone(),
             address: conn.peer.ip().to_canonical(),
         };
-        check_name(&asked.node_name)?;
+        check_name(&asked.node_name, &self.config.settings.cluster_domain)?;
+        check_words(&asked)?;
         self.admit(&asked, &claim, shown).await?;
         check_clock(asked.unix_ms, now.as_millisecond())?;
         check_version(&asked, &self.config.version)?;
@@ -221,7 +226,7 @@ impl Supervisor {
         let unread = |err: &dyn std::fmt::Display| Refusal::Invalid { why: format!("the request cannot be read: {err}") };
         let bytes = body::collect_within(req.into_body(), JOIN_BYTES_MAX, BODY_TIMEOUT).await.map_err(|err| unread(&Chain(&err)))?;
         let new: NewMember = serde_json::from_slice(&bytes).map_err(|err| unread(&err))?;
-        check_name(&new.name)?;
+        check_name(&new.name, &self.config.settings.cluster_domain)?;
         members::admit(store, &new).await
     }
 
@@ -443,7 +448,13 @@ fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved: &Reserved
     Ok(())
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
+    if node_names::is_clusters(name, domain) {
+        return Err(Refusal::Invalid {
+            why: format!("'{name}' cannot be a node's name: names of Services and pods are like it; choose another --node-name"),
+        });
+    }
+
     let good = |label: &str| {
         let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
@@ -454,6 +465,14 @@ fn check_name(name: &str) -> Result<(), Refusal> {
     Err(Refusal::Invalid {
         why: format!("'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"),
     })
+}
+
+/// Both are written down for as long as there is the node.
+fn check_words(asked: &JoinRequest) -> Result<(), Refusal> {
+    if asked.public_key.len() <= KEY_BYTES_MAX && asked.machine_id.len() <= MACHINE_ID_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::Invalid { why: "its key or its machine id is longer than one can be".to_owned() })
 }
 
 fn check_clock(theirs_ms: i64, ours_ms: i64) -> Result<(), Refusal> {
@@ -538,6 +557,8 @@ mod tests {
         assert!(
             matches!(check_flags(&flags("a"), &flags("b")), Err(Refusal::FlagsDiffer { flags }) if flags[0].theirs == "a" && flags[0].ours == "b")
         );
-        assert!(check_name("edge-1.lan").is_ok() && check_name("Edge").is_err() && check_name("").is_err());
+        let named = |name: &str| check_name(name, "cluster.local").is_ok();
+        assert!(named("edge-1.lan") && named("host.example.com") && !named("Edge") && !named(""));
+        assert!(!named("vault.prod.svc.cluster.local") && !named("kubernetes.default.svc"));
     }
 }

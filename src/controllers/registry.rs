@@ -44,6 +44,8 @@ pub trait Signer: Send + Sync {
 pub struct Config {
     /// Address ranges of pods, at most one a family; each node gets a slice of each.
     pub cluster_cidrs: Vec<IpNet>,
+    /// Address ranges of Services, as flags say them.
+    pub service_cidrs: Vec<IpNet>,
     /// PEM of the CA that pods verify the API server with.
     pub root_ca_pem: String,
     /// Ports of the nodes that no LoadBalancer Service may take; `None` leaves such Services to somebody else.
@@ -83,6 +85,7 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     endpointslice::start(&context);
     endpointslice_mirroring::start(&context);
     if let Some(reserved) = &config.balancer_reserved_ports {
-        service_lb::start(&context, reserved.clone());
+        let ranges = [config.cluster_cidrs.as_slice(), &config.service_cidrs].concat();
+        service_lb::start(&context, reserved.clone(), ranges);
     }
 }

@@ -145,11 +145,13 @@ fn a_node_does_not_call_itself_like_a_server() {
     place.flags.push("--tls-san=vip.example.com".to_owned());
     let server = Server::start_in(place);
     let token = token_of(&server, "node-token");
-    for name in ["vip.example.com", "kubernetes", "localhost"] {
+    for name in ["vip.example.com", "kubernetes", "localhost", "vault.prod.svc.cluster.local", "kubernetes.default.svc", "cluster.local"] {
         let said = join(&server, Role::Agent, &token, name, tempfile::tempdir().unwrap().path(), Outcome::Joined);
         assert!(matches!(said, Err(Refusal::Invalid { .. })), "{name}: {said:?}");
     }
     assert_eq!(ask(&server, Role::Agent, &token), Ok(()));
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(join(&server, Role::Agent, &token, "host.example.com", dir.path(), Outcome::Checked), Ok(()));
     server.check_log();
 }
 

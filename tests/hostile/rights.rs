@@ -89,6 +89,7 @@ const CHECKS: &[Check] = &[
     ("impersonation is heard or refused", impersonation),
     ("a mirror pod is its kubelet's", mirrors),
     ("a node writes itself, and of itself what is its own", nodes),
+    ("a node's word makes no name, no balancer's address and no dial", words),
     ("a watch of one object shows that object", watches),
     ("the network of a node sees no environment", network),
     ("a path is what was authorized", paths),
@@ -259,6 +260,51 @@ fn nodes(server: &Server) {
     refused(&token("sts.amazonaws.com"), "not found in pod spec volume");
     server.ok(&["-n", "a", "delete", "pod", "own", "--force", "--grace-period=0"]);
     server.ok(&["delete", "node", "n1"]);
+}
+
+// security-3.md F2, F9, F16: others make names, rules and connections of what a node says of itself.
+fn words(server: &Server) {
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let status = |who: &[&str], name: &str, addresses: &[(&str, &str)]| {
+        let all: Vec<Value> = addresses.iter().map(|(kind, text)| json!({"type": kind, "address": text})).collect();
+        let port = json!({"kubeletEndpoint": {"Port": server.place.port}});
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let patch = json!({"status": {"addresses": all, "daemonEndpoints": port, "conditions": ready}}).to_string();
+        server.said(&with(who, &["patch", "node", name, "--subresource=status", "--type=merge", "-p", &patch]))
+    };
+    assert_eq!(sends(server, &NODE, &["create"], &node("n1")).code, 0);
+    for text in ["10.9.0.1 vault.prod.svc.cluster.local", "10.9.0.1\n10.9.0.2 github.com", "host.example.com"] {
+        refused(&status(&NODE, "n1", &[("InternalIP", text)]), "which is none");
+    }
+    let many: Vec<String> = (1..=33).map(|n| format!("10.9.0.{n}")).collect();
+    refused(&status(&NODE, "n1", &many.iter().map(|ip| ("InternalIP", ip.as_str())).collect::<Vec<_>>()), "more than 32 addresses");
+    // Names: what is there by another's hand is no better.
+    server.ok(&["-n", "kube-system", "create", "configmap", "coredns", "--from-literal=Corefile=x"]);
+    for name in ["host.example.com", "vault.prod.svc.cluster.local"] {
+        assert_eq!(sends(server, &[], &["create"], &node(name)).code, 0);
+        assert_eq!(status(&[], name, &[("InternalIP", "10.9.0.7"), ("InternalIP", "10.9.0.8 github.com")]).code, 0);
+    }
+    assert_eq!(status(&NODE, "n1", &[("InternalIP", "10.9.0.1"), ("ExternalIP", "10.43.0.10")]).code, 0);
+    let hosts = ["-n", "kube-system", "get", "configmap", "coredns", "-o", "jsonpath={.data.NodeHosts}"];
+    server.until(&hosts, SETTLE_LIMIT, |said| said == "10.9.0.7 host.example.com\n10.9.0.1 n1\n");
+    // Balancers' addresses.
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "a"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+    assert_eq!(sends(server, &[], &["create"], &service).code, 0);
+    let ingress = ["-n", "a", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"];
+    server.until(&ingress, SETTLE_LIMIT, |said| said == "10.9.0.1 10.9.0.7");
+    // The node's own ExternalIP is taken where it may be one.
+    assert_eq!(status(&NODE, "n1", &[("InternalIP", "10.9.0.1"), ("ExternalIP", "203.0.113.9")]).code, 0);
+    server.until(&ingress, SETTLE_LIMIT, |said| said == "10.9.0.7 203.0.113.9");
+    // Dials.
+    for (kind, text) in [("InternalIP", "127.0.0.1"), ("InternalIP", "169.254.169.254"), ("Hostname", "localhost")] {
+        assert_eq!(status(&NODE, "n1", &[(kind, text)]).code, 0);
+        let why = if kind == "Hostname" { "no preferred addresses found" } else { "address not allowed" };
+        refused(&server.said(&["get", "--raw", "/api/v1/nodes/n1/proxy/healthz"]), why);
+    }
+    server.ok(&["-n", "a", "delete", "service", "web"]);
+    server.ok(&["-n", "kube-system", "delete", "configmap", "coredns"]);
+    server.ok(&["delete", "node", "n1", "host.example.com", "vault.prod.svc.cluster.local"]);
 }
 
 // security-2.md F4.

@@ -1,5 +1,6 @@
 //! A kubelet changes its own node and the pods on it, whatever the authorizers would let nodes do.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -169,6 +170,7 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     if ranges(review.object) != review.old.map_or([Value::Null, Value::Null], ranges) {
         return Err(format!("node {node:?} is not allowed to set its pod ranges"));
     }
+    own_addresses(review, node)?;
     let Some(old) = review.old else {
         let restricted: Vec<&str> = labels(review.object).map(|(key, _)| key).filter(|key| is_restricted(key)).collect();
         return if restricted.is_empty() {
@@ -191,6 +193,32 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     restricted.sort_unstable();
     restricted.dedup();
     if restricted.is_empty() { Ok(()) } else { Err(format!("is not allowed to modify labels: {}", restricted.join(", "))) }
+}
+
+/// Addresses of one node; `client::node` reads as many.
+const ADDRESSES_MAX: usize = 32;
+/// The longest name of DNS.
+const HOST_BYTES_MAX: usize = 253;
+
+/// Others make names, rules and connections of a node's addresses, so each is an address or a word. What is there already is let be: a
+/// cloud's controller writes it, too.
+fn own_addresses(review: &Review<'_>, node: &str) -> Verdict {
+    let list = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
+    let (new, old) = (list(review.object), review.old.map(list).unwrap_or_default());
+    if new.len() > ADDRESSES_MAX.max(old.len()) {
+        return Err(format!("node {node:?} is not allowed to have more than {ADDRESSES_MAX} addresses"));
+    }
+    let good = |address: &Value| {
+        let text = address["address"].as_str().unwrap_or_default();
+        match address["type"].as_str() {
+            Some("InternalIP" | "ExternalIP") => text.parse::<IpAddr>().is_ok(),
+            _ => text.len() <= HOST_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic() && b != b'#'),
+        }
+    };
+    match new.iter().find(|address| !good(address) && !old.contains(address)) {
+        None => Ok(()),
+        Some(bad) => Err(format!("node {node:?} is not allowed to have the address {}, which is none", bad["address"])),
+    }
 }
 
 fn labels(object: &Value) -> impl Iterator<Item = (&str, &Value)> {

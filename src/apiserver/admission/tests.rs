@@ -190,6 +190,43 @@ async fn a_node_owns_neither_its_owners_nor_its_ranges() {
 }
 
 #[tokio::test]
+async fn a_nodes_addresses_are_addresses() {
+    let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
+    let node = |kind: &str, texts: &[&str]| {
+        let all: Vec<Value> = texts.iter().map(|text| json!({"type": kind, "address": text})).collect();
+        json!({"metadata": {"name": "n1"}, "status": {"addresses": all}})
+    };
+    let change = |old: Value, new: Value| {
+        let mut change = case(Operation::Update, "nodes", "n1", new).by("n1").over(old);
+        change.attributes.subresource = "status".into();
+        change
+    };
+    let none = || node("InternalIP", &[]);
+    for (kind, good) in [("InternalIP", "10.0.0.1"), ("ExternalIP", "2001:db8::1"), ("Hostname", "host.example.com"), ("Hostname", "A_b")] {
+        change(none(), node(kind, &[good])).run(&plugin).await.unwrap();
+    }
+    let long = "a".repeat(254);
+    for (kind, bad) in [
+        ("InternalIP", "10.0.0.1 vault.prod.svc.cluster.local"),
+        ("InternalIP", "10.0.0.1\n10.0.0.2 github.com"),
+        ("InternalIP", "host.example.com"),
+        ("ExternalIP", ""),
+        ("Hostname", "a b"),
+        ("Hostname", &long),
+    ] {
+        let refused = change(none(), node(kind, &[bad])).run(&plugin).await.unwrap_err();
+        assert!(refused.contains("which is none"), "{bad}: {refused}");
+        change(node(kind, &[bad]), node(kind, &[bad])).run(&plugin).await.unwrap();
+        let made = case(Operation::Create, "nodes", "n1", node(kind, &[bad])).by("n1");
+        assert!(made.run(&plugin).await.is_err(), "{bad}");
+    }
+    let many: Vec<String> = (1..=33).map(|n| format!("10.0.0.{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    change(none(), node("InternalIP", &many[..32])).run(&plugin).await.unwrap();
+    assert!(change(none(), node("InternalIP", &many)).run(&plugin).await.unwrap_err().contains("more than 32 addresses"));
+}
+
+#[tokio::test]
 async fn a_nodes_mirror_pod_names_no_object_and_belongs_to_the_node() {
     let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
     let pod = |volume: Value, owners: Value| {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base::unicast;
 use http::{Request, Response};
 use schema::meta;
 use serde_json::{Value, json};
@@ -305,14 +306,10 @@ async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
 /// Refuses to pass requests on to addresses that mean another machine to each machine, or none: whoever writes the status of a pod or
 /// node, or an EndpointSlice, would reach what listens on the server's loopback, or its cloud's metadata.
 ///
-/// Errors: 400, also for a host name, which could be resolved to any address. Spec: Go's `IP.IsGlobalUnicast`, as upstream asks it.
+/// Errors: 400, also for a host name, which could be resolved to any address.
 fn proxyable(host: &str) -> Result<(), Status> {
     let refused = || Status::bad_request("address not allowed");
-    let global = match host.parse::<IpAddr>().map_err(|_| refused())?.to_canonical() {
-        IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_link_local() || ip.is_broadcast()),
-        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_unicast_link_local()),
-    };
-    if global { Ok(()) } else { Err(refused()) }
+    if unicast::is_global(host.parse::<IpAddr>().map_err(|_| refused())?) { Ok(()) } else { Err(refused()) }
 }
 
 /// Percent-encodes a value of a query.

@@ -9,6 +9,7 @@ use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
 use client::pod::Pod;
 use client::queue::Queue;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
@@ -28,10 +29,12 @@ struct Controller {
     slices: Informer<EndpointSlice>,
     pods: Informer<Pod>,
     reserved: Vec<u16>,
+    ranges: Vec<IpNet>,
 }
 
-/// Starts the controller. `reserved` are ports of the node that no Service may take, such as the API server's.
-pub(crate) fn start(context: &Context, reserved: Vec<u16>) {
+/// Starts the controller. `reserved` are ports of the node that no Service may take, such as the API server's; `ranges` hold the addresses
+/// of pods and Services, of which no node has one.
+pub(crate) fn start(context: &Context, reserved: Vec<u16>, ranges: Vec<IpNet>) {
     let controller = Controller {
         client: context.client(NAME),
         recorder: context.recorder(NAME),
@@ -40,6 +43,7 @@ pub(crate) fn start(context: &Context, reserved: Vec<u16>) {
         slices: context.informers.get(),
         pods: context.informers.get(),
         reserved,
+        ranges,
     };
     let queue = Arc::new(Queue::default());
     let services = controller.services.clone();
@@ -95,7 +99,7 @@ impl Reconcile for Controller {
             return Ok(Next::Wait);
         }
         let (nodes, slices, pods) = (self.nodes.list(), self.slices.list(), self.pods.list());
-        let cluster = plan::Cluster { nodes: &nodes, slices: &slices, pods: &pods, reserved: &self.reserved };
+        let cluster = plan::Cluster { nodes: &nodes, slices: &slices, pods: &pods, reserved: &self.reserved, ranges: &self.ranges };
         let outcome = plan::assign(&self.services.list(), &cluster).remove(key).unwrap_or_default();
         if let Some(trouble) = &outcome.trouble {
             self.recorder.report(&*service, Severity::Warning, "SyncLoadBalancerFailed", trouble.clone());

@@ -3,15 +3,20 @@
 //! Two Services cannot have one port of one address: the older has it, and the younger gets the nodes that are left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use client::informer::Key;
+use client::node::addresses;
 use client::pod::Pod;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
+const EXTERNAL: &str = "ExternalIP";
+const INTERNAL: &str = "InternalIP";
 const ENABLE: &str = "svccontroller.k3s.cattle.io/enablelb";
 const POOL: &str = "svccontroller.k3s.cattle.io/lbpool";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -41,6 +46,8 @@ pub(super) struct Cluster<'a> {
     pub(super) pods: &'a [Arc<Pod>],
     /// TCP ports of this server.
     pub(super) reserved: &'a [u16],
+    /// Where pods' and Services' addresses lie.
+    pub(super) ranges: &'a [IpNet],
 }
 
 /// A protocol and a port.
@@ -72,8 +79,8 @@ pub(super) fn is_local(service: &Service) -> bool {
 }
 
 /// What of a node matters.
-pub(super) fn node_facts(node: &Node) -> (bool, BTreeMap<String, String>, Vec<(String, String)>) {
-    (is_ready(node), node.labels().clone(), addresses(node))
+pub(super) fn node_facts(node: &Node) -> (bool, BTreeMap<String, String>, [Vec<IpAddr>; 2]) {
+    (is_ready(node), node.labels().clone(), [EXTERNAL, INTERNAL].map(|kind| addresses(node, kind).collect()))
 }
 
 fn is_ready(node: &Node) -> bool {
@@ -82,9 +89,35 @@ fn is_ready(node: &Node) -> bool {
     ready && node.metadata.deletion_timestamp.is_none()
 }
 
-fn addresses(node: &Node) -> Vec<(String, String)> {
-    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_ref());
-    addresses.into_iter().flatten().map(|address| (address.type_.clone(), address.address.clone())).collect()
+/// Addresses that are not to be had by saying that one has them: every node's proxy turns the cluster's traffic to a balancer's address.
+struct Owned<'a> {
+    ranges: &'a [IpNet],
+    /// Of Services outside of the ranges.
+    services: BTreeSet<IpAddr>,
+    /// Internal addresses of nodes. Of two that say the same the older one has it.
+    nodes: BTreeMap<IpAddr, String>,
+}
+
+impl Owned<'_> {
+    fn of<'a>(services: &[Arc<Service>], cluster: &Cluster<'a>) -> Owned<'a> {
+        let in_ranges = |ip: &IpAddr| cluster.ranges.iter().any(|range| range.contains(ip));
+        let texts = services.iter().flat_map(|service| service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten()));
+        let mut by_age: Vec<&Arc<Node>> = cluster.nodes.iter().collect();
+        by_age.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
+        let mut nodes = BTreeMap::new();
+        for node in by_age {
+            for ip in addresses(node, INTERNAL) {
+                nodes.entry(ip).or_insert_with(|| node.name_any());
+            }
+        }
+        Owned { ranges: cluster.ranges, services: texts.filter_map(|ip| ip.parse().ok()).filter(|ip| !in_ranges(ip)).collect(), nodes }
+    }
+
+    /// Machines behind one router may share an external address, so another node's word alone does not make it that node's.
+    fn may_be_of(&self, node: &Node, ip: &IpAddr) -> bool {
+        let of_others = self.nodes.get(ip).is_some_and(|owner| *owner != node.name_any());
+        !of_others && !self.services.contains(ip) && !self.ranges.iter().any(|range| range.contains(ip))
+    }
 }
 
 /// Host ports of a pod that is there: its containers' ports are the node's.
@@ -118,13 +151,13 @@ pub(super) fn assign(services: &[Arc<Service>], cluster: &Cluster<'_>) -> BTreeM
     let served =
         |service: &Service| service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty());
     wanting.sort_by_key(|service| (!served(service), service.metadata.creation_timestamp.clone().map(|t| t.0), Key::of(&***service)));
-    let node_ports = node_ports(services);
+    let (node_ports, owned) = (node_ports(services), Owned::of(services, cluster));
     let mut taken: BTreeMap<(String, String, i32), Key> = BTreeMap::new();
     let mut outcomes = BTreeMap::new();
     for service in wanting {
         let outcome = match no_services(service, cluster, &node_ports) {
             Some(trouble) => Outcome { ips: Vec::new(), trouble: Some(trouble) },
-            None => one(service, cluster, &mut taken),
+            None => one(service, cluster, &owned, &mut taken),
         };
         outcomes.insert(Key::of(&**service), outcome);
     }
@@ -159,7 +192,7 @@ fn squatter<'a>(service: &Service, node: &Node, pods: &'a [Arc<Pod>]) -> Option<
         .find_map(|pod| Some((pod, host_ports(pod).into_iter().find(|port| wanted.contains(port))?)))
 }
 
-fn one(service: &Service, cluster: &Cluster<'_>, taken: &mut BTreeMap<(String, String, i32), Key>) -> Outcome {
+fn one(service: &Service, cluster: &Cluster<'_>, owned: &Owned<'_>, taken: &mut BTreeMap<(String, String, i32), Key>) -> Outcome {
     let spec = service.spec.clone().unwrap_or_default();
     let ports = ports(service);
     let families = spec.ip_families.clone().unwrap_or_default();
@@ -169,7 +202,7 @@ fn one(service: &Service, cluster: &Cluster<'_>, taken: &mut BTreeMap<(String, S
             rival = Some(format!("port {}/{} of node {} is the host port of pod {}", port.1, port.0, node.name_any(), Key::of(&**pod)));
             continue;
         }
-        for ip in balancer_ips(node, &families)
+        for ip in balancer_ips(node, owned, &families)
             .into_iter()
             .filter(|ip| spec.load_balancer_ip.as_ref().is_none_or(|want| want.is_empty() || want == ip))
         {
@@ -212,15 +245,14 @@ fn local_nodes(service: &Service, slices: &[Arc<EndpointSlice>]) -> BTreeSet<Str
     endpoints.filter(|e| e.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)).filter_map(|e| e.node_name.clone()).collect()
 }
 
-/// External addresses where the node has any, else internal ones, of the Service's families.
-fn balancer_ips(node: &Node, families: &[String]) -> Vec<String> {
-    let all = addresses(node);
+/// External addresses where the node has any, else internal ones, of the Service's families, as far as they may be its own.
+fn balancer_ips(node: &Node, owned: &Owned<'_>, families: &[String]) -> Vec<String> {
     let of = |kind: &str, v6: bool| -> Vec<String> {
-        all.iter().filter(|(k, ip)| k == kind && ip.contains(':') == v6).map(|(_, ip)| ip.clone()).collect()
+        addresses(node, kind).filter(|ip| ip.is_ipv6() == v6 && owned.may_be_of(node, ip)).map(|ip| ip.to_string()).collect()
     };
     let one = |v6: bool| {
-        let external = of("ExternalIP", v6);
-        if external.is_empty() { of("InternalIP", v6) } else { external }
+        let external = of(EXTERNAL, v6);
+        if external.is_empty() { of(INTERNAL, v6) } else { external }
     };
     let (v4, v6) = (families.is_empty() || families.iter().any(|f| f == "IPv4"), families.iter().any(|f| f == "IPv6"));
     let mut ips = if v4 { one(false) } else { Vec::new() };
@@ -251,7 +283,8 @@ mod tests {
     }
 
     fn outcome(services: &[Arc<Service>], nodes: &[Arc<Node>], slices: &[Arc<EndpointSlice>], pods: &[Arc<Pod>], name: &str) -> Outcome {
-        let cluster = Cluster { nodes, slices, pods, reserved: &[7443] };
+        let ranges = ["10.42.0.0/16".parse().unwrap(), "10.43.0.0/16".parse().unwrap()];
+        let cluster = Cluster { nodes, slices, pods, reserved: &[7443], ranges: &ranges };
         assign(services, &cluster).remove(&Key::new("a", name)).unwrap_or_default()
     }
 
@@ -262,6 +295,30 @@ mod tests {
         assert_eq!(ips(&web, &plain, &[], "web"), ["10.0.0.1", "10.0.0.2"]);
         let chosen = [node("n1", "10.0.0.1", json!({})), node("n2", "10.0.0.2", json!({ ENABLE: "true" }))];
         assert_eq!(ips(&web, &chosen, &[], "web"), ["10.0.0.2"]);
+    }
+
+    #[test]
+    fn a_node_serves_at_addresses_that_may_be_its_own() {
+        let named = |name: &str, age: &str, addresses: &[(&str, &str)]| -> Arc<Node> {
+            let all: Vec<Value> = addresses.iter().map(|(kind, text)| json!({ "type": kind, "address": text })).collect();
+            let metadata = json!({ "name": name, "creationTimestamp": format!("2026-01-01T00:00:{age}Z") });
+            let status = json!({ "conditions": [{ "type": "Ready", "status": "True" }], "addresses": all });
+            Arc::new(serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap())
+        };
+        let services =
+            [service("web", 80, "01", json!({})), service("old", 80, "01", json!({ "type": "ClusterIP", "clusterIPs": ["10.99.0.7"] }))];
+        let bad = ["10.43.0.10", "10.42.3.4", "10.99.0.7", "10.0.0.2", "127.0.0.1", "169.254.169.254", "10.0.0.3 x", "example.com"];
+        for text in bad {
+            let nodes = [named("n1", "01", &[(EXTERNAL, text), (INTERNAL, "10.0.0.1")]), named("n2", "02", &[(INTERNAL, "10.0.0.2")])];
+            assert_eq!(ips(&services, &nodes, &[], "web"), ["10.0.0.1", "10.0.0.2"], "{text}");
+        }
+        // The younger node does not get the older one's place.
+        let nodes = [named("n0", "02", &[(INTERNAL, "10.0.0.1")]), named("n1", "01", &[(INTERNAL, "10.0.0.1")])];
+        let owned = Owned::of(&services, &Cluster { nodes: &nodes, slices: &[], pods: &[], reserved: &[], ranges: &[] });
+        assert!(!owned.may_be_of(&nodes[0], &IpAddr::from([10, 0, 0, 1])) && owned.may_be_of(&nodes[1], &IpAddr::from([10, 0, 0, 1])));
+        // Behind one router.
+        let behind = |name: &str, ip: &str| named(name, "01", &[(EXTERNAL, "203.0.113.9"), (INTERNAL, ip)]);
+        assert_eq!(ips(&services, &[behind("n1", "10.0.0.1"), behind("n2", "10.0.0.2")], &[], "web"), ["203.0.113.9"]);
     }
 
     #[test]

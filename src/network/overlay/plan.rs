@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base::unicast;
+use client::node::addresses;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
@@ -201,11 +203,6 @@ fn address(node: &Node, kind: &str) -> Option<IpAddr> {
     addresses(node, kind).next()
 }
 
-fn addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.filter(move |address| address.type_ == kind).filter_map(|address| address.address.parse().ok())
-}
-
 /// Where a node is reached from `here`: at its public address, or at another one of its own if only that is of the same family.
 fn reachable(node: &Node, here: IpAddr) -> Option<IpAddr> {
     let public = public_ip(node)?;
@@ -215,7 +212,7 @@ fn reachable(node: &Node, here: IpAddr) -> Option<IpAddr> {
 
 fn public_ip(node: &Node) -> Option<IpAddr> {
     let told = annotation(node, PUBLIC_IP_OVERWRITE).or_else(|| annotation(node, PUBLIC_IP));
-    told.and_then(|ip| ip.parse().ok()).or_else(|| address(node, "InternalIP"))
+    told.and_then(|ip| ip.parse().ok()).filter(|ip| unicast::is_global(*ip)).or_else(|| address(node, "InternalIP"))
 }
 
 fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
