@@ -153,7 +153,17 @@ impl ApiServer {
             services::on_create(self, &mut object)?;
         }
         kinds::verdict(&resource, &name, schema::validate::create(&resource, &object))?;
-        Ok(write::put_in_turn(self, &resource, &namespace, &name, &mut object, 0, turn.as_ref()).await?.is_some())
+        Ok(write::put_beside(
+            self,
+            &resource,
+            &namespace,
+            &name,
+            &mut object,
+            0,
+            write::Beside { turn: turn.as_ref(), ..write::Beside::default() },
+        )
+        .await?
+        .is_some())
     }
 
     /// Makes the stored object have the labels and everything but metadata and status of `want`; creates it if it is

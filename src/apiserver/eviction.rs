@@ -80,7 +80,7 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
     let (began, mut again) = (Stopwatch::start(), Again::new(&server.config.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.cache.wait_for_now().await?;
-        let covering: Vec<_> = kind.snapshot(Some(namespace)).items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
+        let covering: Vec<_> = kind.snapshot(Some(namespace)).whole()?.items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
         let budget = match covering.as_slice() {
             [] => return Ok(Leave::Given),
             [one] => one,

@@ -14,6 +14,7 @@ mod hosts;
 mod life;
 mod lost;
 mod network;
+mod quota;
 mod servers;
 mod six;
 
@@ -63,4 +64,9 @@ fn the_last_of_three_servers_goes_on_alone_after_a_reset() {
 #[test]
 fn two_servers_over_an_external_etcd_have_one_leader() {
     inside("two_servers_over_an_external_etcd_have_one_leader", lost::election);
+}
+
+#[test]
+fn a_quota_is_not_passed_through_three_servers_at_once() {
+    inside("a_quota_is_not_passed_through_three_servers_at_once", quota::run);
 }

@@ -5,6 +5,7 @@ pub mod always;
 pub mod always_pull_images;
 pub mod anti_affinity;
 pub mod certificates;
+pub mod charges;
 pub mod conditions;
 pub mod configuration;
 pub mod default_ingress_class;
@@ -41,7 +42,7 @@ pub mod timing;
 pub mod volume_resize;
 pub mod webhooks;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use schema::catalog::Catalog;
@@ -87,6 +88,8 @@ pub struct Review<'a> {
     pub warnings: &'a mut Vec<String>,
     /// Rounds of mutation.
     pub again: again::Again,
+    /// What a quota charged: it goes into the transaction that stores the object.
+    pub charge: OnceLock<charges::Charge>,
 }
 
 impl Review<'_> {

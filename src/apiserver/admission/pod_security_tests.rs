@@ -173,6 +173,7 @@ async fn said(resource: &str, object: Value, old: Option<Value>, objects: Object
         lookup: &objects,
         warnings: &mut warnings,
         again: Default::default(),
+        charge: Default::default(),
     };
     PodSecurity::default().validate(&review).await.map_err(|status| status.message.clone())?;
     Ok(attributes.trail.take_warnings())

@@ -2,57 +2,34 @@
 //!
 //! What is used is counted from the objects themselves at the moment of the request, so a stale status never lets too much in.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
-use base::time::{Clock, Stopwatch};
+use base::time::Clock;
 use jiff::Timestamp;
 use schema::meta;
 use schema::quantity::{Notation, Quantity};
 use schema::quota::{self, Usage};
 use serde_json::Value;
 
+use super::charges::{Charges, Coming};
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
+use crate::serve::ApiServer;
 use crate::status::Status;
-
-/// An object that was let in and is not in the cache after this time was refused by somebody else.
-const STORED_WITHIN: Duration = Duration::from_secs(3);
 
 /// Upstream's `ResourceQuota`.
 pub struct ResourceQuota {
     clock: Clock,
-    /// Let in and on its way to the store: requests side by side must not each take the last place.
-    /// One list for the namespaces of one hash, so that counting in one namespace does not stop all others.
-    coming: Vec<Mutex<Vec<Coming>>>,
+    server: OnceLock<Weak<ApiServer>>,
+    /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the last place.
+    charges: Charges,
 }
-
-const LISTS: usize = 64;
 
 impl Default for ResourceQuota {
     fn default() -> ResourceQuota {
-        ResourceQuota { clock: Clock::system(), coming: (0..LISTS).map(|_| Mutex::default()).collect() }
-    }
-}
-
-impl ResourceQuota {
-    fn coming_in(&self, namespace: &str) -> &Mutex<Vec<Coming>> {
-        let sum = namespace.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
-        &self.coming[sum % LISTS]
-    }
-}
-
-struct Coming {
-    group: String,
-    resource: String,
-    object: Arc<Value>,
-    since: Stopwatch,
-}
-
-impl Coming {
-    fn is(&self, a: &Attributes) -> bool {
-        self.group == a.group && self.resource == a.resource && meta::namespace(&self.object) == a.namespace
+        ResourceQuota { clock: Clock::system(), server: OnceLock::new(), charges: Charges::default() }
     }
 }
 
@@ -70,29 +47,45 @@ impl Plugin for ResourceQuota {
         !a.namespace.is_empty() && (grows || operation == Operation::Create && a.subresource.is_empty())
     }
 
+    fn serves(&self, server: &Arc<ApiServer>) {
+        // A plugin belongs to one server: a second one would be told of the first.
+        let _told_once = self.server.set(Arc::downgrade(server));
+    }
+
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let a = review.attributes;
-        let quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
+        let (a, now) = (review.attributes, self.clock.now());
+        let server = self.server.get().and_then(Weak::upgrade);
+        review.lookup.load("", "resourcequotas").await;
+        known(server.as_deref(), "", "resourcequotas")?;
+        let mut quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
+        quotas.retain(|quota| quota::in_scope(quota, &a.resource, review.object));
+        for quota in &quotas {
+            complete(review, quota)?;
+        }
+        quotas.retain(|quota| !concerned(review, quota, now).is_empty());
         if quotas.is_empty() {
             return Ok(());
         }
         review.lookup.load(&a.group, &a.resource).await;
-        let mut coming = self.coming_in(&a.namespace).lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = |c: &Coming| review.lookup.get(&c.group, &c.resource, meta::namespace(&c.object), meta::name(&c.object)).is_some();
-        coming.retain(|c| c.since.elapsed() < STORED_WITHIN && !stored(c));
-        let others: Vec<Arc<Value>> = coming.iter().filter(|c| c.is(a)).map(|c| Arc::clone(&c.object)).collect();
-        for quota in quotas.iter().filter(|quota| quota::in_scope(quota, &a.resource, review.object)) {
-            judge(review, quota, &others, self.clock.now())?;
-        }
-        if review.operation == Operation::Create && !review.dry_run {
-            let mut object = review.object.clone();
-            meta::set_namespace(&mut object, &a.namespace);
-            meta::set_name(&mut object, &a.name);
-            let (group, resource) = (a.group.clone(), a.resource.clone());
-            coming.push(Coming { group, resource, object: Arc::new(object), since: Stopwatch::start() });
-        }
+        let judge_all = |coming: &[Coming]| {
+            known(server.as_deref(), &a.group, &a.resource)?;
+            quotas.iter().try_for_each(|quota| judge(review, quota, coming, now))
+        };
+        let Some(server) = server.as_deref().filter(|_| !review.dry_run) else { return judge_all(&[]) };
+        let moment = self.charges.moment(&server.cache, &server.config.rng, &a.namespace).await?;
+        let mut object = review.object.clone();
+        meta::set_namespace(&mut object, &a.namespace);
+        meta::set_name(&mut object, &a.name);
+        let coming = Coming { group: a.group.clone(), resource: a.resource.clone(), object: Arc::new(object) };
+        let _one_each = review.charge.set(moment.charge(coming, judge_all)?);
         Ok(())
     }
+}
+
+/// What cannot be counted now is not let in: an empty cache would say that nothing is used.
+fn known(server: Option<&ApiServer>, group: &str, resource: &str) -> Result<(), Status> {
+    let is_known = server.is_none_or(|server| server.cache.kind(group, resource).is_ready());
+    if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
 }
 
 /// One amount that would be over its limit.
@@ -120,25 +113,35 @@ fn asked(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     asked
 }
 
-fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>], now: Timestamp) -> Result<(), Status> {
-    let a = review.attributes;
-    let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
-    let watched: Vec<&String> = quota["spec"]["hard"].as_object().into_iter().flatten().map(|(name, _)| name).collect();
-    if a.resource == "pods" && a.group.is_empty() {
-        let lacking: Vec<String> = quota::unspecified(review.object, &watched);
-        if !lacking.is_empty() {
-            return Err(review.forbidden(&format!("failed quota: {}: must specify {}", meta::name(quota), lacking.join("; "))));
-        }
-    }
-    let asked = asked(review, quota, now);
-    let concerned: Vec<(&String, Quantity)> =
-        asked.iter().filter(|(name, _)| watched.contains(name)).map(|(name, amount)| (name, *amount)).collect();
-    if concerned.is_empty() {
+fn watched(quota: &Value) -> Vec<&String> {
+    quota["spec"]["hard"].as_object().into_iter().flatten().map(|(name, _)| name).collect()
+}
+
+/// A pod says how much it wants of what a quota watches.
+fn complete(review: &Review<'_>, quota: &Value) -> Result<(), Status> {
+    if review.attributes.resource != "pods" || !review.attributes.group.is_empty() {
         return Ok(());
     }
-    let used = used(review, quota, others, now);
+    let lacking: Vec<String> = quota::unspecified(review.object, &watched(quota));
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(review.forbidden(&format!("failed quota: {}: must specify {}", meta::name(quota), lacking.join("; "))))
+}
+
+/// What the request asks for of what a quota watches.
+fn concerned(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
+    let watched = watched(quota);
+    asked(review, quota, now).into_iter().filter(|(name, _)| watched.contains(&name)).collect()
+}
+
+fn judge(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<(), Status> {
+    let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
+    let concerned = concerned(review, quota, now);
+    let used = used(review, quota, coming, now);
     let mut over: Vec<Excess<'_>> = Vec::new();
-    for (name, amount) in concerned {
+    for (name, amount) in &concerned {
+        let (name, amount) = (name.as_str(), *amount);
         let have = used.get(name).copied().unwrap_or(Quantity::from_units(0, Notation::DecimalSi));
         if let Some(limit) = hard(name).filter(|limit| have.add(amount) > *limit) {
             over.push(Excess { name, asked: amount, used: have, limit });
@@ -158,14 +161,56 @@ fn judge(review: &Review<'_>, quota: &Value, others: &[Arc<Value>], now: Timesta
     Err(review.forbidden(&why))
 }
 
-/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces nothing.
-fn used(review: &Review<'_>, quota: &Value, others: &[Arc<Value>], now: Timestamp) -> Usage {
+/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces nothing. One
+/// that is being changed counts as the larger of what it is and what it becomes.
+fn used(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) -> Usage {
     let a = review.attributes;
+    let usage_of = |object: &Value| {
+        let counts = quota::in_scope(quota, &a.resource, object);
+        if counts { quota::usage_of(&a.group, &a.resource, object, now) } else { Usage::new() }
+    };
+    // Of two changes of one object the store takes one: what is on its way beside this one does not come on top of it.
+    let is_other = |c: &&Coming| {
+        (c.group == a.group && c.resource == a.resource) && meta::namespace(&c.object) == a.namespace && meta::name(&c.object) != a.name
+    };
+    let mut becomes: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+    for one in coming.iter().filter(is_other) {
+        becomes.entry(meta::name(&one.object)).or_default().push(&one.object);
+    }
     let mut total = Usage::new();
-    let stored = review.lookup.list(&a.group, &a.resource, Some(&a.namespace));
-    let itself = |object: &Value| review.operation == Operation::Create && meta::name(object) == a.name;
-    for object in stored.iter().chain(others).filter(|object| !itself(object) && quota::in_scope(quota, &a.resource, object)) {
-        quota::add(&mut total, quota::usage_of(&a.group, &a.resource, object, now));
+    for object in review.lookup.list(&a.group, &a.resource, Some(&a.namespace)) {
+        if review.operation == Operation::Create && meta::name(&object) == a.name {
+            continue;
+        }
+        let more = becomes.remove(meta::name(&object)).unwrap_or_default();
+        quota::add(&mut total, more.into_iter().map(&usage_of).fold(usage_of(&object), larger));
+    }
+    for objects in becomes.into_values() {
+        quota::add(&mut total, objects.into_iter().map(&usage_of).fold(Usage::new(), larger));
     }
     total
+}
+
+/// The larger of each amount.
+fn larger(mut one: Usage, other: Usage) -> Usage {
+    for (name, amount) in other {
+        let most = one.get(&name).copied().filter(|have| *have > amount).unwrap_or(amount);
+        one.insert(name, most);
+    }
+    one
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_two_sizes_of_one_object_the_larger_of_each_amount_counts() {
+        let amount = |text: &str| Quantity::from_value(&json!(text)).unwrap();
+        let usage = |cpu: &str, memory: &str| Usage::from([("cpu".to_owned(), amount(cpu)), ("memory".to_owned(), amount(memory))]);
+        assert_eq!(larger(usage("2", "1Gi"), usage("500m", "2Gi")), usage("2", "2Gi"));
+        assert_eq!(larger(Usage::new(), usage("1", "1")), usage("1", "1"));
+    }
 }

@@ -60,6 +60,7 @@ impl Case {
             lookup: &self.objects,
             warnings: &mut warnings,
             again: Default::default(),
+            charge: Default::default(),
         };
         plugin.admit(&mut review).await.map_err(|status| status.message.clone())?;
         plugin.validate(&review).await.map_err(|status| status.message.clone())?;

@@ -60,6 +60,17 @@ pub struct Snapshot {
     pub items: Vec<Arc<Entry>>,
     /// The newest change they hold.
     pub newest: u64,
+    /// Whether these are all. If not, the cache has just lost its watch: they are what it knew last, and nothing may be said of the present.
+    pub is_whole: bool,
+}
+
+impl Snapshot {
+    /// The same, if these are all objects.
+    ///
+    /// Errors: `TimedOut` if the cache has to be filled anew first.
+    pub fn whole(self) -> Result<Snapshot, store::error::Error> {
+        if self.is_whole { Ok(self) } else { Err(store::error::Error::TimedOut) }
+    }
 }
 
 impl Kind {
@@ -100,9 +111,12 @@ impl Kind {
         self.changed.send_replace(state.newest);
     }
 
-    /// Forgets everything; watchers end and must list again.
+    /// Changes may have been missed: watchers end and must list again. What was known last stays until the cache is filled anew: whoever
+    /// judges by it (admission, authorization) would find no rule, no policy and no quota otherwise, and let everything pass.
     pub(crate) fn reset(&self) {
-        *self.state() = State::default();
+        let mut state = self.state();
+        let items = std::mem::take(&mut state.items);
+        *state = State { items, ..State::default() };
     }
 
     /// Applies the events of one revision.
@@ -176,7 +190,13 @@ impl Kind {
         }
     }
 
-    /// One object by its local key.
+    /// One object by its local key; the outer `None`: the cache has to be filled first.
+    pub fn now(&self, local: &str) -> Option<Option<Arc<Entry>>> {
+        let state = self.state();
+        matches!(state.phase, Phase::Ready).then(|| state.items.get(local).cloned())
+    }
+
+    /// One object by its local key, as it was known last.
     pub fn get(&self, local: &str) -> Option<Arc<Entry>> {
         self.state().items.get(local).cloned()
     }
@@ -194,7 +214,8 @@ impl Kind {
     /// All objects, or those of one namespace.
     pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
         let state = self.state();
-        Snapshot { items: select(&state.items, namespace), newest: state.newest }
+        let is_whole = matches!(state.phase, Phase::Ready);
+        Snapshot { items: select(&state.items, namespace), newest: state.newest, is_whole }
     }
 
     /// Moves after each change.
@@ -202,15 +223,15 @@ impl Kind {
         self.changed.subscribe()
     }
 
-    /// Present state and every change after it, without a gap.
+    /// Present state and every change after it, without a gap, if the state is whole.
     pub fn watch_from_now(&self, filter: &Arc<Filter>) -> (Snapshot, mpsc::Receiver<Delivery>) {
         let mut state = self.state();
         let mut items = select(&state.items, filter.namespace.as_deref());
         items.retain(|e| filter.matches(e));
-        let newest = state.newest;
+        let (newest, is_whole) = (state.newest, matches!(state.phase, Phase::Ready));
         let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
         state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
-        (Snapshot { items, newest }, rx)
+        (Snapshot { items, newest, is_whole }, rx)
     }
 
     /// Every change after `rv` until now, and the revision of the newest. `None`: too long ago, or the cache has begun anew.
@@ -223,10 +244,11 @@ impl Kind {
         Some((state.ring.range(start..).cloned().collect(), state.newest))
     }
 
-    /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago.
+    /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago, or the cache has to be
+    /// filled first.
     pub fn watch_after(&self, rv: u64, filter: &Arc<Filter>) -> Option<(Vec<Delivery>, mpsc::Receiver<Delivery>)> {
         let mut state = self.state();
-        if rv < state.floor {
+        if rv < state.floor || !matches!(state.phase, Phase::Ready) {
             return None;
         }
         let start = state.ring.partition_point(|change| change.rv <= rv);
@@ -269,6 +291,21 @@ mod tests {
         kind.apply(&[&event(EventKind::Put, "b", "x", 12)]);
         kind.finish_filling(vec![event(EventKind::Put, "a", "x", 10).kv], 11);
         kind
+    }
+
+    #[test]
+    fn a_cache_that_lost_its_watch_shows_what_it_knew_last_and_says_so() {
+        let kind = filled();
+        assert!(kind.snapshot(None).is_whole && kind.now("n/a").is_some_and(|a| a.is_some()));
+        kind.reset();
+        let known = kind.snapshot(None);
+        assert!(!known.is_whole && known.items.len() == 2 && kind.get("n/a").is_some());
+        assert!(known.whole().is_err() && kind.now("n/a").is_none());
+        assert!(kind.watch_after(12, &Arc::default()).is_none() && !kind.watch_from_now(&Arc::default()).0.is_whole);
+        kind.begin_filling();
+        assert_eq!(kind.len(), 2);
+        kind.finish_filling(vec![event(EventKind::Put, "c", "x", 20).kv], 20);
+        assert!(kind.snapshot(None).is_whole && kind.get("n/a").is_none() && kind.get("n/c").is_some());
     }
 
     #[test]

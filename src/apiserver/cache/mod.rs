@@ -10,7 +10,7 @@ pub mod kind;
 pub mod lookup;
 pub mod stream;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ impl Cache {
     pub fn start(storage: Arc<dyn Storage>, catalogs: Arc<Catalogs>, group: &Group) -> Arc<Cache> {
         let seen = watch::Sender::new(0);
         let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs, converter: OnceLock::new() });
-        let feeder = Arc::clone(&cache);
-        group.spawn("watch-cache", async move { feeder.feed().await });
+        let (feeder, tasks) = (Arc::clone(&cache), group.clone());
+        group.spawn("watch-cache", async move { feeder.feed(&tasks).await });
         cache
     }
 
@@ -69,7 +69,8 @@ impl Cache {
         self.converter.get()
     }
 
-    async fn feed(&self) {
+    async fn feed(self: &Arc<Self>, tasks: &Group) {
+        let mut lost: BTreeSet<ResourceKey> = BTreeSet::new();
         loop {
             let current = self.storage.current_revision();
             // All keys, not only ours: a revision that touches other keys must move `seen` too.
@@ -82,6 +83,11 @@ impl Cache {
             match self.storage.watch(request).await {
                 Ok(mut stream) => {
                     self.seen.send_replace(current.0);
+                    if !lost.is_empty() {
+                        // Nobody else may ask for them soon, and admission goes by what they knew last until they are filled.
+                        let (cache, kinds) = (Arc::clone(self), lost.clone());
+                        tasks.spawn_short("watch-cache-filling", async move { cache.fill_again(&kinds).await });
+                    }
                     loop {
                         match stream.next().await {
                             Ok(batch) => {
@@ -97,10 +103,26 @@ impl Cache {
                 }
                 Err(err) => warn!(err = %Chain(&err), "cannot watch the store"),
             }
-            for kind in self.kinds.read().unwrap_or_else(PoisonError::into_inner).values() {
+            for (key, kind) in self.kinds.read().unwrap_or_else(PoisonError::into_inner).iter() {
+                if kind.is_ready() {
+                    lost.insert(key.clone());
+                }
                 kind.reset();
             }
             tokio::time::sleep(REOPEN_PAUSE).await;
+        }
+    }
+
+    /// Fills again what was filled before the watch of the store ended; tries until it is.
+    async fn fill_again(&self, kinds: &BTreeSet<ResourceKey>) {
+        for (group, plural) in kinds {
+            while self.known(group, plural).is_some() {
+                match self.ready(group, plural).await {
+                    Ok(_) => break,
+                    Err(err) => warn!(group, plural, err = %Chain(&err), "cannot fill the cache again"),
+                }
+                tokio::time::sleep(REOPEN_PAUSE).await;
+            }
         }
     }
 
@@ -224,3 +246,6 @@ impl Cache {
         counts
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,5 +96,7 @@ async fn give(server: &ApiServer, namespace: &str, name: &str) -> Result<bool, S
     let second: Vec<&str> = all.filter(|family| !first.iter().any(|have| have == family)).collect();
     new["spec"]["ipFamilies"] = json!(first.iter().map(String::as_str).chain(second).collect::<Vec<_>>());
     on_update(server, &mut new, &old)?;
-    Ok(write::put_in_turn(server, &row, namespace, name, &mut new, have.rv, Some(&turn)).await?.is_some())
+    Ok(write::put_beside(server, &row, namespace, name, &mut new, have.rv, write::Beside { turn: Some(&turn), ..write::Beside::default() })
+        .await?
+        .is_some())
 }

@@ -7,6 +7,8 @@ use schema::meta;
 use serde_json::Value;
 use wire::Body;
 
+use super::again::Again;
+use super::write::Beside;
 use super::{Call, get, present, write};
 use crate::admission::{Operation, Review};
 use crate::status::{Cause, Status};
@@ -87,7 +89,7 @@ pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>
         return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
-    let (mut n_taken, mut n_moved) = (0, 0);
+    let (mut n_taken, mut moved) = (0, Again::new(&call.x.server.config.rng));
     loop {
         let mut candidate = object.clone();
         if generated {
@@ -99,8 +101,7 @@ pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>
         let said_version = !meta::resource_version(&object).is_empty();
         match attempt(call, &mut candidate, &name, (tracked, said_version), dry_run).await? {
             Attempt::Stored => return Ok(candidate),
-            Attempt::Moved if n_moved < NAME_TRIES => n_moved += 1,
-            Attempt::Moved => return Err(Status::modified(&group, &plural, &name)),
+            Attempt::Moved => moved.pause().await,
             Attempt::Taken if !generated => return Err(Status::already_exists(&group, &plural, &name)),
             Attempt::Taken if n_taken < NAME_TRIES => n_taken += 1,
             Attempt::Taken => return Err(Status::generate_name_conflict(&group, &plural, &prefix)),
@@ -113,7 +114,7 @@ enum Attempt {
     Stored,
     /// The name is taken.
     Taken,
-    /// Another server gave out addresses meanwhile.
+    /// Another server gave out addresses, or charged a quota, meanwhile.
     Moved,
 }
 
@@ -148,6 +149,7 @@ async fn attempt(
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
+        charge: Default::default(),
     };
     write::admission(server, &mut review, true).await?;
     schema::strategy::prepare_for_create(&call.stored, review.object);
@@ -168,6 +170,7 @@ async fn attempt(
     schema::validate::asked(&call.resource, review.object, None, &mut errors);
     kinds::verdict(&call.resource, name, errors)?;
     write::admission(server, &mut review, false).await?;
+    let charge = review.charge.take();
     if said_version {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
@@ -176,8 +179,9 @@ async fn attempt(
         let free = get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if free { Attempt::Stored } else { Attempt::Taken });
     }
-    let Some(rv) = write::put_in_turn(server, &call.stored, call.namespace(), name, object, 0, turn.as_ref()).await? else {
-        let moved = turn.is_some() && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
+    let beside = Beside { turn: turn.as_ref(), charge: charge.as_ref() };
+    let Some(rv) = write::put_beside(server, &call.stored, call.namespace(), name, object, 0, beside).await? else {
+        let moved = (turn.is_some() || charge.is_some()) && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if moved { Attempt::Moved } else { Attempt::Taken });
     };
     meta::set_resource_version(object, &rv.to_string());

@@ -222,6 +222,7 @@ async fn admit(
         lookup: lookup.as_ref(),
         warnings,
         again: Default::default(),
+        charge: Default::default(),
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await

@@ -21,7 +21,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let selection = Selection::split(&mut filter, cache, &call.stored, &call.resource);
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     cache.wait_for_now().await?;
-    let mut items = kind.snapshot(filter.namespace.as_deref()).items;
+    let mut items = kind.snapshot(filter.namespace.as_deref()).whole()?.items;
     call.x.weight.add(items.len() * list::FILTER_BYTES).await;
     items.retain(|e| filter.matches(e));
     if let Some(selection) = &selection {

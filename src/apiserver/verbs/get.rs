@@ -29,7 +29,9 @@ pub async fn read(server: &ApiServer, stored: &Resource, namespace: &str, name: 
     let local = keys::local(namespace, name);
     if kind.is_ready() {
         server.cache.wait_for_now().await?;
-        return Ok(kind.get(&local));
+        if let Some(found) = kind.now(&local) {
+            return Ok(found);
+        }
     }
     let key = format!("{}{local}", kind.prefix);
     let reply = server.cache.storage().range(RangeRequest { key: key.into(), ..RangeRequest::default() }).await?;

@@ -184,7 +184,7 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
         Moment::Page(_) => {}
     }
     let seen = cache.seen();
-    let snapshot = kind.snapshot(filter.namespace.as_deref());
+    let snapshot = kind.snapshot(filter.namespace.as_deref()).whole()?;
     let (at, start) = match moment {
         Moment::Exact(n) => (*n, String::new()),
         Moment::Page(token) => match token.revision() {

@@ -70,6 +70,7 @@ async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run:
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
+        charge: Default::default(),
     };
     write::admission(call.x.server, &mut review, true).await?;
     write::admission(call.x.server, &mut review, false).await?;

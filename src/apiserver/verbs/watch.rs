@@ -57,6 +57,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let (initial, past, live) = if from_now {
         let seen = cache.seen();
         let (now, live) = kind.watch_from_now(&filter);
+        let now = now.whole()?;
         initial_end = (initial_list == Some(true)).then_some(seen.max(now.newest));
         (if skip_state { Vec::new() } else { now.items }, Vec::new(), live)
     } else {

@@ -10,6 +10,7 @@ use store::{Compare, CompareOp, Op, Revision, Txn};
 
 use super::again::Again;
 use super::{Call, get, scale, versions};
+use crate::admission::charges::Charge;
 use crate::admission::timing::Round;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
@@ -216,7 +217,8 @@ pub async fn update(
             return Err(unversioned(&call.resource, name));
         }
         unmoved(&call.resource, name, &new, &old, call.x.attributes.verb == "update")?;
-        judge(call, part, &mut new, &old, dry_run).await?;
+        let charge = judge(call, part, &mut new, &old, dry_run).await?;
+        let beside = Beside { turn: turn.as_ref(), charge: charge.as_ref() };
         if let Some(manager) = tracked {
             track(call, manager, Some(&old), &mut new).await?;
         }
@@ -226,12 +228,12 @@ pub async fn update(
             }
         } else if dry_run || unchanged(&new, &old) {
             return Ok(Written::Updated(if dry_run { new } else { old }));
-        } else if let Some(at) = put_in_turn(call.x.server, &call.stored, call.namespace(), name, &mut new, rv, turn.as_ref()).await? {
+        } else if let Some(at) = put_beside(call.x.server, &call.stored, call.namespace(), name, &mut new, rv, beside).await? {
             meta::set_resource_version(&mut new, &at.to_string());
             return Ok(Written::Updated(new));
         }
         // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid on what is there now.
-        drop(turn);
+        drop((turn, charge));
         again.pause().await;
     }
 }
@@ -266,11 +268,12 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update:
     if sent.is_empty() || sent == "0" || sent == have { Ok(()) } else { Err(Status::modified(&resource.group, &resource.plural, name)) }
 }
 
-/// Defaults, admission, strategy, validation.
-async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<(), Status> {
+/// Defaults, admission, strategy, validation. Answers with what a quota charged.
+async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<Option<Charge>, Status> {
     keep_system_fields(new, old);
     if part == Part::Bound {
-        return kinds::verdict(&call.resource, meta::name(old), trusted::violations(&call.stored, &call.x.attributes.user, new, Some(old)));
+        let violations = trusted::violations(&call.stored, &call.x.attributes.user, new, Some(old));
+        return kinds::verdict(&call.resource, meta::name(old), violations).map(|()| None);
     }
     let catalog = std::sync::Arc::clone(&call.x.catalog);
     schema::defaults::apply(&catalog, &call.stored, new);
@@ -286,7 +289,7 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
 }
 
 /// One round of admission of a change. Who is asked about a scale is shown scales, as it would be upstream.
-async fn ask_plugins(call: &mut Call<'_, '_>, new: &mut Value, old: &Value, dry_run: bool, mutate: bool) -> Result<(), Status> {
+async fn ask_plugins(call: &mut Call<'_, '_>, new: &mut Value, old: &Value, dry_run: bool, mutate: bool) -> Result<Option<Charge>, Status> {
     let attributes = call.x.attributes.clone();
     let (catalog, lookup) = (std::sync::Arc::clone(&call.x.catalog), call.x.server.lookup());
     let definition = call.resource.definition.clone();
@@ -309,13 +312,15 @@ async fn ask_plugins(call: &mut Call<'_, '_>, new: &mut Value, old: &Value, dry_
         lookup: lookup.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
+        charge: Default::default(),
     };
     admission(call.x.server, &mut review, mutate).await?;
+    let charge = review.charge.take();
     if let Some(scaled) = scaled.filter(|_| mutate) {
         scale::put_replicas(definition.as_deref(), new, scaled["spec"]["replicas"].as_i64().unwrap_or(0));
     }
     call.x.warnings.extend(warnings);
-    Ok(())
+    Ok(charge)
 }
 
 /// Everything wrong with a change, by the road on which it comes.
@@ -429,28 +434,41 @@ pub async fn put(
     object: &mut Value,
     rv: u64,
 ) -> Result<Option<u64>, Status> {
-    put_in_turn(server, stored, namespace, name, object, rv, None).await
+    put_beside(server, stored, namespace, name, object, rv, Beside::default()).await
 }
 
-/// The same; `None` also if another server gave out addresses since the turn began.
-pub async fn put_in_turn(
+/// What else must hold when an object is stored, and what is told to the other servers.
+#[derive(Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Addresses are given out.
+    pub turn: Option<&'a Turn<'a>>,
+    /// A quota charged it.
+    pub charge: Option<&'a Charge>,
+}
+
+/// The same; `None` also if another server gave out addresses since the turn began, or charged a quota since this was judged.
+pub async fn put_beside(
     server: &ApiServer,
     stored: &Resource,
     namespace: &str,
     name: &str,
     object: &mut Value,
     rv: u64,
-    turn: Option<&Turn<'_>>,
+    beside: Beside<'_>,
 ) -> Result<Option<u64>, Status> {
     let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
     let value = encoded(object)?;
     let mut txn = Txn { compare: vec![unchanged_since(&key, rv)], ..Txn::default() };
     txn.success.push(Op::Put { key, value, lease: 0, prev_kv: false });
-    if let Some(turn) = turn {
+    if let Some(turn) = beside.turn {
         txn.compare.push(turn.still_ours());
         txn.success.push(turn.taken());
     }
-    run(server, txn).await
+    let Some(charge) = beside.charge else { return run(server, txn).await };
+    charge.join(&mut txn);
+    let done = run(server, txn).await?;
+    charge.settle(done);
+    Ok(done)
 }
 
 /// Writes a stored value anew, unchanged, if nobody has changed it since it was read.
