@@ -164,12 +164,12 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
     match args.action {
         Action::Save { name } => {
             let saved = snapshot::save(&places, &name, &node, VERSION, &clock, &Rng::from_os())?;
-            println!(
-                "Snapshot {} saved: {} bytes, revision {}. It holds the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place.",
-                saved.location.display(),
-                saved.size,
-                saved.manifest.revision
-            );
+            let holds = match saved.manifest.sealed {
+                true => "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place",
+                false => "the store alone: there are no keys, token or configuration here",
+            };
+            let (at, size, revision) = (saved.location.display(), saved.size, saved.manifest.revision);
+            println!("Snapshot {at} saved: {size} bytes, revision {revision}. It holds {holds}.");
             if let Some(bucket) = bucket {
                 let put = bucket.put(&saved.name, &saved.location).await;
                 put.map_err(|err| SnapshotsError::NotUploaded { kept: saved.location.clone(), source: err.into() })?;

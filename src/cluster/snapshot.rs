@@ -23,8 +23,10 @@ const ENDING: &str = ".tar.zst";
 const MANIFEST: &str = "kedge-snapshot.json";
 /// The store in it.
 const DATABASE: &str = "server/db/state.db";
+/// The servers' token, with which all but the store is sealed.
+const TOKEN: &str = "server/token";
 /// What else of the server's folder is in it, where it exists.
-const PARTS: [&str; 6] = ["server/tls", "server/token", "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
+const PARTS: [&str; 6] = ["server/tls", TOKEN, "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
 /// All parts but the store, as an archive of their own, sealed: a salt, then what [`CIPHER`] makes of it.
 const SEALED: &str = "sealed";
 const CIPHER: Cipher = Cipher::AesGcm;
@@ -75,6 +77,15 @@ pub enum SnapshotError {
         /// Why.
         source: PkiError,
     },
+    /// There are keys, and nothing to seal them with.
+    #[error(
+        "the keys of this server cannot be sealed in a snapshot, for {path} is missing or holds no servers' password: put the servers' token of this cluster there",
+        path = path.display()
+    )]
+    NoToken {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is none of that name.
     #[error("no snapshot {name} in {dir}; 'kedge snapshot ls' lists them", dir = dir.display())]
     NotFound {
@@ -101,7 +112,7 @@ pub struct Manifest {
     pub cluster_id: u64,
     /// The newest revision in it.
     pub revision: u64,
-    /// Whether its parts but the store are sealed; those of an earlier kedge are not.
+    /// Whether its parts but the store are sealed. Without it there are none, or an earlier kedge made it: those are open.
     #[serde(default)]
     pub sealed: bool,
 }
@@ -145,8 +156,10 @@ fn file_name(prefix: &str, node: &str, clock: &Clock) -> Result<String, Snapshot
 /// Errors: see [`SnapshotError`]. A snapshot is there whole or not at all.
 pub fn save(places: &Places, prefix: &str, node: &str, version: &str, clock: &Clock, rng: &Rng) -> Result<Listed, SnapshotError> {
     let name = file_name(prefix, node, clock)?;
-    // A folder in which no server ever started has no token, and no keys either.
     let password = own_password(places)?;
+    if password.is_none() && has_parts(places)? {
+        return Err(SnapshotError::NoToken { path: places.data_dir.join(TOKEN) });
+    }
     create_private_dir(&places.dir)?;
     let work = tempfile::Builder::new()
         .prefix(".saving-")
@@ -174,13 +187,23 @@ pub fn save(places: &Places, prefix: &str, node: &str, version: &str, clock: &Cl
 
 /// The servers' password as this machine has it.
 fn own_password(places: &Places) -> Result<Option<Secret<String>>, SnapshotError> {
-    let path = places.data_dir.join("server/token");
+    let path = places.data_dir.join(TOKEN);
     let Some(text) = files::read_if_exists(&path)? else { return Ok(None) };
     match JoinToken::parse(&String::from_utf8_lossy(&text)) {
         Ok(JoinToken { credential: Credential::Password { password, .. }, .. }) => Ok(Some(password)),
         Ok(_) => Ok(None),
         Err(source) => Err(SnapshotError::Token { path, source }),
     }
+}
+
+/// Whether there is anything beside the store. A folder in which no server ever started has neither a token nor keys.
+fn has_parts(places: &Places) -> Result<bool, SnapshotError> {
+    for path in PARTS.iter().map(|part| places.data_dir.join(part)).chain([places.config.clone()]) {
+        if path.try_exists().map_err(FileError::at("cannot look for", &path))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn pack(places: &Places, manifest: &Manifest, copy: &Path, seal: Option<(&Secret<String>, &Rng)>, to: &Path) -> io::Result<()> {

@@ -95,6 +95,27 @@ async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
     assert!(matches!(save(&places, "../x", "n", "test", &clock, &Rng::from_os()), Err(SnapshotError::Name(_))));
 }
 
+#[tokio::test]
+async fn keys_that_no_token_can_seal_are_not_put_into_a_snapshot() {
+    let root = tempfile::tempdir().unwrap();
+    let (places, clock) = (places(root.path()), Clock::system());
+    let (_store, group) = open_store(&places.data_dir).await;
+    let save = || save(&places, "on-demand", "n", "test", &clock, &Rng::from_os());
+    assert!(!save().unwrap().manifest.sealed, "there is nothing to seal");
+    create_private_dir(&places.data_dir.join("server/cred")).unwrap();
+    fs::write(places.data_dir.join("server/cred/passwd"), "a password").unwrap();
+    let token = places.data_dir.join("server/token");
+    // Nothing, and a bootstrap token, which every node has.
+    for text in [None, Some("abcdef.0123456789abcdef")] {
+        text.map(|text| fs::write(&token, text).unwrap());
+        let refused = save().unwrap_err();
+        assert!(matches!(&refused, SnapshotError::NoToken { path } if *path == token), "{refused:?}");
+    }
+    fs::write(&token, "hunter2").unwrap();
+    assert!(save().unwrap().manifest.sealed);
+    group.shutdown().await;
+}
+
 #[test]
 fn what_is_no_snapshot_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
