@@ -140,6 +140,83 @@ async fn patch_long_lists(caller: Arc<Caller>, n: u8, over: Arc<AtomicBool>) -> 
     n_done
 }
 
+/// Long objects of one kind, 100 MB in all.
+const N_LONG: usize = 100;
+const LONG_BYTES: usize = 1_000_000;
+/// A probe's slowest answer beside senders of the most expensive lists, on cores that they share.
+const PROBE_MAX: Duration = Duration::from_secs(3);
+/// What the server may hold with 100 MB of objects in its store while eight clients list them, in kB.
+const LISTS_RSS_KB_MAX: u64 = 1024 * 1024;
+
+/// issue 12: lists were made whole, on the threads that answer everybody else.
+#[test]
+fn the_most_expensive_lists_keep_no_probe_waiting() {
+    let server = Server::start();
+    server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
+    let caller = |n: u8| Arc::new(admin(&server, [127, 0, 0, n]));
+    let (slowest, n_bytes) = runtime().block_on(async {
+        for n in 0..N_LONG {
+            let text = format!("{n:02} two words, a \\n and more. ").repeat(LONG_BYTES / 32);
+            let body = format!(r#"{{"metadata":{{"name":"long-{n}"}},"data":{{"a":"{text}"}}}}"#).into_bytes();
+            let made = Try { path: "/api/v1/namespaces/default/configmaps".to_owned(), ..post(JSON, body, 201, "") };
+            let said = exchange(&caller(9), &made).await;
+            assert!(is_as_expected(&made, &said), "{}", &said[..said.len().min(300)]);
+        }
+        let list = "/api/v1/configmaps";
+        let asked = [
+            (format!("{list}?includeObject=Object"), "application/json;as=Table;v=v1;g=meta.k8s.io", "gzip"),
+            (format!("{list}?pretty=true"), JSON, "gzip"),
+            (list.to_owned(), "application/yaml", "identity"),
+            (format!("{list}?fieldSelector=metadata.name!=x&labelSelector=!y"), "application/vnd.kubernetes.protobuf", "gzip"),
+        ];
+        let over = Arc::new(AtomicBool::new(false));
+        let mut enemies = Vec::new();
+        for (n, (path, accept, encoding)) in (10..).zip(asked.iter().chain(&asked).cloned()) {
+            enemies.push(tokio::spawn(lists(caller(n), path, accept, encoding, Arc::clone(&over))));
+        }
+        let probe = Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
+        let (began, mut slowest) = (Instant::now(), Duration::ZERO);
+        while began.elapsed() < SIEGE {
+            let asked = Instant::now();
+            let said = exchange(&caller(40), &probe).await;
+            assert!(is_as_expected(&probe, &said), "{said}");
+            slowest = slowest.max(asked.elapsed());
+        }
+        over.store(true, Ordering::Relaxed);
+        let mut n_bytes = Vec::new();
+        for enemy in enemies {
+            n_bytes.push(enemy.await.unwrap());
+        }
+        (slowest, n_bytes)
+    });
+    let peak_kb = status_kb(server.pid(), "VmHWM");
+    println!("the slowest probe {slowest:?}; peak {} MB; bytes of lists {n_bytes:?}", peak_kb / 1024);
+    assert!(slowest < PROBE_MAX, "a probe waited {slowest:?}");
+    assert!(n_bytes.iter().all(|n| *n > 0), "each list is answered: {n_bytes:?}");
+    assert!(peak_kb < LISTS_RSS_KB_MAX, "the server held {peak_kb} kB");
+    server.kill_only();
+}
+
+/// Asks for a list until it is over; how many bytes came.
+async fn lists(caller: Arc<Caller>, path: String, accept: &'static str, encoding: &'static str, over: Arc<AtomicBool>) -> usize {
+    let asked =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\nConnection: close\r\n\r\n");
+    let (mut n_bytes, mut piece) = (0, vec![0; 1 << 16]);
+    while !over.load(Ordering::Relaxed) {
+        let mut stream = caller.connect().await.unwrap();
+        stream.write_all(asked.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        while !over.load(Ordering::Relaxed) {
+            let Ok(Ok(n)) = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut piece)).await else { break };
+            if n == 0 {
+                break;
+            }
+            n_bytes += n;
+        }
+    }
+    n_bytes
+}
+
 /// What nobody serves becomes no label: a series for each word of a stranger would fill the memory.
 #[test]
 fn made_up_names_become_no_series() {

@@ -3,6 +3,7 @@
 //!
 //! What a list costs is computed beside the async threads (`heavy.rs`), a piece at a time, so that many lists take turns.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -279,7 +280,9 @@ fn pieces(writer: Writer, packer: Option<Packer>) -> Body {
     let made = futures_util::stream::unfold(Some((writer, packer)), move |state| async move {
         let (mut writer, mut packer) = state?;
         let step = async move {
-            let made = next(&mut writer, &mut packer);
+            // A panic ends this list, and not the other streams of the connection.
+            let made = catch_unwind(AssertUnwindSafe(|| next(&mut writer, &mut packer)));
+            let made = made.unwrap_or_else(|_| Err(std::io::Error::other("an item of the list cannot be shown")));
             (made, writer, packer)
         };
         let (made, writer, packer) = if is_copied {
