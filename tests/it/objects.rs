@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::{Value, json};
+
 use crate::harness::{SETTLE_LIMIT, Server};
 
 const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, labels: {app: web, tier: front}}\ndata: {colour: blue}\n";
@@ -85,6 +87,60 @@ fn server_side_apply_defends_what_others_own() {
     let owners = server.ok(&["get", "cm", "web", "--show-managed-fields", "-o", "jsonpath={.metadata.managedFields[*].manager}"]);
     assert_eq!(server.ok(&["get", "cm", "web", "-o", "jsonpath={.data.colour}"]), "red");
     assert_eq!(owners, "one two");
+    server.stop();
+}
+
+/// Managers of fields below `spec` of an object, each with its version and these fields.
+fn managers(server: &Server, what: &str) -> Vec<(String, String, String)> {
+    let object: Value = serde_json::from_str(&server.ok(&["get", what, "--show-managed-fields", "-o", "json"])).unwrap();
+    let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    let entries = object["metadata"]["managedFields"].as_array().unwrap().iter();
+    // Its controller owns fields of the status.
+    let of_spec = entries.filter(|e| e["fieldsV1"].get("f:spec").is_some());
+    of_spec.map(|e| (text(e, "manager"), text(e, "apiVersion"), e["fieldsV1"]["f:spec"].to_string())).collect()
+}
+
+/// issue 12: managers were written down in the stored version, whichever they had written in.
+#[test]
+fn fields_are_owned_in_the_version_in_which_they_were_written() {
+    let server = Server::start();
+    let is = |manager: &str, version: &str, fields: Value| (manager.to_owned(), version.to_owned(), fields.to_string());
+    let scaled = |version: &str, rest: Value| {
+        let mut spec = json!({ "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" }, "maxReplicas": 3 });
+        spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        json!({ "apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": { "name": "h" }, "spec": spec }).to_string()
+    };
+    let apply = |manager: &str, object: &str| {
+        server.said_with(&["apply", "--server-side", "-f", "-", &format!("--field-manager={manager}")], object)
+    };
+    let old = scaled("autoscaling/v1", json!({ "targetCPUUtilizationPercentage": 50 }));
+    assert_eq!(apply("one", &old).code, 0);
+    let of_one = json!({ "f:maxReplicas": {}, "f:scaleTargetRef": {}, "f:targetCPUUtilizationPercentage": {} });
+    assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v1", of_one)]);
+    let metrics =
+        json!([{ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 60 } } }]);
+    let refused = apply("two", &scaled("autoscaling/v2", json!({ "metrics": metrics })));
+    assert!(refused.err.contains("conflict with \"one\": .spec.targetCPUUtilizationPercentage"), "{refused:?}");
+    // What its owner no longer wants goes, though it says so in the other version.
+    assert_eq!(apply("one", &scaled("autoscaling/v2", json!({ "minReplicas": 2 }))).code, 0);
+    let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": {} });
+    assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v2", of_one)]);
+
+    let versions: Vec<Value> = ["v1", "v2"].iter().map(|name| json!({ "name": name, "served": true, "storage": *name == "v2",
+        "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } })).collect();
+    let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "twos.it.example.com" },
+        "spec": { "group": "it.example.com", "scope": "Namespaced", "names": { "plural": "twos", "kind": "Two" }, "versions": versions } });
+    server.ok_with(&["create", "-f", "-"], &definition.to_string());
+    server.ok(&["wait", "--for=condition=Established", "crd/twos.it.example.com"]);
+    let two = |version: &str, spec: Value| {
+        json!({ "apiVersion": format!("it.example.com/{version}"), "kind": "Two", "metadata": { "name": "t" }, "spec": spec }).to_string()
+    };
+    server.ok_with(&["create", "-f", "-", "--field-manager=one"], &two("v1", json!({ "a": 1, "b": 1 })));
+    assert_eq!(managers(&server, "twos/t"), [is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {}, "f:b": {} }))]);
+    let forced = ["apply", "--server-side", "-f", "-", "--field-manager=two", "--force-conflicts"];
+    server.ok_with(&forced, &two("v2", json!({ "b": 2 })));
+    let both = [is("two", "it.example.com/v2", json!({ "f:b": {} })), is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {} }))];
+    assert_eq!(managers(&server, "twos/t"), both);
     server.stop();
 }
 

@@ -11,7 +11,7 @@ use pki::server::{Options, Pki};
 use serde_json::{Value, json};
 use wire::{Body, ConnInfo};
 
-use crate::harness::{SETTLE_LIMIT, Server};
+use crate::harness::{Place, SETTLE_LIMIT, Server};
 
 type Answer = fn(&str, &http::HeaderMap, &Value) -> Value;
 
@@ -140,8 +140,8 @@ fn a_webhook_that_is_not_there_fails_as_its_policy_says() {
     server.stop();
 }
 
-/// One resource, and the question who asks.
-fn aggregated(path: &str, headers: &http::HeaderMap, _sent: &Value) -> Value {
+/// One resource, the question who asks, and who a token is.
+fn aggregated(path: &str, headers: &http::HeaderMap, sent: &Value) -> Value {
     let text = |name: &str| headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
     match path {
         "/apis/outside.example.com/v1" => json!({
@@ -151,15 +151,44 @@ fn aggregated(path: &str, headers: &http::HeaderMap, _sent: &Value) -> Value {
         "/apis/outside.example.com/v1/namespaces/default/things/who" => json!({
             "kind": "Thing", "apiVersion": "outside.example.com/v1", "metadata": { "name": "who", "namespace": "default" },
             "user": text("x-remote-user"), "token": text("authorization"),
+            "groups": headers.get_all("x-remote-group").iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect::<Vec<_>>(),
         }),
+        "/tokens" => {
+            let groups = if sent["spec"]["token"] == "broken" { json!(["watched", "two\nlines"]) } else { json!(["g\u{e4}ste"]) };
+            let known = json!({ "authenticated": true, "user": { "username": "guest", "groups": groups } });
+            json!({ "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "status": known })
+        }
         _ => json!({ "kind": "ThingList", "apiVersion": "outside.example.com/v1", "metadata": {}, "items": [] }),
     }
+}
+
+/// security-2.md F21: groups that are no plain text were left out, and the server behind saw a user with fewer.
+fn tells_all_of_a_user_or_nothing(server: &Server) {
+    server.ok(&["create", "clusterrole", "reads", "--verb=get", "--resource=things.outside.example.com"]);
+    server.ok(&["create", "clusterrolebinding", "reads", "--clusterrole=reads", "--user=guest"]);
+    let url = format!("https://127.0.0.1:{}", server.place.port);
+    let asks = |token: &str| {
+        let path = "/apis/outside.example.com/v1/namespaces/default/things/who";
+        let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token];
+        server.said(&[&base[..], &["get", "--raw", path]].concat())
+    };
+    server.until(&["auth", "can-i", "get", "things.outside.example.com", "--as=guest"], SETTLE_LIMIT, |out| out == "yes\n");
+    let who: Value = serde_json::from_str(&asks("good").out).unwrap();
+    assert_eq!(who["groups"], json!(["g\u{e4}ste", "system:authenticated"]));
+    let refused = asks("broken");
+    assert!(refused.code != 0 && refused.err.contains("cannot be told to the server behind this API"), "{refused:?}");
 }
 
 #[test]
 fn an_aggregated_api_is_part_of_the_whole() {
     let outside = outside(aggregated);
-    let server = Server::start();
+    let mut place = Place::new(&["--disable=coredns"]);
+    let webhook = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{ "name": "u", "user": {} }],
+        "clusters": [{ "name": "c", "cluster": { "server": format!("https://127.0.0.1:{}/tokens", outside.port), "certificate-authority-data": outside.ca_bundle } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
+    std::fs::write(place.path("webhook"), webhook.to_string()).unwrap();
+    place.flags.push(format!("--kube-apiserver-arg=authentication-token-webhook-config-file={}", place.path("webhook").display()));
+    let server = Server::start_in(place);
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "api" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
     server.ok_with(&["create", "-f-"], &service.to_string());
     let registration = json!({
@@ -174,6 +203,7 @@ fn an_aggregated_api_is_part_of_the_whole() {
     assert!(server.ok(&["api-resources", "--api-group=outside.example.com"]).contains("things"));
     let who: Value = serde_json::from_str(&server.ok(&["get", "th", "who", "-o", "json"])).unwrap();
     assert_eq!((who["user"].as_str(), who["token"].as_str()), (Some("system:admin"), Some("")));
+    tells_all_of_a_user_or_nothing(&server);
     assert!(server.ok(&["get", "--raw", "/metrics"]).contains("aggregator_unavailable_apiservice{name=\"v1.outside.example.com\"} 0"));
     let local = server.ok(&["get", "apiservice", "v1.apps", "-o", "jsonpath={.status.conditions[0].message}"]);
     assert_eq!(local, "Local APIServices are always available");
