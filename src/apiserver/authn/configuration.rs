@@ -235,8 +235,9 @@ fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
                 ));
             }
             let program = compile(expression, "claims", claims(), &format!("{path}.expression"))?;
-            let list = kind == Kind::List && program.makes(&Ty::List(Box::new(TEXT)));
-            if program.makes(&TEXT) || list {
+            // What a claim holds is known when it is there.
+            let list = kind == Kind::List && matches!(&program.result, Ty::List(item) if matches!(**item, TEXT | Ty::Dyn));
+            if matches!(program.result, TEXT | Ty::Dyn) || list {
                 return Ok(Mapping::Expression(program));
             }
             let wanted = if kind == Kind::List { "must evaluate to a string or a list of strings" } else { "must evaluate to string" };

@@ -31,7 +31,7 @@ pub fn read(conditions: &Value) -> Result<Vec<Program>, String> {
         }
         let program =
             Program::compile(text, &names()).map_err(|why| format!("{at}: Invalid value: {text:?}: compilation failed: {why}"))?;
-        if program.result != BOOL && program.result != Ty::Dyn {
+        if !program.makes(&BOOL) {
             return Err(format!("{at}: Invalid value: {text:?}: must evaluate to bool"));
         }
         out.push(program);

@@ -5,6 +5,8 @@
 pub mod admission;
 pub mod authz;
 pub mod check;
+#[cfg(test)]
+mod check_tests;
 pub mod declared;
 pub mod eval;
 mod functions;
@@ -20,13 +22,14 @@ pub mod syntax;
 mod tests;
 pub mod time;
 pub mod types;
+mod unify;
 pub mod url;
 pub mod value;
 
 use std::cell::Cell;
 
 use eval::{Fault, Lazy, Outcome, Run};
-use syntax::{Access, Expr, Kind, show};
+use syntax::{Expr, Kind, show};
 use types::Ty;
 use value::Val;
 
@@ -93,28 +96,9 @@ impl Program {
         &self.expr
     }
 
-    /// Whether it makes a value of this type, as far as can be known.
+    /// Whether it makes a value of this type for certain: what is only known when it runs does not count, as upstream.
     pub fn makes(&self, wanted: &Ty) -> bool {
-        match (&self.result, wanted) {
-            (Ty::List(a), Ty::List(b)) if **a != Ty::Dyn => a == b,
-            (Ty::List(_), Ty::List(_)) | (Ty::Dyn, _) => true,
-            (a, b) => a == b,
-        }
-    }
-
-    /// Whether nothing can be known of its type, whoever looks: an empty list, or a field of an object that has no schema here.
-    ///
-    /// Other expressions may be unknown to this checker and known to upstream's, which infers more.
-    pub fn is_surely_dyn(&self) -> bool {
-        fn untyped(expr: &Expr) -> bool {
-            match &expr.kind {
-                Kind::List(items) => items.is_empty(),
-                Kind::Ident(name) => matches!(name.as_str(), "object" | "oldObject" | "params"),
-                Kind::Select { of, how: Access::Plain, .. } => untyped(of) && !matches!(of.kind, Kind::List(_)),
-                _ => false,
-            }
-        }
-        matches!(&self.result, Ty::Dyn | Ty::List(_)) && untyped(&self.expr)
+        self.result == *wanted
     }
 
     /// Whether the expression uses a name anywhere.

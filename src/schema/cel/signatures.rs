@@ -68,7 +68,7 @@ sum: list<A>.()->A
 min: list<A>.()->A
 max: list<A>.()->A
 slice: list<A>.(int,int)->list<A>
-flatten: list<dyn>.()->list<dyn>; list<dyn>.(int)->list<dyn>
+flatten: list<list<A>>.()->list<A>; list<dyn>.(int)->list<dyn>
 sort: list<A>.()->list<A>
 distinct: list<A>.()->list<A>
 first: list<A>.()->optional<A>
@@ -99,7 +99,7 @@ base64.encode: (bytes)->string
 base64.decode: (string)->bytes
 optional.of: (A)->optional<A>
 optional.ofNonZeroValue: (A)->optional<A>
-optional.none: ()->optional<dyn>
+optional.none: ()->optional<A>
 hasValue: optional<A>.()->bool
 value: optional<A>.()->A
 or: optional<A>.(optional<A>)->optional<A>

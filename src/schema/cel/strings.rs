@@ -86,6 +86,12 @@ fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
     Ok(made)
 }
 
+/// Whether a text is a pattern at all.
+pub(super) fn is_pattern(text: &str) -> bool {
+    // Its program is not wanted: a pattern that has a large one is a pattern, too.
+    !matches!(RegexBuilder::new(text).size_limit(1).build(), Err(regex::Error::Syntax(_)))
+}
+
 /// Whether a text matches a pattern.
 pub(super) fn matches(run: &Run<'_>, text: &str, pattern: &str) -> Outcome {
     Ok(Val::Bool(compile(run, pattern)?.is_match(text)))

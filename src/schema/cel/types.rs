@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A type.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ty {
     /// Not known before it runs.
     Dyn,
@@ -24,10 +24,12 @@ pub enum Ty {
     Made(Arc<str>),
     /// Stands for one type in a signature.
     Param(char),
+    /// Stands for one type in an expression, until it is known; see `unify.rs`.
+    Var(u32),
 }
 
 /// The fields of an object.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Object {
     /// Shown in messages.
     pub name: String,
@@ -77,56 +79,6 @@ impl Ty {
             _ => return Ty::Dyn,
         })
     }
-
-    /// Whether a value of type `given` fits here; parameters are bound on the way.
-    pub fn takes(&self, given: &Ty, bound: &mut BTreeMap<char, Ty>) -> bool {
-        match (self, given) {
-            (Ty::Param(p), given) => match bound.get(p).cloned() {
-                Some(Ty::Dyn) => true,
-                Some(before) if before == *given || *given == Ty::Dyn => true,
-                // null fits what may be absent, and a more exact type replaces a vague one.
-                Some(before) if nullable(&before, given) => true,
-                Some(before) if vague(&before, given) => {
-                    bound.insert(*p, given.clone());
-                    true
-                }
-                Some(_) => false,
-                None => {
-                    bound.insert(*p, given.clone());
-                    true
-                }
-            },
-            (Ty::Dyn, _) | (_, Ty::Dyn) => true,
-            (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => a.takes(b, bound),
-            (Ty::Map(ka, va), Ty::Map(kb, vb)) => ka.takes(kb, bound) && va.takes(vb, bound),
-            // An object with fields may be used as a map.
-            (Ty::Map(..), Ty::Object(_)) => false,
-            (a, b) => a == b,
-        }
-    }
-
-    /// With the parameters filled in.
-    pub fn filled(&self, bound: &BTreeMap<char, Ty>) -> Ty {
-        match self {
-            Ty::Param(p) => bound.get(p).cloned().unwrap_or(Ty::Dyn),
-            Ty::List(a) => Ty::List(Box::new(a.filled(bound))),
-            Ty::Optional(a) => Ty::Optional(Box::new(a.filled(bound))),
-            Ty::Map(a, b) => Ty::Map(Box::new(a.filled(bound)), Box::new(b.filled(bound))),
-            other => other.clone(),
-        }
-    }
-}
-
-fn nullable(a: &Ty, b: &Ty) -> bool {
-    let may = |t: &Ty| {
-        matches!(t, Ty::Object(_) | Ty::Optional(_) | Ty::Null | Ty::Made(_))
-            || matches!(t, Ty::Named(n) if !matches!(*n, "bool" | "int" | "uint" | "double" | "string" | "bytes"))
-    };
-    (*a == Ty::Null && may(b)) || (*b == Ty::Null && may(a))
-}
-
-fn vague(a: &Ty, b: &Ty) -> bool {
-    a.takes(b, &mut BTreeMap::new()) || b.takes(a, &mut BTreeMap::new())
 }
 
 impl std::fmt::Display for Ty {
@@ -142,6 +94,7 @@ impl std::fmt::Display for Ty {
             Ty::Optional(a) => write!(f, "optional_type({a})"),
             Ty::Made(name) => f.write_str(name),
             Ty::Param(p) => write!(f, "{p}"),
+            Ty::Var(_) => f.write_str("dyn"),
         }
     }
 }

@@ -140,7 +140,7 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
         return Err(FieldError::required("rule", "rule is not specified"));
     }
     let program = Program::compile(text, &names).map_err(|why| bad("rule", format!("compilation failed: {why}")))?;
-    if program.result != types::BOOL && program.result != Ty::Dyn {
+    if !program.makes(&types::BOOL) {
         return Err(bad("rule", "compilation failed: cel expression must evaluate to a bool".to_owned()));
     }
     let transition = program.uses("oldSelf");
@@ -152,7 +152,7 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
         text => {
             let program = Program::compile(text, &names)
                 .map_err(|why| bad("messageExpression", format!("messageExpression compilation failed: {why}")))?;
-            if program.result != types::TEXT && program.result != Ty::Dyn {
+            if !program.makes(&types::TEXT) {
                 return Err(bad("messageExpression", "messageExpression must evaluate to a string".to_owned()));
             }
             Some(program)

@@ -158,7 +158,7 @@ pub(super) fn compiles(text: &str, names: &[(String, Ty)], wanted: Option<&Ty>, 
             Ty::Dyn
         }
         Ok(program) => {
-            if let Some(wanted) = wanted.filter(|w| !program.makes(w) || program.is_surely_dyn()) {
+            if let Some(wanted) = wanted.filter(|w| !program.makes(w)) {
                 errors.push(FieldError::invalid(path, text, format!("must evaluate to {wanted} but got {}", program.result)));
             }
             program.result

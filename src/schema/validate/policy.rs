@@ -123,8 +123,9 @@ pub(super) fn validating(object: &Value, errors: &mut Errors) {
             let why = format!("must not exceed {ANNOTATION_BYTES_MAX} bytes in length");
             errors.push(FieldError::required(format!("{path}.valueExpression"), why));
         } else {
+            let n_before = errors.len();
             let ty = expression(annotation, "valueExpression", &path, &names, None, errors);
-            if !matches!(ty, Ty::Dyn | Ty::Null) && ty != TEXT {
+            if errors.len() == n_before && ty != Ty::Null && ty != TEXT {
                 let text = read::text(annotation, "valueExpression");
                 let why = format!("must evaluate to one of [string null_type] but got {ty}");
                 errors.push(FieldError::invalid(format!("{path}.valueExpression"), text, why));
