@@ -2,15 +2,13 @@
 //! IPv4 is.
 
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, run as run_command, wait_for};
+use crate::asked::{self, LIMIT, answers, asking};
+use crate::hosts::{Host, kill_hard, wait_for};
 
-/// For whatever takes long only on a machine that is busy with other tests.
-const LIMIT: Duration = Duration::from_secs(180);
 const BOTH: [&str; 3] =
     ["--cluster-cidr=10.42.0.0/16,fd42::/56", "--service-cidr=10.43.0.0/16,fd43::/112", "--node-ip=10.210.0.40,fd77::40"];
 const NODE_PORT: u16 = 30086;
@@ -20,12 +18,7 @@ struct One {
 }
 
 pub(crate) fn run(program: &Path) {
-    if !Path::new("/proc/net/if_inet6").exists() {
-        base::skips::say("this kernel has no IPv6");
-        return;
-    }
-    let place = tempfile::Builder::new().prefix("kedge-dual-").tempdir().unwrap();
-    make_lan();
+    let Some(place) = asked::place("kedge-dual-") else { return };
     let host = Host::new("d", 40, place.path(), program);
     host.must("sh", &["-c", "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add fd77::40/64 dev eth0 nodad"]);
     let kubeconfig = format!("--write-kubeconfig={}", host.dir.join("kubeconfig").display());
@@ -33,10 +26,10 @@ pub(crate) fn run(program: &Path) {
     let began = Instant::now();
     let first = one.host.start("server", &[&kubeconfig], "log");
     one.ready();
-    one.images();
-    one.apply(&pod("old"));
-    one.apply(&service("both", "PreferDualStack"));
-    one.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|ips| ips.starts_with("10.43.") && !ips.contains(':'));
+    one.host.import_busybox();
+    one.host.apply(&pod("old"));
+    one.host.apply(&service("both", "PreferDualStack"));
+    one.host.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|ips| ips.starts_with("10.43.") && !ips.contains(':'));
     let container = one.running("old");
     println!("a cluster of IPv4 alone: {:.1} s", began.elapsed().as_secs_f32());
 
@@ -55,13 +48,11 @@ pub(crate) fn run(program: &Path) {
     one.not_taken_away(&kubeconfig);
 }
 
+/// A pod that knows its addresses.
 fn pod(name: &str) -> Value {
-    let page = "mkdir /www; echo I am $(hostname) >/www/index.html; exec httpd -f -p 80 -h /www";
-    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": "web", "who": name } },
-        "spec": { "terminationGracePeriodSeconds": 0, "containers": [{ "name": "c", "image": "kedge.local/busybox:1",
-            "imagePullPolicy": "Never", "command": ["sh", "-c", page],
-            "readinessProbe": { "tcpSocket": { "port": 80 }, "periodSeconds": 1 },
-            "env": [{ "name": "IPS", "valueFrom": { "fieldRef": { "fieldPath": "status.podIPs" } } }] }] } })
+    let mut pod = asked::pod(name);
+    pod["spec"]["containers"][0]["env"] = json!([{ "name": "IPS", "valueFrom": { "fieldRef": { "fieldPath": "status.podIPs" } } }]);
+    pod
 }
 
 fn service(name: &str, policy: &str) -> Value {
@@ -70,66 +61,18 @@ fn service(name: &str, policy: &str) -> Value {
             "ports": [{ "port": 80, "nodePort": if name == "both" { Some(NODE_PORT) } else { None } }] } })
 }
 
-/// What a pod's shell is told to ask a page of [`pod`] with; its last word shows that it was asked, whatever came back.
-pub(crate) fn asking(ip: &str, port: u16) -> String {
-    format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} {port}; echo asked")
-}
-
-/// Waits until the page comes, or until it did not come several times in a row though it was asked for: a question that fails for
-/// another reason shows nothing.
-pub(crate) fn answers(what: &str, wanted: bool, mut ask: impl FnMut() -> String) {
-    let n_wanted = if wanted { 1 } else { 3 };
-    let mut n_in_a_row = 0;
-    wait_for(what, LIMIT, || {
-        let said = ask();
-        let is_right = said.contains("asked") && said.contains("I am ") == wanted;
-        n_in_a_row = if is_right { n_in_a_row + 1 } else { 0 };
-        if n_in_a_row == n_wanted { Ok(()) } else { Err(said) }
-    });
-}
-
 impl One {
-    fn kubectl(&self, args: &[&str]) -> Said {
-        let mut command = self.host.command("timeout");
-        run_command(command.arg("60").arg(kubectl()).arg("--kubeconfig").arg(self.host.dir.join("kubeconfig")).args(args))
-    }
-
-    fn apply(&self, object: &Value) {
-        let file = self.host.dir.join("apply.json");
-        std::fs::write(&file, object.to_string()).unwrap();
-        // The account of a namespace may still be on its way.
-        wait_for("an object to be taken", LIMIT, || {
-            let said = self.kubectl(&["apply", "-f", file.to_str().unwrap()]);
-            if said.ok { Ok(()) } else { Err(said.text) }
-        });
-    }
-
-    fn field_is(&self, what: &[&str], path: &str, right: &dyn Fn(&str) -> bool) -> String {
-        wait_for(&format!("{path} of {what:?}"), LIMIT, || {
-            let said = self.kubectl(&[&["get"], what, &["-o", &format!("jsonpath={path}")]].concat());
-            if said.ok && right(&said.text) { Ok(said.text) } else { Err(format!("{}\n{}", said.text, self.host.log("second"))) }
-        })
-    }
-
     fn ready(&self) {
         let ready = "{.items[*].status.conditions[?(@.type==\"Ready\")].status}";
         wait_for("the node", LIMIT, || {
-            let said = self.kubectl(&["get", "nodes", "-o", &format!("jsonpath={ready}")]);
+            let said = self.host.kubectl(&["get", "nodes", "-o", &format!("jsonpath={ready}")]);
             if said.ok && said.text == "True" { Ok(()) } else { Err(format!("{}\n{}", said.text, self.host.log("log"))) }
         });
     }
 
-    fn images(&self) {
-        let tar = self.host.dir.join("busybox.tar");
-        let made = run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
-        assert!(made.ok, "{}", made.text);
-        let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
-        self.host.must("sh", &["-c", import, tar.to_str().unwrap()]);
-    }
-
     fn running(&self, pod: &str) -> String {
-        self.field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
-        self.field_is(&["pod", pod], "{.status.containerStatuses[0].containerID}", &|id| !id.is_empty())
+        self.host.field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
+        self.host.field_is(&["pod", pod], "{.status.containerStatuses[0].containerID}", &|id| !id.is_empty())
     }
 
     /// What this machine gets from there.
@@ -142,9 +85,9 @@ impl One {
     }
 
     fn grown(&self, container: &str) {
-        self.field_is(&["node", "d"], "{.spec.podCIDRs}", &|cidrs| cidrs == r#"["10.42.0.0/24","fd42::/64"]"#);
-        self.field_is(&["node", "d"], "{.status.addresses[?(@.type==\"InternalIP\")].address}", &|ips| ips == "10.210.0.40 fd77::40");
-        self.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|ips| ips.contains(" fd43::"));
+        self.host.field_is(&["node", "d"], "{.spec.podCIDRs}", &|cidrs| cidrs == r#"["10.42.0.0/24","fd42::/64"]"#);
+        self.host.field_is(&["node", "d"], "{.status.addresses[?(@.type==\"InternalIP\")].address}", &|ips| ips == "10.210.0.40 fd77::40");
+        self.host.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|ips| ips.contains(" fd43::"));
         assert_eq!(self.running("old"), container, "the pod was started again");
         // Until the node's new network is known to the runtime, a pod may still get one address.
         let conflist = self.host.data_dir().join("agent/etc/cni/net.d/10-kedge.conflist");
@@ -153,24 +96,24 @@ impl One {
             if text.contains("fd42::/64") { Ok(()) } else { Err(text) }
         });
         wait_for("a new pod with both addresses", LIMIT, || {
-            self.apply(&pod("new"));
+            self.host.apply(&pod("new"));
             self.running("new");
-            let ips = self.field_is(&["pod", "new"], "{.status.podIPs[*].ip}", &|ips| !ips.is_empty());
+            let ips = self.host.field_is(&["pod", "new"], "{.status.podIPs[*].ip}", &|ips| !ips.is_empty());
             if ips.contains(" fd42::") {
                 return Ok(());
             }
             // containerd reads the folder a moment after it changed.
-            self.kubectl(&["delete", "pod", "new", "--wait=true"]);
+            self.host.kubectl(&["delete", "pod", "new", "--wait=true"]);
             Err(ips)
         });
     }
 
     fn served(&self) {
-        let v6 = self.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
+        let v6 = self.host.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
         self.page(&v6, 80, "I am new");
         let slices = ["endpointslices", "-l", "kubernetes.io/service-name=both"];
-        self.field_is(&slices, "{.items[*].addressType}", &|kinds| kinds.contains("IPv4") && kinds.contains("IPv6"));
-        let ips = self.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|_| true);
+        self.host.field_is(&slices, "{.items[*].addressType}", &|kinds| kinds.contains("IPv4") && kinds.contains("IPv6"));
+        let ips = self.host.field_is(&["service", "both"], "{.spec.clusterIPs[*]}", &|_| true);
         for ip in ips.split(' ') {
             self.page(ip, 80, "I am new");
         }
@@ -178,31 +121,32 @@ impl One {
             self.page(ip, NODE_PORT, "I am new");
         }
         wait_for("the pod to know both addresses and both name servers", LIMIT, || {
-            let env = self.kubectl(&["exec", "new", "--", "sh", "-c", "echo $IPS; cat /etc/resolv.conf"]).text;
+            let env = self.host.kubectl(&["exec", "new", "--", "sh", "-c", "echo $IPS; cat /etc/resolv.conf"]).text;
             if env.contains(&format!(",{v6}")) && env.contains("fd43::a") { Ok(()) } else { Err(env) }
         });
         wait_for("both addresses in DNS", LIMIT, || {
-            let said = self.kubectl(&["exec", "new", "--", "nslookup", "both.default.svc.cluster.local", "10.43.0.10"]);
+            let said = self.host.kubectl(&["exec", "new", "--", "nslookup", "both.default.svc.cluster.local", "10.43.0.10"]);
             let all = ips.split(' ').all(|ip| said.text.contains(ip));
             if all { Ok(()) } else { Err(said.text) }
         });
         let spec = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "six" },
             "spec": { "ipFamilies": ["IPv6"], "selector": { "who": "new" }, "ports": [{ "port": 80 }] } });
-        self.apply(&spec);
-        let six = self.field_is(&["service", "six"], "{.spec.clusterIPs[*]}", &|ips| ips.starts_with("fd43::"));
+        self.host.apply(&spec);
+        let six = self.host.field_is(&["service", "six"], "{.spec.clusterIPs[*]}", &|ips| ips.starts_with("fd43::"));
         self.page(&six, 80, "I am new");
     }
 
     /// Over IPv6, from a pod to a pod.
     fn guarded(&self) {
-        self.apply(&pod("peer"));
+        self.host.apply(&pod("peer"));
         self.running("peer");
-        let v6 = self.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
-        let peer = self.field_is(&["pod", "peer"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
+        let v6 = self.host.field_is(&["pod", "new"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
+        let peer = self.host.field_is(&["pod", "peer"], "{.status.podIPs[1].ip}", &|ip| ip.starts_with("fd42::"));
         let ask = asking(&v6, 80);
-        let reaches = |wanted: bool, what: &str| answers(what, wanted, || self.kubectl(&["exec", "peer", "--", "sh", "-c", &ask]).text);
+        let reaches =
+            |wanted: bool, what: &str| answers(what, wanted, || self.host.kubectl(&["exec", "peer", "--", "sh", "-c", &ask]).text);
         let policy = |ingress: Value| {
-            self.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
+            self.host.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
                 "spec": { "podSelector": { "matchLabels": { "who": "new" } }, "policyTypes": ["Ingress"], "ingress": ingress } }));
         };
         reaches(true, "a pod to be reached over IPv6");

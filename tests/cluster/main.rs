@@ -8,6 +8,7 @@
 mod namespaces;
 
 mod agents;
+mod asked;
 mod dual;
 mod history;
 mod hosts;

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::dual::{answers, asking};
-use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, run as run_command, wait_for};
+use crate::asked::{self, LIMIT, answers, asking};
+use crate::hosts::{Host, kill_hard, run as run_command, wait_for};
 
-/// For whatever takes long only on a machine that is busy with other tests.
-const LIMIT: Duration = Duration::from_secs(180);
 const FLAGS: [&str; 4] = ["--cluster-cidr=fd42::/56", "--service-cidr=fd43::/112", "--flannel-backend=host-gw", "--node-ip=fd77::50"];
 const NODE_PORT: u16 = 30087;
 
@@ -20,12 +18,7 @@ struct Two {
 }
 
 pub(crate) fn run(program: &Path) {
-    if !Path::new("/proc/net/if_inet6").exists() {
-        base::skips::say("this kernel has no IPv6");
-        return;
-    }
-    let place = tempfile::Builder::new().prefix("kedge-six-").tempdir().unwrap();
-    make_lan();
+    let Some(place) = asked::place("kedge-six-") else { return };
     let outside = run_command(
         Command::new("sh").arg("-c").arg("echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add fd77::1/64 dev lan nodad"),
     );
@@ -62,71 +55,44 @@ fn machine(name: &'static str, number: u8, place: &Path, program: &Path) -> Host
 }
 
 fn pod(name: &str, node: &str) -> Value {
-    let page = "mkdir /www; echo I am $(hostname) >/www/index.html; exec httpd -f -p 80 -h /www";
-    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "app": "web", "who": name } },
-        "spec": { "nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{ "name": "c", "image": "kedge.local/busybox:1",
-            "imagePullPolicy": "Never", "command": ["sh", "-c", page],
-            "readinessProbe": { "tcpSocket": { "port": 80 }, "periodSeconds": 1 } }] } })
+    let mut pod = asked::pod(name);
+    pod["spec"]["nodeName"] = node.into();
+    pod
 }
 
 impl Two {
-    fn kubectl(&self, args: &[&str]) -> Said {
-        let mut command = self.server.command("timeout");
-        run_command(command.arg("60").arg(kubectl()).arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args))
-    }
-
-    fn apply(&self, object: &Value) {
-        let file = self.server.dir.join("apply.json");
-        std::fs::write(&file, object.to_string()).unwrap();
-        // The account of a namespace may still be on its way.
-        wait_for("an object to be taken", LIMIT, || {
-            let said = self.kubectl(&["apply", "-f", file.to_str().unwrap()]);
-            if said.ok { Ok(()) } else { Err(said.text) }
-        });
-    }
-
-    fn field_is(&self, what: &[&str], path: &str, right: &dyn Fn(&str) -> bool) -> String {
-        wait_for(&format!("{path} of {what:?}"), LIMIT, || {
-            let said = self.kubectl(&[&["get"], what, &["-o", &format!("jsonpath={path}")]].concat());
-            if said.ok && right(&said.text) { Ok(said.text) } else { Err(format!("{}\n{}", said.text, self.server.log("log"))) }
-        })
-    }
-
     fn ready(&self) {
         wait_for("both nodes", LIMIT, || {
-            let said = self.kubectl(&["get", "nodes", "--no-headers"]);
+            let said = self.server.kubectl(&["get", "nodes", "--no-headers"]);
             let ready = said.text.lines().filter(|line| line.contains(" Ready")).count();
             if ready == 2 { Ok(()) } else { Err(format!("{}\n{}\n{}", said.text, self.server.log("log"), self.agent.log("log"))) }
         });
-        let tar = self.server.dir.join("busybox.tar");
-        let made = run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
-        assert!(made.ok, "{}", made.text);
-        let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
-        for host in [&self.server, &self.agent] {
-            host.must("sh", &["-c", import, tar.to_str().unwrap()]);
-        }
+        self.server.import_busybox();
+        self.agent.import_busybox();
     }
 
     fn address(&self, pod: &str) -> String {
-        self.field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
-        self.field_is(&["pod", pod], "{.status.podIPs[*].ip}", &|ip| ip.starts_with("fd42:") && !ip.contains(['.', ' ']))
+        self.server.field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
+        self.server.field_is(&["pod", pod], "{.status.podIPs[*].ip}", &|ip| ip.starts_with("fd42:") && !ip.contains(['.', ' ']))
     }
 
     /// What a pod gets from there.
     fn reaches(&self, from: &str, ip: &str, port: u16, wanted: bool) {
         let ask = asking(ip, port);
-        answers(&format!("{from} to {ip} port {port}: {wanted}"), wanted, || self.kubectl(&["exec", from, "--", "sh", "-c", &ask]).text);
+        answers(&format!("{from} to {ip} port {port}: {wanted}"), wanted, || {
+            self.server.kubectl(&["exec", from, "--", "sh", "-c", &ask]).text
+        });
     }
 
     fn served(&self) {
-        self.apply(&pod("on-s", "s"));
-        self.apply(&pod("on-a", "a"));
-        self.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        self.server.apply(&pod("on-s", "s"));
+        self.server.apply(&pod("on-a", "a"));
+        self.server.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
             "spec": { "type": "NodePort", "selector": { "who": "on-a" }, "ports": [{ "port": 80, "nodePort": NODE_PORT }] } }));
         let (on_s, on_a) = (self.address("on-s"), self.address("on-a"));
         self.reaches("on-s", &on_a, 80, true);
         self.reaches("on-a", &on_s, 80, true);
-        let ip = self.field_is(&["service", "web"], "{.spec.clusterIP}", &|ip| ip.starts_with("fd43:"));
+        let ip = self.server.field_is(&["service", "web"], "{.spec.clusterIP}", &|ip| ip.starts_with("fd43:"));
         for from in ["on-s", "on-a"] {
             self.reaches(from, &ip, 80, true);
         }
@@ -135,7 +101,7 @@ impl Two {
         }
         for from in ["on-s", "on-a"] {
             wait_for("the Service's name", LIMIT, || {
-                let said = self.kubectl(&["exec", from, "--", "nslookup", "web.default.svc.cluster.local"]);
+                let said = self.server.kubectl(&["exec", from, "--", "nslookup", "web.default.svc.cluster.local"]);
                 if said.text.contains(&ip) { Ok(()) } else { Err(said.text) }
             });
         }
@@ -146,7 +112,7 @@ impl Two {
     fn guarded(&self) {
         let (on_s, on_a) = (self.address("on-s"), self.address("on-a"));
         let policy = |ingress: Value| {
-            self.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
+            self.server.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
                 "spec": { "podSelector": { "matchLabels": { "who": "on-a" } }, "policyTypes": ["Ingress"], "ingress": ingress } }));
         };
         policy(json!([]));
