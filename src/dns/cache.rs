@@ -22,9 +22,15 @@ pub(crate) struct Cache {
     denial: Mutex<Shelf>,
 }
 
+/// Records of all entries of a shelf. Each takes some 300 bytes, so names of thousands of records do not fill the memory.
+const RECORDS_MAX: usize = 65_536;
+/// Of one entry; an answer with more is not kept.
+const RECORDS_OF_ENTRY_MAX: usize = 4096;
+
 #[derive(Default)]
 struct Shelf {
     entries: BTreeMap<Key, Entry>,
+    n_records: usize,
     /// Keys in the order in which they were stored: the oldest goes first when the shelf is full.
     order: BTreeMap<u64, Key>,
     next: u64,
@@ -32,23 +38,23 @@ struct Shelf {
 
 impl Shelf {
     fn put(&mut self, key: Key, answer: Answer, secs: u32, entries_max: usize) {
-        let now = Instant::now();
+        let (now, n_records) = (Instant::now(), n_records(&answer));
+        let is_full = |shelf: &Shelf| shelf.entries.len() >= entries_max || shelf.n_records + n_records > RECORDS_MAX;
         self.remove(&key);
-        if self.entries.len() >= entries_max {
-            let expired = self.entries.values().filter(|entry| entry.expires <= now).map(|entry| entry.turn);
-            for turn in expired.collect::<Vec<u64>>() {
-                if let Some(key) = self.order.remove(&turn) {
-                    self.entries.remove(&key);
-                }
+        if is_full(self) {
+            let expired = self.entries.iter().filter(|(_, entry)| entry.expires <= now).map(|(key, _)| key.clone());
+            for key in expired.collect::<Vec<Key>>() {
+                self.remove(&key);
             }
         }
-        if self.entries.len() >= entries_max
-            && let Some((_, oldest)) = self.order.pop_first()
+        while is_full(self)
+            && let Some(oldest) = self.order.first_key_value().map(|(_, key)| key.clone())
         {
-            self.entries.remove(&oldest);
+            self.remove(&oldest);
         }
         let turn = self.next;
         self.next += 1;
+        self.n_records += n_records;
         self.order.insert(turn, key.clone());
         self.entries.insert(key, Entry { answer, turn, stored: now, expires: now + Duration::from_secs(u64::from(secs)) });
     }
@@ -56,6 +62,7 @@ impl Shelf {
     fn remove(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
             self.order.remove(&entry.turn);
+            self.n_records -= n_records(&entry.answer);
         }
     }
 }
@@ -118,7 +125,7 @@ impl Cache {
         for record in answer.answers.iter_mut().chain(&mut answer.authorities).chain(&mut answer.additionals) {
             record.ttl = record.ttl.min(secs);
         }
-        if secs == 0 || entries_max == 0 {
+        if secs == 0 || entries_max == 0 || n_records(answer) > RECORDS_OF_ENTRY_MAX {
             return;
         }
         shelf.lock().unwrap_or_else(PoisonError::into_inner).put(key(question), answer.clone(), secs, entries_max);
@@ -129,6 +136,10 @@ impl Cache {
         let len = |shelf: &Mutex<Shelf>| shelf.lock().unwrap_or_else(PoisonError::into_inner).entries.len();
         (len(&self.success), len(&self.denial))
     }
+}
+
+fn n_records(answer: &Answer) -> usize {
+    answer.answers.len() + answer.authorities.len() + answer.additionals.len()
 }
 
 fn key(question: &Question) -> Key {
@@ -196,6 +207,26 @@ mod tests {
         let kept: Vec<&str> = ["a.", "b.", "m.", "n.", "z."].into_iter().filter(|name| cache.get(&question(name)).is_some()).collect();
         assert_eq!(kept, ["a.", "b.", "n."]);
         assert_eq!(cache.sizes(), (3, 0));
+    }
+
+    #[test]
+    fn answers_of_many_records_do_not_fill_the_memory() {
+        let cache = cache(10_000);
+        let many = |name: &str, n: usize| {
+            let mut answer = found(name);
+            answer.answers = vec![answer.answers[0].clone(); n];
+            answer
+        };
+        cache.put(&question("huge."), &mut many("huge.", RECORDS_OF_ENTRY_MAX + 1));
+        assert!(cache.get(&question("huge.")).is_none());
+        for n in 0..40 {
+            let name = format!("a{n}.");
+            cache.put(&question(&name), &mut many(&name, RECORDS_OF_ENTRY_MAX));
+        }
+        assert_eq!(cache.sizes(), (RECORDS_MAX / RECORDS_OF_ENTRY_MAX, 0));
+        assert!(cache.get(&question("a0.")).is_none() && cache.get(&question("a39.")).is_some());
+        let shelf = cache.success.lock().unwrap();
+        assert_eq!((shelf.n_records, shelf.order.len()), (RECORDS_MAX, shelf.entries.len()));
     }
 
     #[test]

@@ -105,6 +105,11 @@ pub(crate) enum Policy {
 pub(crate) struct Fall(Vec<Name>);
 
 impl Fall {
+    #[cfg(test)]
+    pub(crate) fn all() -> Fall {
+        Fall(vec![Name::root()])
+    }
+
     pub(crate) fn through(&self, name: &Name) -> bool {
         self.0.iter().any(|zone| zone.zone_of(name))
     }

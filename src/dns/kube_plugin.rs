@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Namespace;
 
 use crate::config;
 use crate::question::{Answer, Question};
-use crate::zone::{Found, Index, PodNames};
+use crate::zone::{Found, Index, PodNames, Wanted};
 
 /// A burst of changes is gathered this long before it is worked into the index.
 const GATHER: Duration = Duration::from_millis(50);
@@ -115,7 +115,7 @@ impl Kubernetes {
         match (labels.as_slice(), question.kind) {
             ([], RecordType::SOA) => answer.answers.push(self.soa(zone)),
             ([], RecordType::NS) => answer.add(&question.name, self.config.ttl_secs, RData::NS(NS(below("ns.dns", zone)?))),
-            (labels, _) => match index.find(labels, self.config.pods) {
+            (labels, kind) => match index.find(labels, self.config.pods, wanted(kind)) {
                 Some(found) => self.fill(&mut answer, question, zone, &found)?,
                 None if self.config.fall.through(&question.lower) => return None,
                 None => answer.code = ResponseCode::NXDomain,
@@ -143,14 +143,11 @@ impl Kubernetes {
                 // Equal shares of 100, as CoreDNS gives them.
                 let weight = u16::try_from(100 / found.srv.len().max(1)).unwrap_or(1).max(1);
                 for srv in &found.srv {
-                    let target = below(&srv.target, zone)?;
-                    answer.add(&question.name, ttl, RData::SRV(SRV::new(0, weight, srv.port, target.clone())));
-                    for data in srv.ips.iter().filter_map(|ip| address(*ip)) {
-                        let record = Record::from_rdata(target.clone(), ttl, data);
-                        if !answer.additionals.contains(&record) {
-                            answer.additionals.push(record);
-                        }
-                    }
+                    answer.add(&question.name, ttl, RData::SRV(SRV::new(0, weight, srv.port, below(&srv.target, zone)?)));
+                }
+                for (host, ip) in &found.hosts {
+                    let host = below(host, zone)?;
+                    answer.additionals.extend(address(*ip).map(|data| Record::from_rdata(host, ttl, data)));
                 }
             }
             _ => {}
@@ -186,6 +183,10 @@ impl Kubernetes {
         let soa = SOA::new(part("ns.dns"), part("hostmaster"), 1, 7200, 1800, 86400, ttl);
         Record::from_rdata(zone.clone(), ttl, RData::SOA(soa))
     }
+}
+
+fn wanted(kind: RecordType) -> Wanted {
+    if kind == RecordType::SRV { Wanted::Services } else { Wanted::Addresses }
 }
 
 fn is_reverse(zone: &Name) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use base::places::Places;
+use base::places::{Place, Places};
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
@@ -15,6 +15,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, RecordType};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::DnsError;
@@ -26,8 +27,13 @@ use crate::kube_plugin::Kubernetes;
 use crate::metrics::{Metrics, Served};
 use crate::question::{Answer, Question, Transport};
 
-/// Questions answered at one time; more are dropped, as their askers ask again.
-const QUESTIONS_MAX: usize = 2048;
+/// Questions that wait for resolvers of the outside at one time, of one client and of all; more are refused. What is known here waits for
+/// nobody and needs no place.
+const FORWARDED_OF_CLIENT_MAX: usize = 128;
+const FORWARDED_MAX: usize = 1024;
+/// As many again for clients that find those taken: whoever asks for names of a dead zone in eight pods has the first ones.
+const SPARE_OF_CLIENT_MAX: usize = 16;
+const SPARE_MAX: usize = 1024;
 /// A silent TCP connection is closed after this.
 const TCP_IDLE: Duration = Duration::from_secs(10);
 /// TCP connections at one time, of all clients and of one; more are closed at once. They take no places from questions over UDP.
@@ -35,6 +41,11 @@ const CONNECTIONS_MAX: usize = 1024;
 const CONNECTIONS_OF_CLIENT_MAX: usize = 32;
 /// Questions of one connection that are answered at one time; the next one is read when one of them is done.
 const QUESTIONS_OF_CONNECTION_MAX: usize = 16;
+/// A question is one name and a few options; whoever announces more loses its connection.
+const QUESTION_BYTES_MAX: usize = 4096;
+/// Bytes of answers over TCP that wait for their clients to read, of one connection (two of the largest) and of all. More are not sent.
+const UNREAD_OF_CONNECTION_MAX: usize = 128 * 1024;
+const UNREAD_MAX: usize = 48 * 1024 * 1024;
 /// A record takes at least this much: a pointer to its name, type, class, time to live, length.
 const RECORD_BYTES_MIN: usize = 12;
 /// What fits through every network without fragments; larger promises of clients are not believed.
@@ -42,6 +53,8 @@ const UDP_BYTES_MAX: u16 = 1232;
 const CNAME_DEPTH_MAX: usize = 8;
 /// A probe of ours that comes back more often than this goes in a circle.
 const LOOP_SEEN_MAX: u32 = 2;
+/// Later than this no probe comes back any more. Resolvers have seen its name, and whoever asks for it then would end the process.
+const LOOP_LOOK: Duration = Duration::from_secs(30);
 
 /// One server block at work.
 pub(crate) struct Site {
@@ -57,11 +70,18 @@ pub(crate) struct Site {
 pub(crate) struct LoopProbe {
     pub(crate) name: Name,
     seen: AtomicU32,
+    made: Instant,
 }
 
 impl LoopProbe {
     pub(crate) fn new(name: Name) -> LoopProbe {
-        LoopProbe { name, seen: AtomicU32::new(0) }
+        LoopProbe { name, seen: AtomicU32::new(0), made: Instant::now() }
+    }
+
+    /// Whether this question is the probe once more often than a probe comes that goes in no circle.
+    fn circles(&self, question: &Question, now: Instant) -> bool {
+        let is_probe = self.name == question.lower && now.duration_since(self.made) < LOOP_LOOK;
+        is_probe && self.seen.fetch_add(1, Ordering::Relaxed) + 1 > LOOP_SEEN_MAX
     }
 }
 
@@ -73,7 +93,10 @@ pub(crate) struct Server {
     pub(crate) rng: Rng,
     /// Where a detected loop is reported, which ends the process.
     pub(crate) fatal: mpsc::Sender<String>,
-    places: Semaphore,
+    /// Questions that wait for resolvers, by client: the usual places, and the spare ones.
+    forwarded: [Arc<Places<IpAddr>>; 2],
+    /// Places for bytes of answers that clients have not read.
+    unread: Semaphore,
     /// TCP connections by client. An address is a client, also of IPv6: the pods of a node have their addresses in one /64.
     connections: Arc<Places<IpAddr>>,
 }
@@ -86,7 +109,8 @@ impl Server {
             metrics,
             rng,
             fatal,
-            places: Semaphore::new(QUESTIONS_MAX),
+            forwarded: [Places::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX), Places::new(SPARE_OF_CLIENT_MAX, SPARE_MAX)],
+            unread: Semaphore::new(UNREAD_MAX),
             connections: Places::new(CONNECTIONS_OF_CLIENT_MAX, CONNECTIONS_MAX),
         }
     }
@@ -110,7 +134,7 @@ impl Server {
         if request.metadata.message_type != MessageType::Query {
             return None;
         }
-        let (zone, site, answer) = self.answer(&request, transport).await;
+        let (zone, site, answer) = self.answer(&request, transport, peer.ip().to_canonical()).await;
         let reply = encode(&request, answer.clone(), transport)?;
         let kind = request.queries.first().map_or(RecordType::ZERO, |query| query.query_type);
         let zone = zone.map_or_else(|| "dropped".to_owned(), |zone| zone.to_ascii());
@@ -128,7 +152,7 @@ impl Server {
         Some(reply)
     }
 
-    async fn answer(&self, request: &Message, transport: Transport) -> (Option<Name>, Option<Arc<Site>>, Answer) {
+    async fn answer(&self, request: &Message, transport: Transport, client: IpAddr) -> (Option<Name>, Option<Arc<Site>>, Answer) {
         let refuse = |code| (None, None, Answer::new(code, ""));
         if request.metadata.op_code != OpCode::Query {
             return refuse(ResponseCode::NotImp);
@@ -142,12 +166,12 @@ impl Server {
         }
         match self.site(&question.lower) {
             None => refuse(ResponseCode::Refused),
-            Some((site, zone)) => (Some(zone.clone()), Some(Arc::clone(site)), self.resolve(site, &question, 0).await),
+            Some((site, zone)) => (Some(zone.clone()), Some(Arc::clone(site)), self.resolve(site, &question, client, 0).await),
         }
     }
 
     /// cache → hosts → kubernetes → loop → forward, and the order of addresses is changed on the way back.
-    async fn resolve(&self, site: &Site, question: &Question, depth: usize) -> Answer {
+    async fn resolve(&self, site: &Site, question: &Question, client: IpAddr, depth: usize) -> Answer {
         let cache = site.cache.as_ref().filter(|cache| cache.wants(question));
         let labels = || format!("server=\"{}\",zones=\".\",view=\"\"", self.label);
         if let Some(mut answer) = cache.and_then(|cache| cache.get(question)) {
@@ -159,7 +183,7 @@ impl Server {
             self.balance(site, &mut answer);
             return answer;
         }
-        let mut answer = Box::pin(self.ask_plugins(site, question, depth)).await;
+        let mut answer = Box::pin(self.ask_plugins(site, question, client, depth)).await;
         if let Some(cache) = cache {
             self.metrics.count("coredns_cache_misses_total", labels());
             self.metrics.count("coredns_cache_requests_total", labels());
@@ -169,16 +193,14 @@ impl Server {
         answer
     }
 
-    async fn ask_plugins(&self, site: &Site, question: &Question, depth: usize) -> Answer {
+    async fn ask_plugins(&self, site: &Site, question: &Question, client: IpAddr, depth: usize) -> Answer {
         if let Some(answer) = site.hosts.as_ref().and_then(|hosts| hosts.answer(question)) {
             return answer;
         }
         if let Some(answer) = site.kubernetes.as_ref().and_then(|kubernetes| kubernetes.answer(question)) {
-            return self.follow_cname(question, answer, depth).await;
+            return self.follow_cname(question, answer, client, depth).await;
         }
-        if let Some(probe) = site.loop_probe.as_ref().filter(|probe| probe.name == question.lower)
-            && probe.seen.fetch_add(1, Ordering::Relaxed) + 1 > LOOP_SEEN_MAX
-        {
+        if site.loop_probe.as_ref().is_some_and(|probe| probe.circles(question, Instant::now())) {
             let zone = site.block.zones.first().map(|zone| zone.name.to_ascii()).unwrap_or_default();
             let text = format!(
                 "Loop ({}) detected for zone {zone:?}: a resolver of `forward` sends questions back here; give it other resolvers",
@@ -190,14 +212,19 @@ impl Server {
         }
         for forwarder in &site.forwarders {
             if forwarder.wants(question) {
+                let Some(_place) = self.place_to_forward(client) else { return Answer::new(ResponseCode::Refused, "forward") };
                 return forwarder.answer(question).await;
             }
         }
         Answer::new(ResponseCode::ServFail, "")
     }
 
+    fn place_to_forward(&self, client: IpAddr) -> Option<Place<IpAddr>> {
+        self.forwarded.iter().find_map(|places| places.take(client).ok())
+    }
+
     /// A Service of type ExternalName is a name elsewhere; a client that asked for addresses gets them too.
-    async fn follow_cname(&self, question: &Question, mut answer: Answer, depth: usize) -> Answer {
+    async fn follow_cname(&self, question: &Question, mut answer: Answer, client: IpAddr, depth: usize) -> Answer {
         let target = match answer.answers.as_slice() {
             [only] => match &only.data {
                 RData::CNAME(target) => target.0.clone(),
@@ -210,7 +237,7 @@ impl Server {
         }
         let next = question.about(target);
         if let Some((site, _)) = self.site(&next.lower) {
-            let more = Box::pin(self.resolve(site, &next, depth + 1)).await;
+            let more = Box::pin(self.resolve(site, &next, client, depth + 1)).await;
             answer.answers.extend(more.answers);
         }
         answer
@@ -408,7 +435,6 @@ async fn serve_udp(server: Arc<Server>, socket: Arc<UdpSocket>, group: Group) {
         let Ok((len, peer)) = socket.recv_from(&mut buffer).await else { continue };
         let (server, socket, bytes) = (Arc::clone(&server), Arc::clone(&socket), buffer[..len].to_vec());
         group.spawn_short("question", async move {
-            let Ok(_place) = server.places.try_acquire() else { return };
             if let Some(reply) = server.handle(&bytes, peer, Transport::Udp).await {
                 // The asker may be gone.
                 let _asker_left = socket.send_to(&reply, peer).await;
@@ -436,22 +462,27 @@ async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group
 async fn converse(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, group: &Group) -> std::io::Result<()> {
     let (mut read, write) = stream.into_split();
     let (write, running) = (Arc::new(tokio::sync::Mutex::new(write)), Arc::new(Semaphore::new(QUESTIONS_OF_CONNECTION_MAX)));
+    let unread = Arc::new(Semaphore::new(UNREAD_OF_CONNECTION_MAX));
     loop {
-        let len = tokio::time::timeout(TCP_IDLE, read.read_u16()).await??;
-        let mut bytes = vec![0; usize::from(len)];
+        let len = usize::from(tokio::time::timeout(TCP_IDLE, read.read_u16()).await??);
+        if len > QUESTION_BYTES_MAX {
+            return Ok(());
+        }
+        let mut bytes = vec![0; len];
         tokio::time::timeout(TCP_IDLE, read.read_exact(&mut bytes)).await??;
         let Ok(turn) = Arc::clone(&running).acquire_owned().await else { return Ok(()) };
-        let (server, write) = (Arc::clone(server), Arc::clone(&write));
+        let (server, write, unread) = (Arc::clone(server), Arc::clone(&write), Arc::clone(&unread));
         group.spawn_short("question", async move {
             let _turn = turn;
-            let Ok(_place) = server.places.try_acquire() else { return };
-            if let Some(reply) = server.handle(&bytes, peer, Transport::Tcp).await {
-                let mut write = write.lock().await;
-                // A client that does not read loses its connection.
-                let sent = tokio::time::timeout(TCP_IDLE, write.write_all(&framed(&reply))).await;
-                if !matches!(sent, Ok(Ok(()))) {
-                    let _closed = write.shutdown().await;
-                }
+            let Some(reply) = server.handle(&bytes, peer, Transport::Tcp).await else { return };
+            let reply = framed(&reply);
+            let n_bytes = u32::try_from(reply.len()).unwrap_or(u32::MAX);
+            let (Ok(_own), Ok(_of_all)) = (unread.try_acquire_many(n_bytes), server.unread.try_acquire_many(n_bytes)) else { return };
+            let mut write = write.lock().await;
+            // A client that does not read loses its connection.
+            let sent = tokio::time::timeout(TCP_IDLE, write.write_all(&reply)).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                let _closed = write.shutdown().await;
             }
         });
     }

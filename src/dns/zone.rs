@@ -40,8 +40,25 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     kind: Kind,
-    /// Ready endpoints; those of a Service with a cluster address are asked for by their own names only.
+    /// Ready endpoints, by host and address; those of a Service with a cluster address are asked for by their own names only.
     endpoints: Vec<Endpoint>,
+    /// Their addresses, each once.
+    addresses: Vec<IpAddr>,
+}
+
+/// SRV records of one answer, and addresses of their hosts. In 64 KiB there is no place for more: a record has three numbers and a
+/// name below the zone.
+const SRV_MAX: usize = 2048;
+/// Endpoints × ports that are looked at for one answer: a Service has as many of each as somebody writes.
+const PAIRS_MAX: usize = 16_384;
+
+/// What of a name is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Anything but SRV records.
+    Addresses,
+    /// SRV records: one for each port of each endpoint.
+    Services,
 }
 
 /// Which pods have names.
@@ -71,18 +88,19 @@ pub(crate) struct Index {
 pub(crate) struct Found {
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) srv: Vec<Srv>,
+    /// Addresses of the SRV records' targets, which are relative to the zone.
+    pub(crate) hosts: Vec<(String, IpAddr)>,
     pub(crate) cname: Option<String>,
     pub(crate) txt: Option<String>,
     pub(crate) ptr: Vec<String>,
 }
 
-/// One SRV record: a target below the zone and its addresses.
+/// One SRV record.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Srv {
     pub(crate) port: u16,
     /// Relative to the zone.
     pub(crate) target: String,
-    pub(crate) ips: Vec<IpAddr>,
 }
 
 impl Index {
@@ -104,7 +122,9 @@ impl Index {
         let mut endpoints: Vec<Endpoint> = slices.iter().flat_map(|slice| endpoints(slice, pod_names)).collect();
         endpoints.sort_by(|a, b| (&a.host, a.ip).cmp(&(&b.host, b.ip)));
         endpoints.dedup_by(|a, b| a.host == b.host && a.ip == b.ip && a.ports == b.ports);
-        let entry = Entry { kind, endpoints };
+        let mut seen = BTreeSet::new();
+        let addresses = endpoints.iter().map(|endpoint| endpoint.ip).filter(|ip| seen.insert(*ip)).collect();
+        let entry = Entry { kind, endpoints, addresses };
         for ip in entry.ips() {
             self.by_ip.entry(ip).or_default().insert(Arc::clone(&name));
         }
@@ -152,12 +172,12 @@ impl Index {
 
     /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name exists, but
     /// holds nothing.
-    pub(crate) fn find(&self, labels: &[&str], pods: PodNames) -> Option<Found> {
+    pub(crate) fn find(&self, labels: &[&str], pods: PodNames, wanted: Wanted) -> Option<Found> {
         match labels {
             [] | ["svc"] => Some(Found::default()),
             ["dns-version"] => Some(Found { txt: Some(SCHEMA_VERSION.to_owned()), ..Found::default() }),
             ["pod"] => (pods != PodNames::Disabled).then(Found::default),
-            [rest @ .., ns, "svc"] if self.namespaces.contains(*ns) => self.find_service(rest, ns),
+            [rest @ .., ns, "svc"] if self.namespaces.contains(*ns) => self.find_service(rest, ns, wanted),
             [rest @ .., ns, "pod"] if self.namespaces.contains(*ns) => self.find_pod(rest, ns, pods),
             _ => None,
         }
@@ -174,7 +194,7 @@ impl Index {
         known.then(|| Found { addresses: vec![ip], ..Found::default() })
     }
 
-    fn find_service(&self, rest: &[&str], ns: &str) -> Option<Found> {
+    fn find_service(&self, rest: &[&str], ns: &str, wanted: Wanted) -> Option<Found> {
         let (name, before) = match rest {
             [] => return Some(Found::default()),
             [before @ .., name] => (*name, before),
@@ -182,10 +202,10 @@ impl Index {
         let entry = self.services.get(&(ns.to_owned(), name.to_owned()))?;
         let base = format!("{name}.{ns}.svc");
         match before {
-            [] => entry.all(&base),
+            [] => entry.all(&base, wanted),
             [protocol] if protocol.starts_with('_') => Some(Found::default()),
-            [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => entry.port(&base, &port[1..], &protocol[1..]),
-            [host] => entry.endpoint(&base, host),
+            [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => entry.port(&base, &port[1..], &protocol[1..], wanted),
+            [host] => entry.endpoint(&base, host, wanted),
             _ => None,
         }
     }
@@ -198,53 +218,86 @@ impl Entry {
         own.iter().copied().chain(self.endpoints.iter().map(|endpoint| endpoint.ip))
     }
 
-    fn all(&self, base: &str) -> Option<Found> {
+    fn all(&self, base: &str, wanted: Wanted) -> Option<Found> {
         match &self.kind {
             Kind::External(target) => Some(Found { cname: Some(target.clone()), ..Found::default() }),
-            Kind::Cluster { ips, ports } => {
-                Some(Found { addresses: ips.clone(), srv: cluster_srv(base, ports.iter(), ips), ..Found::default() })
-            }
+            Kind::Cluster { ips, ports } => Some(cluster(base, ports.iter(), ips, wanted)),
             // Without a ready endpoint a headless Service has no name.
-            Kind::Headless => some_endpoints(base, self.endpoints.iter(), |_| true),
+            Kind::Headless if wanted == Wanted::Addresses => {
+                (!self.addresses.is_empty()).then(|| Found { addresses: self.addresses.clone(), ..Found::default() })
+            }
+            Kind::Headless => some_endpoints(base, self.endpoints.iter(), |endpoint| &endpoint.ports[..], wanted),
         }
     }
 
-    fn port(&self, base: &str, name: &str, protocol: &str) -> Option<Found> {
-        let matches = |port: &Port| port.name == name && port.protocol == protocol;
+    fn port(&self, base: &str, name: &str, protocol: &str, wanted: Wanted) -> Option<Found> {
         match &self.kind {
             Kind::External(_) => None,
             Kind::Cluster { ips, ports } => {
-                let srv = cluster_srv(base, ports.iter().filter(|port| matches(port)), ips);
-                (!srv.is_empty()).then(|| Found { addresses: ips.clone(), srv, ..Found::default() })
+                let mut matching = ports.iter().filter(|port| port.name == name && port.protocol == protocol).peekable();
+                matching.peek()?;
+                Some(cluster(base, matching, ips, wanted))
             }
-            Kind::Headless => some_endpoints(base, self.endpoints.iter().filter(|e| e.ports.iter().any(matches)), matches),
+            Kind::Headless => {
+                let having = self.endpoints.iter().filter(|endpoint| !named(&endpoint.ports, name, protocol).is_empty());
+                some_endpoints(base, having, |endpoint| named(&endpoint.ports, name, protocol), wanted)
+            }
         }
     }
 
-    fn endpoint(&self, base: &str, host: &str) -> Option<Found> {
-        some_endpoints(base, self.endpoints.iter().filter(|endpoint| endpoint.host == host), |_| true)
+    fn endpoint(&self, base: &str, host: &str, wanted: Wanted) -> Option<Found> {
+        let from = self.endpoints.partition_point(|endpoint| endpoint.host.as_str() < host);
+        let own = self.endpoints[from..].iter().take_while(|endpoint| endpoint.host == host);
+        some_endpoints(base, own, |endpoint| &endpoint.ports[..], wanted)
     }
 }
 
-fn cluster_srv<'a>(base: &str, ports: impl Iterator<Item = &'a Port>, ips: &[IpAddr]) -> Vec<Srv> {
-    ports.map(|port| Srv { port: port.number, target: base.to_owned(), ips: ips.to_vec() }).collect()
+fn cluster<'a>(base: &str, ports: impl Iterator<Item = &'a Port>, ips: &[IpAddr], wanted: Wanted) -> Found {
+    let mut found = Found { addresses: ips.to_vec(), ..Found::default() };
+    if wanted == Wanted::Services {
+        found.srv = ports.take(SRV_MAX).map(|port| Srv { port: port.number, target: base.to_owned() }).collect();
+        found.hosts = ips.iter().filter(|_| !found.srv.is_empty()).map(|ip| (base.to_owned(), *ip)).collect();
+    }
+    found
 }
 
-fn some_endpoints<'a>(base: &str, endpoints: impl Iterator<Item = &'a Endpoint>, wants: impl Fn(&Port) -> bool) -> Option<Found> {
+/// The ports of this name and protocol, of sorted ones.
+fn named<'a>(ports: &'a [Port], name: &str, protocol: &str) -> &'a [Port] {
+    let place = |port: &Port| (port.name.as_str(), port.protocol.as_str()).cmp(&(name, protocol));
+    let rest = &ports[ports.partition_point(|port| place(port).is_lt())..];
+    &rest[..rest.partition_point(|port| place(port).is_eq())]
+}
+
+fn some_endpoints<'a>(
+    base: &str,
+    endpoints: impl Iterator<Item = &'a Endpoint>,
+    ports: impl Fn(&'a Endpoint) -> &'a [Port],
+    wanted: Wanted,
+) -> Option<Found> {
     let mut found = Found::default();
-    let mut by_target: BTreeMap<(String, u16), Vec<IpAddr>> = BTreeMap::new();
+    let (mut addresses, mut srv, mut n_pairs) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let mut hosts: Vec<(&str, IpAddr)> = Vec::new();
     for endpoint in endpoints {
-        if !found.addresses.contains(&endpoint.ip) {
+        if addresses.insert(endpoint.ip) {
             found.addresses.push(endpoint.ip);
         }
-        for port in endpoint.ports.iter().filter(|port| wants(port)) {
-            let ips = by_target.entry((format!("{}.{base}", endpoint.host), port.number)).or_default();
-            if !ips.contains(&endpoint.ip) {
-                ips.push(endpoint.ip);
+        let host = (endpoint.host.as_str(), endpoint.ip);
+        let told = if wanted == Wanted::Services { ports(endpoint) } else { &[] };
+        for port in told {
+            n_pairs += 1;
+            if n_pairs > PAIRS_MAX || srv.len() >= SRV_MAX || hosts.len() >= SRV_MAX {
+                break;
+            }
+            srv.insert((endpoint.host.as_str(), port.number));
+            // Endpoints come by host and address.
+            if hosts.last() != Some(&host) {
+                hosts.push(host);
             }
         }
     }
-    found.srv = by_target.into_iter().map(|((target, port), ips)| Srv { port, target, ips }).collect();
+    let target = |host: &str| format!("{host}.{base}");
+    found.srv = srv.into_iter().map(|(host, port)| Srv { port, target: target(host) }).collect();
+    found.hosts = hosts.into_iter().map(|(host, ip)| (target(host), ip)).collect();
     (!found.addresses.is_empty()).then_some(found)
 }
 
@@ -257,7 +310,9 @@ fn endpoints(slice: &EndpointSlice, pod_names: bool) -> Vec<Endpoint> {
             number: u16::try_from(port.port?).ok()?,
         })
     });
-    let (ports, mut all) = (ports.collect::<Arc<[Port]>>(), Vec::new());
+    let mut ports: Vec<Port> = ports.collect();
+    ports.sort();
+    let (ports, mut all) = (Arc::<[Port]>::from(ports), Vec::new());
     for endpoint in slice.endpoints.iter().flatten() {
         if !endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true) {
             continue;
@@ -356,7 +411,7 @@ mod tests {
 
     fn ips(name: &str) -> Option<Vec<String>> {
         let labels: Vec<&str> = name.split('.').collect();
-        index().find(&labels, PodNames::Insecure).map(|found| found.addresses.iter().map(IpAddr::to_string).collect())
+        index().find(&labels, PodNames::Insecure, Wanted::Addresses).map(|found| found.addresses.iter().map(IpAddr::to_string).collect())
     }
 
     fn list(ips: &[&str]) -> Option<Vec<String>> {
@@ -382,6 +437,55 @@ mod tests {
         assert_eq!(ips("empty.default.svc"), None);
         assert_eq!(ips("1-2-3-4.nowhere.pod"), None);
         assert_eq!(ips("_https._tcp.web.default.svc"), None);
+    }
+
+    #[test]
+    fn ports_of_endpoints_are_told_to_those_who_ask_for_them() {
+        let find = |name: &str, wanted: Wanted| index().find(&name.split('.').collect::<Vec<_>>(), PodNames::Insecure, wanted).unwrap();
+        let said = |found: Found| {
+            let srv: Vec<String> = found.srv.iter().map(|srv| format!("{} {}", srv.port, srv.target)).collect();
+            let hosts: Vec<String> = found.hosts.iter().map(|(host, ip)| format!("{host} {ip}")).collect();
+            (srv.join(","), hosts.join(","))
+        };
+        let both = "8080 10-42-0-8.db.default.svc,8080 db-0.db.default.svc";
+        let hosts = "10-42-0-8.db.default.svc 10.42.0.8,db-0.db.default.svc 10.42.0.6";
+        for name in ["db.default.svc", "_http._tcp.db.default.svc"] {
+            assert_eq!(said(find(name, Wanted::Services)), (both.to_owned(), hosts.to_owned()), "{name}");
+        }
+        let web = ("80 web.default.svc".to_owned(), "web.default.svc 10.43.0.80".to_owned());
+        assert_eq!(said(find("web.default.svc", Wanted::Services)), web);
+        assert_eq!(said(find("db.default.svc", Wanted::Addresses)), (String::new(), String::new()));
+    }
+
+    #[test]
+    fn ten_thousand_ports_of_thousands_of_endpoints_cost_what_an_answer_holds() {
+        use k8s_openapi::api::discovery::v1::EndpointPort;
+        let ports: Vec<EndpointPort> =
+            (1..=10_000).map(|n| EndpointPort { name: Some(format!("p{n}")), port: Some(n), ..EndpointPort::default() }).collect();
+        // Half of the endpoints have names of their own, the others one together.
+        let slices: Vec<Arc<EndpointSlice>> = (0..40)
+            .map(|n| {
+                let ips: Vec<String> = (1..=100).map(|i| format!("10.42.{n}.{i}")).collect();
+                let endpoints: Vec<_> = ips.iter().map(|ip| (ip.as_str(), (n % 2 == 0).then_some("one"), true)).collect();
+                let mut slice = EndpointSlice::clone(&slice("big", &endpoints));
+                slice.ports = Some(ports.clone());
+                Arc::new(slice)
+            })
+            .collect();
+        let mut index = Index::default();
+        index.set_namespaces(["default".to_owned()].into());
+        index.set(&key("big"), Some(&service("big", "None")), &slices, false);
+        let began = base::time::Stopwatch::start();
+        for name in ["big.default.svc", "one.big.default.svc", "_p9999._tcp.big.default.svc"] {
+            let labels: Vec<&str> = name.split('.').collect();
+            for wanted in [Wanted::Addresses, Wanted::Services].into_iter().cycle().take(4) {
+                let found = index.find(&labels, PodNames::Disabled, wanted).unwrap();
+                assert!(found.addresses.len() >= 2000, "{name}: {}", found.addresses.len());
+                assert!(found.srv.len() <= SRV_MAX && found.hosts.len() <= SRV_MAX, "{name}");
+                assert_eq!(found.srv.is_empty(), wanted == Wanted::Addresses, "{name}");
+            }
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
     }
 
     #[test]
@@ -416,7 +520,7 @@ mod tests {
         assert_eq!(index.reverse("10.43.0.90".parse().unwrap()), ["web.default.svc"]);
         index.set(&key("also"), None, &[], false);
         assert!(index.reverse(shared).is_empty());
-        assert_eq!(index.find(&["also", "default", "svc"], PodNames::Disabled), None);
+        assert_eq!(index.find(&["also", "default", "svc"], PodNames::Disabled, Wanted::Addresses), None);
         assert_eq!(index.keys().count(), 3);
     }
 }

@@ -1,6 +1,7 @@
 //! Claims about questions and answers on the wire, and about those who ask too much.
 
 use super::*;
+use crate::config;
 use hickory_proto::op::Query;
 
 pub(super) fn request() -> Message {
@@ -70,6 +71,113 @@ async fn idle_connections_stop_no_questions() {
     // Those above the client's limit are closed, the others wait, and questions have all their places.
     let mut byte = [0];
     assert_eq!(idle.last_mut().unwrap().read(&mut byte).await.unwrap(), 0);
-    assert_eq!(server.places.available_permits(), QUESTIONS_MAX);
+    assert!(server.forwarded.iter().all(|places| places.n_keys() == 0));
     group.shutdown().await;
+}
+
+/// A server that knows `here.test` with `n` addresses, and asks one resolver, which never says anything, for all others.
+fn busy(n: u32, group: &Group) -> (Arc<Server>, UdpSocket) {
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let silent = UdpSocket::from_std(silent).unwrap();
+    let inline: String = (0..n).map(|i| format!("{} here.test\n", Ipv4Addr::from(0x0a2a_0000 + i))).collect();
+    let hosts =
+        config::Hosts { path: "/nowhere".into(), zones: vec![Name::root()], inline, fall: config::Fall::all(), ..Default::default() };
+    let forward = config::Forward {
+        from: Name::root(),
+        to: vec![silent.local_addr().unwrap()],
+        except: Vec::new(),
+        policy: config::Policy::Sequential,
+        force_tcp: false,
+        prefer_udp: false,
+        fails_max: 0,
+        health_check: Duration::from_secs(1),
+        concurrent_max: 0,
+    };
+    let zone = config::Zone { name: Name::root(), port: 53 };
+    let site = Site {
+        block: Block { zones: vec![zone], ..Block::default() },
+        cache: None,
+        hosts: Some(Hosts::new(hosts)),
+        kubernetes: None,
+        forwarders: vec![Forwarder::new(forward, &Rng::from_seed(1), group)],
+        loop_probe: Some(LoopProbe::new(Name::from_ascii("probe.test.").unwrap())),
+    };
+    let (fatal, _) = mpsc::channel(1);
+    (Arc::new(Server::new(vec![Arc::new(site)], 53, Arc::default(), Rng::from_seed(1), fatal)), silent)
+}
+
+fn about(name: &str) -> Vec<u8> {
+    let mut message = Message::query();
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+    message.to_vec().unwrap()
+}
+
+async fn code(server: &Arc<Server>, name: &str, client: &str) -> ResponseCode {
+    let reply = server.handle(&about(name), format!("{client}:4000").parse().unwrap(), Transport::Udp).await;
+    Message::from_vec(&reply.unwrap()).unwrap().metadata.response_code
+}
+
+#[tokio::test]
+async fn names_of_a_dead_zone_take_neither_what_is_here_nor_what_others_ask() {
+    let (group, _reports) = Group::root("test");
+    let (server, silent) = busy(1, &group);
+    // As many as may wait for a resolver that says nothing, of nine pods.
+    let pod = |n: u8| IpAddr::from([10, 42, 0, n]);
+    let waiting: Vec<_> = (1..=9).flat_map(|n| std::iter::from_fn(|| server.place_to_forward(pod(n))).collect::<Vec<_>>()).collect();
+    assert_eq!(waiting.len(), FORWARDED_MAX + 9 * SPARE_OF_CLIENT_MAX);
+    assert_eq!(code(&server, "b.dead.test.", "10.42.0.1").await, ResponseCode::Refused);
+    assert_eq!(code(&server, "here.test.", "10.42.0.1").await, ResponseCode::NoError);
+    assert_eq!(code(&server, "here.test.", "10.42.0.99").await, ResponseCode::NoError);
+    // Another client's question is passed on.
+    let (other, mut buffer) = (Arc::clone(&server), [0; 512]);
+    group.spawn_short("question", async move {
+        let _unanswered = code(&other, "live.test.", "10.42.0.99").await;
+    });
+    let len = silent.recv(&mut buffer).await.unwrap();
+    assert_eq!(Message::from_vec(&buffer[..len]).unwrap().queries[0].name.to_ascii(), "live.test.");
+    group.shutdown().await;
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_take_a_bounded_place() {
+    let (group, _reports) = Group::root("test");
+    let (server, _silent) = busy(4_000, &group);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    group.spawn_short("tcp", serve_tcp(Arc::clone(&server), Arc::new(listener), group.clone()));
+    let mut deaf = Vec::new();
+    let question = framed(&about("here.test."));
+    for _ in 0..2 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(addr).await.unwrap();
+        // What the kernel takes is not the server's: much more is asked for than that.
+        let (mut asked, limit) = (0, Stopwatch::start());
+        while asked < 60 && limit.elapsed() < Duration::from_secs(2) {
+            let sent = tokio::time::timeout(Duration::from_millis(300), stream.write_all(&question)).await;
+            asked += usize::from(matches!(sent, Ok(Ok(()))));
+        }
+        deaf.push(stream);
+    }
+    assert!(UNREAD_MAX - server.unread.available_permits() <= 2 * UNREAD_OF_CONNECTION_MAX);
+    let mut client = TcpStream::connect(addr).await.unwrap();
+    client.write_all(&question).await.unwrap();
+    assert!(client.read_u16().await.unwrap() > 60_000);
+    // A question of 64 KiB is none.
+    let mut long = TcpStream::connect(addr).await.unwrap();
+    long.write_all(&u16::MAX.to_be_bytes()).await.unwrap();
+    assert_eq!(long.read(&mut [0]).await.unwrap(), 0);
+    group.shutdown().await;
+}
+
+#[test]
+fn a_probe_that_comes_late_ends_no_process() {
+    let probe = LoopProbe::new(Name::from_ascii("probe.test.").unwrap());
+    let question = |name: &str| Question::of(&Message::from_vec(&about(name)).unwrap(), Transport::Udp).unwrap();
+    let now = probe.made;
+    assert!((0..8).all(|_| !probe.circles(&question("other.test."), now)));
+    let early: Vec<bool> = (0..4).map(|_| probe.circles(&question("probe.test."), now)).collect();
+    assert_eq!(early, [false, false, true, true]);
+    assert!(!probe.circles(&question("probe.test."), now + LOOP_LOOK));
 }
