@@ -32,6 +32,7 @@ if [ "${1:-}" = tests ]; then
     want sqlite3 sqlite3
     want shellcheck shellcheck
     want openssl openssl
+    want strace strace
     want pkill procps
     # Clients for other languages (scripts/clients.sh) come from their own registries.
     want npm npm

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// A file of the log that is open for writing.
@@ -65,6 +65,26 @@ pub trait Disk: std::fmt::Debug + Send + Sync + 'static {
     /// Brings what was written to the disk.
     fn sync(&self, file: &LogFile) -> io::Result<()> {
         file.file.sync_data()
+    }
+
+    /// Bytes of a file.
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        Ok(fs::metadata(path)?.len())
+    }
+
+    /// The paths in a folder, in no order; `NotFound` if there is no folder.
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
+    }
+
+    /// Makes a folder for this user alone, if there is none; its name is on the disk after [`Disk::sync_dir`] of the folder that it is in.
+    /// True if it was made.
+    fn make_dir(&self, dir: &Path) -> io::Result<bool> {
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Ok(()) => Ok(true),
+            Err(err) if err.kind() == io::ErrorKind::AlreadyExists && fs::metadata(dir)?.is_dir() => Ok(false),
+            Err(err) => Err(err),
+        }
     }
 
     /// Gives a file another name, which is on the disk after [`Disk::sync_dir`].

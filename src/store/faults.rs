@@ -2,7 +2,9 @@
 //!
 //! The files in the folder are what the kernel's page cache would show; beside them stands, per file, what the platter holds and what is
 //! on its way. A sync brings it there; one that fails drops it and says so once, as Linux does; a power cut keeps, loses or tears it
-//! sector by sector. SQLite comes by way of the VFS in `vfs`, the log by [`Disk`].
+//! sector by sector, and a truncation is done or not. Names are as loose: what was created, renamed or removed in a folder is so for
+//! certain after a sync of that folder, and a power cut keeps a beginning of such changes or any of them. SQLite comes by way of the VFS
+//! in `vfs`, the log by [`Disk`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -40,12 +42,50 @@ pub(crate) enum Fault {
     BitRots,
 }
 
+/// What was done to a file and is not on the platter.
+#[derive(Debug)]
+enum Pending {
+    Write(usize, Vec<u8>),
+    Truncate(usize),
+}
+
 #[derive(Debug, Default)]
 struct Image {
     /// What is on the platter.
     platter: Vec<u8>,
-    /// What was written since, in its order.
-    pending: Vec<(usize, Vec<u8>)>,
+    /// What was done since, in its order.
+    pending: Vec<Pending>,
+}
+
+/// What was done to names and is not on the platter.
+#[derive(Clone, Debug)]
+enum Naming {
+    /// A file was created.
+    Made(PathBuf, usize),
+    Renamed(PathBuf, PathBuf, usize),
+    Removed(PathBuf),
+    /// A folder was made.
+    Folder(PathBuf),
+}
+
+impl Naming {
+    /// The folder whose sync brings it to the platter.
+    fn folder(&self) -> Option<&Path> {
+        let (Naming::Made(path, _) | Naming::Renamed(path, _, _) | Naming::Removed(path) | Naming::Folder(path)) = self;
+        path.parent()
+    }
+
+    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
+        match self {
+            Naming::Made(path, file) => drop(names.insert(path.clone(), *file)),
+            Naming::Renamed(from, to, file) => {
+                names.remove(from);
+                names.insert(to.clone(), *file);
+            }
+            Naming::Removed(path) => drop(names.remove(path)),
+            Naming::Folder(_) => {}
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -61,7 +101,9 @@ struct State {
     lies: bool,
     files: Vec<Image>,
     names: BTreeMap<PathBuf, usize>,
+    /// The names on the platter, and what was done since, in its order.
     durable: BTreeMap<PathBuf, usize>,
+    naming: Vec<Naming>,
     free_bytes: u64,
 }
 
@@ -106,6 +148,7 @@ impl FaultyDisk {
             files: Vec::new(),
             names: BTreeMap::new(),
             durable: BTreeMap::new(),
+            naming: Vec::new(),
             free_bytes: u64::MAX,
         };
         let mut disk = FaultyDisk { takes_direct, vfs: String::new(), state: Mutex::new(state) };
@@ -149,20 +192,21 @@ impl FaultyDisk {
     pub(crate) fn lose_power(&self, dir: &Path) {
         let mut state = self.state();
         state.is_dead = true;
-        let names = if state.rng.below(2) == 0 { state.durable.clone() } else { state.names.clone() };
+        let names = state.names_after_the_cut();
         let _old = fs::remove_dir_all(dir);
-        fs::create_dir_all(dir.join("log")).unwrap();
+        fs::create_dir_all(dir).unwrap();
         for (path, file) in names {
             let pending = std::mem::take(&mut state.files[file].pending);
-            for (at, bytes) in pending {
-                state.tear(file, at, &bytes);
+            for pending in pending {
+                state.tear(file, pending);
             }
             if path.extension().is_none_or(|end| end != "db-shm") {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, &state.files[file].platter).unwrap();
             }
         }
         // SQLite keeps the VFS, and so this disk, for as long as the process lives.
-        (state.files, state.names, state.durable) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        (state.files, state.names, state.durable, state.naming) = (Vec::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
     }
 
     /// Asks whether a step takes place; counts it.
@@ -210,17 +254,17 @@ impl FaultyDisk {
         let file = state.file(path);
         let at = usize::try_from(at).unwrap();
         match refused {
-            None => state.files[file].pending.push((at, bytes.to_vec())),
+            None => state.files[file].pending.push(Pending::Write(at, bytes.to_vec())),
             Some(Fault::Full(_)) => return Err(enospc()),
             Some(_) if was_dead => return Err(eio()),
             Some(Fault::PowerCut) => {
                 // What is on its way when the power goes may arrive.
-                state.files[file].pending.push((at, bytes.to_vec()));
+                state.files[file].pending.push(Pending::Write(at, bytes.to_vec()));
                 return Err(eio());
             }
             Some(_) => {
                 let n = usize::try_from(state.rng.below(bytes.len() as u64)).unwrap();
-                state.files[file].pending.push((at, bytes[..n].to_vec()));
+                state.files[file].pending.push(Pending::Write(at, bytes[..n].to_vec()));
                 return Err(eio());
             }
         }
@@ -235,14 +279,19 @@ impl FaultyDisk {
             None if state.lies => Ok(()),
             None => {
                 state.settle(file);
+                // SQLite syncs the folder with the first sync of a journal that it made, and with nothing else.
+                let name = path.to_string_lossy();
+                if (name.ends_with("-wal") || name.ends_with("-journal")) && !state.durable.contains_key(path) {
+                    state.settle_names(path.parent().unwrap());
+                }
                 Ok(())
             }
             Some(Fault::SyncFails) => {
                 // Linux: each page is written or not, all of them are clean now, and the next sync has nothing to do.
                 let pending = std::mem::take(&mut state.files[file].pending);
-                for (at, bytes) in pending {
+                for pending in pending {
                     if state.rng.below(2) == 0 {
-                        state.tear(file, at, &bytes);
+                        state.tear(file, pending);
                     }
                 }
                 Err(eio())
@@ -255,15 +304,22 @@ impl FaultyDisk {
         self.step(Step::Name).map_err(|_| eio())?;
         let mut state = self.state();
         let file = state.file(path);
-        state.settle(file);
-        let bytes = usize::try_from(bytes).unwrap();
-        state.files[file].platter.resize(bytes, 0);
+        state.files[file].pending.push(Pending::Truncate(usize::try_from(bytes).unwrap()));
         Ok(())
     }
 
     fn note_remove(&self, path: &Path) -> io::Result<()> {
         self.step(Step::Name).map_err(|_| eio())?;
-        self.state().names.remove(path);
+        self.state().rename(Naming::Removed(path.to_owned()));
+        Ok(())
+    }
+
+    fn note_sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.step(Step::Sync).map_err(|_| eio())?;
+        let mut state = self.state();
+        if !state.lies {
+            state.settle_names(dir);
+        }
         Ok(())
     }
 
@@ -293,21 +349,57 @@ impl State {
         }
         self.files.push(Image::default());
         let file = self.files.len() - 1;
-        self.names.insert(path.to_owned(), file);
-        // SQLite's files are made once, and their names synced by it: that is not what is tried here.
-        self.durable.insert(path.to_owned(), file);
+        self.rename(Naming::Made(path.to_owned(), file));
         file
+    }
+
+    fn rename(&mut self, what: Naming) {
+        what.apply(&mut self.names);
+        self.naming.push(what);
+    }
+
+    /// The names in a folder are on the platter.
+    fn settle_names(&mut self, dir: &Path) {
+        let (settled, left): (Vec<_>, _) = std::mem::take(&mut self.naming).into_iter().partition(|what| what.folder() == Some(dir));
+        self.naming = left;
+        settled.iter().for_each(|what| what.apply(&mut self.durable));
+    }
+
+    /// A journal of the file system keeps a beginning of what was done to names; one without keeps any of it.
+    fn names_after_the_cut(&mut self) -> BTreeMap<PathBuf, usize> {
+        let (mut names, naming) = (self.durable.clone(), std::mem::take(&mut self.naming));
+        let n_kept = (self.rng.below(2) == 0).then(|| self.rng.below(naming.len() as u64 + 1));
+        let mut lost: Vec<&Path> = Vec::new();
+        for (what, n) in naming.iter().zip(0..) {
+            let is_kept = n_kept.map_or_else(|| self.rng.below(2) == 0, |n_kept| n < n_kept);
+            match what {
+                _ if is_kept => what.apply(&mut names),
+                Naming::Folder(dir) => lost.push(dir),
+                _ => {}
+            }
+        }
+        // Without its folder a name is nowhere, synced or not.
+        names.retain(|path, _| !lost.iter().any(|dir| path.starts_with(dir)));
+        names
     }
 
     fn settle(&mut self, file: usize) {
         let image = &mut self.files[file];
-        for (at, bytes) in std::mem::take(&mut image.pending) {
-            put(&mut image.platter, at, &bytes);
+        for pending in std::mem::take(&mut image.pending) {
+            match pending {
+                Pending::Write(at, bytes) => put(&mut image.platter, at, &bytes),
+                Pending::Truncate(bytes) => image.platter.resize(bytes, 0),
+            }
         }
     }
 
-    /// Some sectors of a write arrive, some do not, some are garbage.
-    fn tear(&mut self, file: usize, at: usize, bytes: &[u8]) {
+    /// Some sectors of a write arrive, some do not, some are garbage. A truncation is done or not.
+    fn tear(&mut self, file: usize, pending: Pending) {
+        let (at, bytes) = match pending {
+            Pending::Write(at, bytes) => (at, bytes),
+            Pending::Truncate(bytes) if self.rng.below(2) == 0 => return self.files[file].platter.resize(bytes, 0),
+            Pending::Truncate(_) => return,
+        };
         let mut from = 0;
         while from < bytes.len() {
             let to = bytes.len().min((at + from) / SECTOR * SECTOR + SECTOR - at);
@@ -348,8 +440,9 @@ impl Disk for FaultyDisk {
     }
 
     fn make(&self, path: &Path, bytes: usize) -> io::Result<()> {
-        self.state().names.remove(path);
-        self.state().durable.remove(path);
+        if fs::exists(path)? {
+            self.note_truncate(path, 0)?;
+        }
         self.note_write(path, &vec![0; bytes], 0)?;
         fs::write(path, vec![0; bytes])?;
         self.note_sync(path)
@@ -377,9 +470,8 @@ impl Disk for FaultyDisk {
         self.step(Step::Name).map_err(|_| eio())?;
         fs::rename(from, to)?;
         let mut state = self.state();
-        if let Some(file) = state.names.remove(from) {
-            state.names.insert(to.to_owned(), file);
-        }
+        let file = state.file(from);
+        state.rename(Naming::Renamed(from.to_owned(), to.to_owned(), file));
         Ok(())
     }
 
@@ -389,15 +481,27 @@ impl Disk for FaultyDisk {
         fs::remove_file(path)
     }
 
-    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
-        match self.step(Step::Sync) {
-            Err(_) => return Err(eio()),
-            Ok(()) if self.state().lies => return Ok(()),
-            Ok(()) => {}
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.note_sync_dir(dir)
+    }
+
+    fn len(&self, path: &Path) -> io::Result<u64> {
+        self.note_read()?;
+        SystemDisk.len(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        self.note_read()?;
+        SystemDisk.list(dir)
+    }
+
+    fn make_dir(&self, dir: &Path) -> io::Result<bool> {
+        self.step(Step::Name).map_err(|_| eio())?;
+        let is_new = SystemDisk.make_dir(dir)?;
+        if is_new {
+            self.state().rename(Naming::Folder(dir.to_owned()));
         }
-        let mut state = self.state();
-        state.durable = state.names.clone();
-        Ok(())
+        Ok(is_new)
     }
 
     fn settle(&self, path: &Path) -> io::Result<()> {

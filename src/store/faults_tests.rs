@@ -11,7 +11,7 @@ use crate::disk::SystemDisk;
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
 use crate::member::Birth;
-use crate::net::{Net, until, until_all_vote};
+use crate::net::{Net, hashes, until, until_all_vote};
 use crate::store::Store;
 use crate::{Op, RangeRequest, Storage as _, Txn};
 
@@ -39,7 +39,7 @@ async fn three(net: &Net, dir: &std::path::Path) -> Members {
 
 async fn until_same(stores: &Members) {
     until("all have the same", async || {
-        let hashes: Vec<_> = stores.iter().filter_map(|(store, _)| store.hash(None).ok()).collect();
+        let hashes = hashes(stores).await;
         hashes.iter().all(|hash| *hash == hashes[0])
     })
     .await;

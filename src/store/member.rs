@@ -8,7 +8,7 @@ use std::io;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::SystemDisk;
+use crate::disk::{Disk as _, SystemDisk};
 use crate::error::Error;
 use crate::mvcc::database;
 use crate::store::Store;
@@ -39,8 +39,12 @@ pub enum Standing {
 pub fn standing(dir: &std::path::Path) -> Result<Standing, Error> {
     let path = database::path_in(dir);
     // An empty file is what a start leaves that was cut short.
-    if std::fs::metadata(&path).map_or(0, |meta| meta.len()) == 0 {
-        return Ok(Standing::Empty);
+    match SystemDisk.len(&path) {
+        Ok(1..) => {}
+        Ok(0) => return Ok(Standing::Empty),
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Standing::Empty),
+        // Whoever takes a store that cannot be read for none makes a new one in its place.
+        Err(err) => return Err(Error::io("cannot look for the store")(err)),
     }
     let conn = database::open_reader(&SystemDisk, &path)?;
     let has_schema = conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;

@@ -6,7 +6,7 @@ use base::task::Group;
 use bytes::Bytes;
 
 use crate::member::Birth;
-use crate::net::{Net, until, until_all_vote};
+use crate::net::{Net, hashes, until, until_all_vote};
 use crate::store::Store;
 use crate::{Op, RangeRequest, Revision, Storage as _, Txn, WatchRequest};
 
@@ -91,7 +91,7 @@ async fn a_store_grows_to_three_and_shrinks_to_one_without_losing_a_write() {
         }
         assert_eq!(read(store, "/early/49").await, "x");
     }
-    let hashes: Vec<_> = cluster.stores.iter().map(|(store, _)| store.hash(None).unwrap()).collect();
+    let hashes = hashes(&cluster.stores).await;
     assert_eq!(hashes[0], hashes[1]);
     assert_eq!(hashes[0], hashes[2]);
     while cluster.stores.len() > 1 {
@@ -144,7 +144,7 @@ async fn a_leader_that_closes_hands_over_and_catches_up_when_it_is_back() {
     let (back, group) = cluster.net.open(cluster.dir.path(), &name, Birth::Joining).await;
     assert_eq!(read(&back, "/more").await, "299");
     cluster.stores.push((back, group));
-    let hashes: Vec<_> = cluster.stores.iter().map(|(store, _)| store.hash(None).unwrap()).collect();
+    let hashes = hashes(&cluster.stores).await;
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
     cluster.end().await;
 }

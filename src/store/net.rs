@@ -12,11 +12,11 @@ use base::task::Group;
 use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
-use crate::Config;
 use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::member::{Birth, Dial, Network};
 use crate::store::Store;
+use crate::{Config, Revision};
 
 /// How long [`until`] waits.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -132,6 +132,12 @@ impl Dial for Port {
         });
         Ok(Box::new(client))
     }
+}
+
+/// What each member holds, values and all.
+pub(crate) async fn hashes(stores: &[(Arc<Store>, Group)]) -> Vec<(u64, Revision)> {
+    let hashes = stores.iter().map(|(store, _)| async move { store.hash(None).await.unwrap() });
+    futures_util::future::join_all(hashes).await
 }
 
 /// Waits until `holds`: for long, as a test may share a slow machine with many others.

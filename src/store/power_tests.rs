@@ -133,7 +133,7 @@ const FAULTS: [Fault; 7] =
 /// Turns a bit of the log or of the database's WAL.
 fn rot(rng: &Rng, dir: &Path) {
     let mut files = vec![dir.join("state.db-wal")];
-    files.extend(fs::read_dir(dir.join("log")).unwrap().map(|file| file.unwrap().path()));
+    files.extend(fs::read_dir(dir.join("log")).into_iter().flatten().map(|file| file.unwrap().path()));
     files.sort();
     let path = &files[usize::try_from(rng.below(files.len() as u64)).unwrap()];
     let mut bytes = fs::read(path).unwrap_or_default();
@@ -160,7 +160,12 @@ struct Tally {
 /// One life, noted under its fault.
 async fn live(seed: u64, begun: &Path, dir: &Path, tallies: &mut BTreeMap<String, Tally>) {
     let rng = Rng::from_seed(seed);
-    copy(begun, dir);
+    // Some begin with their first start: its names are not on the disk yet.
+    if rng.below(4) > 0 {
+        copy(begun, dir);
+    } else {
+        fs::create_dir(dir).unwrap();
+    }
     let fault = FAULTS[usize::try_from(rng.below(FAULTS.len() as u64)).unwrap()];
     let reach = if matches!(fault, Fault::PowerCut | Fault::SyncsLie) { STEPS } else { STEPS / 4 };
     let disk = FaultyDisk::new(dir, seed, fault, rng.below(reach));

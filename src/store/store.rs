@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::files::create_private_dir;
 use base::task::Group;
+use bytes::Bytes;
 use openraft::{LogIdOptionExt as _, Raft, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
@@ -51,8 +52,8 @@ const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
 const LEADERSHIP_FIRST_LOOK: Duration = Duration::from_millis(25);
 /// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a moment.
 const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
-/// Keys of one slice of a fingerprint.
-const HASH_KEYS: usize = 4096;
+/// Keys that a fingerprint holds in memory at a time, with their values.
+const HASH_KEYS: u64 = 128;
 /// Handing over and the last writes, when the store closes.
 const FAREWELL: Duration = Duration::from_secs(4);
 
@@ -230,29 +231,26 @@ impl Store {
         Revision(self.reader.floor())
     }
 
-    /// A fingerprint of all keys as they were at a revision, or are now, to compare members. Blocks for as long as it takes to look at
-    /// all keys, and holds writers up for a slice of them at a time.
+    /// A fingerprint of all keys and values as they were at a revision, or are now on this member, to compare members. It reads the whole
+    /// database, some keys at a time.
     ///
-    /// Errors: `Future`, `Compacted`, also if the floor passes while it looks.
-    pub fn hash(&self, at: Option<Revision>) -> Result<(u64, Revision), Error> {
-        let revision = at.filter(|at| at.0 > 0).unwrap_or_else(|| Revision(self.shared.hub.revision()));
-        // FNV-1a: the same on every machine and in every version.
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut from = Vec::new();
+    /// Errors: `Future`, `Compacted`, also if the floor passes while it looks; `Io`, `Corrupt`.
+    pub async fn hash(&self, at: Option<Revision>) -> Result<(u64, Revision), Error> {
+        let revision = at.filter(|at| at.0 > 0).unwrap_or_else(|| self.current_revision());
+        let (mut hash, mut key, range_end) = (FNV_BASIS, Bytes::new(), Bytes::from_static(&[0]));
         loop {
-            let index = self.shared.index.read().unwrap_or_else(PoisonError::into_inner);
-            index.check(revision.0, self.shared.hub.revision())?;
-            let mut last = None;
-            for (key, version) in index.range(&from, &[0], revision.0).take(HASH_KEYS) {
-                for byte in key.iter().copied().chain(version.id.to_be_bytes()).chain(version.version.to_be_bytes()) {
-                    hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            let request =
+                RangeRequest { key, range_end: range_end.clone(), limit: HASH_KEYS, revision: Some(revision), ..RangeRequest::default() };
+            let page = self.reader.range(request).await?;
+            for kv in &page.kvs {
+                for number in [kv.create_revision.0, kv.mod_revision.0, kv.version, kv.lease, kv.key.len() as u64, kv.value.len() as u64] {
+                    hash = fnv(hash, &number.to_be_bytes());
                 }
-                last = Some(key.clone());
+                hash = fnv(fnv(hash, &kv.key), &kv.value);
             }
-            drop(index);
-            let Some(last) = last else { return Ok((hash, revision)) };
+            let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok((hash, revision)) };
             // The first key after it.
-            from = [&last[..], &[0]].concat();
+            key = [&last.key[..], &[0]].concat().into();
         }
     }
 
@@ -375,6 +373,14 @@ fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     };
     let writer = Writer::new(files, shared.clone())?;
     Ok(Opened { lock, member, writer, shared })
+}
+
+/// Where FNV-1a begins.
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a: the same on every machine.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Copies that were under way when the last process ended.

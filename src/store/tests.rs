@@ -403,3 +403,30 @@ async fn a_reader_that_is_too_slow_is_let_go_and_told_so() {
     assert!(matches!(slow.next().await, Err(Error::SlowWatcher)));
     group.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_fingerprint_tells_two_values_of_one_key_at_one_revision_apart() {
+    let mut fingerprints = Vec::new();
+    for last in ["x", "x", "y"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, group) = open(dir.path()).await;
+        for n in 0..300 {
+            store.txn(put(&format!("/k/{n}"), "same")).await.unwrap();
+        }
+        store.txn(put("/k/299", last)).await.unwrap();
+        fingerprints.push(store.hash(None).await.unwrap());
+        group.shutdown().await;
+    }
+    assert_eq!(fingerprints[0], fingerprints[1]);
+    assert!(fingerprints[0].1 == fingerprints[2].1 && fingerprints[0].0 != fingerprints[2].0, "{fingerprints:?}");
+}
+
+#[test]
+fn a_store_that_cannot_be_looked_at_is_not_taken_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(crate::member::standing(dir.path()).unwrap(), crate::member::Standing::Empty);
+    // A name that leads to itself is no file that is missing: it says ELOOP.
+    let path = crate::mvcc::database::path_in(dir.path());
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    assert!(matches!(crate::member::standing(dir.path()), Err(Error::Io { .. })));
+}

@@ -241,6 +241,20 @@ impl Server {
         self.announced.push(text);
     }
 
+    #[allow(dead_code, reason = "tests/node uses the other half")]
+    /// Whether it has ended by itself.
+    pub(crate) fn ended(&mut self) -> bool {
+        self.process.0.try_wait().unwrap().is_some()
+    }
+
+    #[allow(dead_code, reason = "tests/node uses the other half")]
+    /// Waits for the end of a server that fails. The place stays.
+    pub(crate) fn end_badly(mut self) -> Place {
+        let code = self.process.ended("the server to fail", STOP_LIMIT);
+        assert_ne!(code, 0, "a server that failed:\n{}", log_tail(&self.place));
+        self.place
+    }
+
     /// SIGKILL. The place stays.
     pub(crate) fn kill(self) -> Place {
         self.check_log();

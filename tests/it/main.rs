@@ -6,6 +6,7 @@ mod agents;
 mod charts;
 mod crash;
 mod edits;
+mod eio;
 mod full_disk;
 mod harness;
 mod kms;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use base::chain::Chain;
 use base::limits;
-use base::task::Group;
 use http::{Request, Response};
 use proto::etcd as pb;
 use sha2::{Digest as _, Sha256};
@@ -92,12 +91,10 @@ pub async fn defragment(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::He
 }
 
 async fn hash_at(inner: &Arc<Inner>, at: Option<Revision>) -> Result<(u64, Revision), Status> {
-    let store = Arc::clone(&inner.store);
-    // It looks at every key.
-    Group::blocking(move || store.hash(at)).await.map_err(|_| failed(Error::Closed))?.map_err(failed)
+    inner.store.hash(at).await.map_err(failed)
 }
 
-/// A fingerprint of the keys as they are.
+/// A fingerprint of the keys and values as they are.
 pub async fn hash(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HashResponse, Status> {
     let (hash, revision) = hash_at(&inner, None).await?;
     Ok(pb::HashResponse { header: inner.header(Some(revision)), hash: folded(hash) })

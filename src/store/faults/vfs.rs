@@ -117,7 +117,11 @@ unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, sync: c_
         if path.exists() && disk.note_remove(path).is_err() {
             return ffi::SQLITE_IOERR_DELETE;
         }
-        (*real_vfs()).xDelete.unwrap()(real_vfs(), name, sync)
+        let done = (*real_vfs()).xDelete.unwrap()(real_vfs(), name, 0);
+        if done == ffi::SQLITE_OK && sync != 0 && path.parent().is_some_and(|dir| disk.note_sync_dir(dir).is_err()) {
+            return ffi::SQLITE_IOERR_DIR_FSYNC;
+        }
+        done
     }
 }
 

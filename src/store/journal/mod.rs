@@ -12,10 +12,10 @@ pub mod segment;
 mod tests;
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::files::create_private_dir;
 use openraft::{Entry, LogId, RaftLogId as _};
 
 use crate::bounds::Bounds;
@@ -72,22 +72,19 @@ impl Journal {
     ///
     /// Errors: `Corrupt`, `NoSpace`, `Io`.
     pub fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64, bounds: &Bounds) -> Result<Journal, Error> {
-        if !dir.is_dir() {
-            create_private_dir(dir).map_err(Error::io("cannot make the folder of the log"))?;
-            dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent)).map_err(|err| segment::failed(dir, &err))?;
+        let failed = |err| segment::failed(dir, &err);
+        // Also if another process made it: that one may have ended before its name was on the disk.
+        disk.make_dir(dir).and_then(|_is_new| dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent))).map_err(failed)?;
+        match disk.remove(&dir.join(segment::UNFINISHED)) {
+            Err(err) if err.kind() != ErrorKind::NotFound => return Err(failed(err)),
+            _left_by_a_cut => {}
         }
-        let _left_by_a_cut = disk.remove(&dir.join(segment::UNFINISHED));
         // What the process before wrote may be in memory only, also if it reads as whole: it counts when it is on the disk.
-        for path in recover::segments(dir)?.iter().map(|segment| segment::path_of(dir, *segment)) {
+        for path in recover::segments(&**disk, dir)?.iter().map(|segment| segment::path_of(dir, *segment)) {
             disk.settle(&path).map_err(|err| segment::failed(&path, &err))?;
         }
-        disk.sync_dir(dir).map_err(|err| segment::failed(dir, &err))?;
+        disk.sync_dir(dir).map_err(failed)?;
         let Found { map, mut full, tail, spares, number, newest } = recover::scan(&**disk, dir, salt)?;
-        let fits = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|meta| meta.len() == bounds.segment_bytes as u64);
-        let (spares, others): (Vec<PathBuf>, Vec<PathBuf>) = spares.into_iter().partition(fits);
-        for path in others {
-            disk.remove(&path).map_err(|err| segment::failed(&path, &err))?;
-        }
         let (mut segment, mut tail_last) = (None, None);
         if let Some((last, at)) = tail {
             segment = Segment::open(disk, dir, last.segment, at)?;
@@ -203,7 +200,7 @@ impl Journal {
 
     /// Keeps a file to be written again, or removes it.
     fn let_go(&mut self, path: PathBuf) -> Result<(), Error> {
-        let bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+        let bytes = self.disk.len(&path).map_err(|err| segment::failed(&path, &err))?;
         if self.spares.len() < SPARES_MAX && bytes == self.segment_bytes as u64 {
             self.spares.push(path);
             return Ok(());

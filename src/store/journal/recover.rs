@@ -52,16 +52,13 @@ fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 /// The segments that have files in `dir`, oldest first; none if there is no folder.
 ///
 /// Errors: `Io`.
-pub fn segments(dir: &Path) -> Result<Vec<u64>, Error> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
+pub fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>, Error> {
+    let paths = match disk.list(dir) {
+        Ok(paths) => paths,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(err) => return Err(unreadable(dir)(err)),
     };
-    let mut segments = Vec::new();
-    for entry in entries {
-        segments.extend(segment_of(&entry.map_err(unreadable(dir))?.path()));
-    }
+    let mut segments: Vec<u64> = paths.iter().filter_map(|path| segment_of(path)).collect();
     segments.sort_unstable();
     Ok(segments)
 }
@@ -71,7 +68,7 @@ pub fn segments(dir: &Path) -> Result<Vec<u64>, Error> {
 /// Errors: `Corrupt`, `Io`.
 pub fn scan(disk: &dyn Disk, dir: &Path, salt: u64) -> Result<Found, Error> {
     let mut found = Found::default();
-    for segment in segments(dir)? {
+    for segment in segments(disk, dir)? {
         found.newest = segment;
         let path = path_of(dir, segment);
         let bytes = match disk.read(&path) {

@@ -103,7 +103,7 @@ impl Segment {
     }
 
     fn try_open(disk: &Arc<dyn Disk>, path: &Path, segment: u64, at: usize) -> io::Result<Option<Segment>> {
-        let bytes_max = usize::try_from(std::fs::metadata(path)?.len()).unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
+        let bytes_max = usize::try_from(disk.len(path)?).unwrap_or(0) / PAGE_BYTES * PAGE_BYTES;
         let of = |file, block| Segment { segment, at, bytes_max, block, disk: Arc::clone(disk), file };
         if at + STEP_BYTES > bytes_max {
             return Ok(None);

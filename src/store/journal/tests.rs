@@ -229,3 +229,53 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
         }
     }
 }
+
+#[test]
+fn a_log_that_cannot_be_read_is_an_error_and_never_a_shorter_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let mut journal = Journal::open(&system(), &path, SALT, &Bounds::TESTS).unwrap();
+    fill(&mut journal, 0..60, 900);
+    // Some files are spares, some hold entries.
+    journal.purge(log(1, 20));
+    journal.retire(Some(20)).unwrap();
+    let all = ids(&journal, 21);
+    drop(journal);
+    let mut n_refused = 0;
+    for at in 0.. {
+        let disk = crate::faults::FaultyDisk::new(dir.path(), at, crate::faults::Fault::ReadFails, at);
+        match Journal::open(&(disk.clone() as Arc<dyn Disk>), &path, SALT, &Bounds::TESTS) {
+            Ok(journal) if disk.was_hit() => assert_eq!(ids(&journal, 21), all, "read {at} failed and nobody heard of it"),
+            Ok(_) => break,
+            Err(err) => {
+                assert!(matches!(err, Error::Io { .. }), "{err}");
+                n_refused += 1;
+            }
+        }
+    }
+    assert!(n_refused > 5, "{n_refused}");
+}
+
+#[test]
+fn names_that_were_not_synced_may_be_as_before_after_a_power_cut() {
+    use crate::faults::{Fault, FaultyDisk};
+    let (mut seen, root) = (std::collections::BTreeSet::new(), tempfile::tempdir().unwrap());
+    for seed in 0..200 {
+        let dir = root.path().join(seed.to_string());
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("old"), "old").unwrap();
+        fs::write(dir.join("gone"), "gone").unwrap();
+        let disk = FaultyDisk::new(&dir, seed, Fault::None, 0);
+        disk.make(&dir.join("safe"), 512).unwrap();
+        disk.sync_dir(&dir).unwrap();
+        disk.make(&dir.join("made"), 512).unwrap();
+        disk.rename(&dir.join("old"), &dir.join("new")).unwrap();
+        disk.remove(&dir.join("gone")).unwrap();
+        disk.lose_power(&dir);
+        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert!(names.contains(&"safe".to_owned()) && names.contains(&"old".to_owned()) != names.contains(&"new".to_owned()), "{names:?}");
+        seen.insert(names);
+    }
+    assert_eq!(seen.len(), 8, "each of three changes is kept or not: {seen:?}");
+}

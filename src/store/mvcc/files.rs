@@ -48,9 +48,12 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng, bounds: B
     let log = journal::dir_in(dir);
     let version = database::version(&conn, &path)?;
     let is_old = version < LOG_IN_FILES;
-    if is_old && log.is_dir() {
+    if is_old {
         // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
-        std::fs::remove_dir_all(&log).map_err(Error::io("cannot remove an old log"))?;
+        match std::fs::remove_dir_all(&log) {
+            Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot remove an old log")(err)),
+            _gone => {}
+        }
     }
     let journal = Journal::open(disk, &log, salt, &bounds)?;
     let mut files = Files { disk: Arc::clone(disk), conn, path, member, journal, bounds };

@@ -52,7 +52,7 @@ impl Writer {
         let level = if self.journal.can_retire(self.retirable(self.applied_index())) { Level::Durable } else { Level::Relaxed };
         let was_stuck = self.is_stuck;
         if let Err(err) = self.flush(level) {
-            if !was_stuck {
+            if !was_stuck && !self.is_broken {
                 error!(err = %Chain(&err), "cannot write the database, the log has what it lacks: it is tried again");
             }
             self.unsaved.since = Some(base::time::Stopwatch::start());
@@ -133,8 +133,18 @@ impl Writer {
     /// What an error of SQLite means. One that does not pass by itself breaks the writer: after a sync that failed the kernel takes its
     /// pages for clean, so a later sync that succeeds says nothing of them, and the log that has what they held would be let go.
     pub(super) fn broken_by(&mut self, doing: &'static str, err: rusqlite::Error) -> Error {
-        self.is_broken |= !database::is_passing(&err);
-        database::sqlite(&self.path, doing, err)
+        let passes = database::is_passing(&err);
+        let err = database::sqlite(&self.path, doing, err);
+        if passes { err } else { self.broken(err) }
+    }
+
+    /// Nobody knows any more what is on the disk: says why, and has the process end.
+    pub(super) fn broken(&mut self, err: Error) -> Error {
+        if !self.is_broken {
+            error!(err = %Chain(&err), "the disk failed the store");
+        }
+        self.is_broken = true;
+        err
     }
 
     /// Tries until the disk has room, or the store closes: what Raft asks for is done or is its end, and a full disk is no end.

@@ -240,7 +240,7 @@ impl Writer {
             self.flush_if_due();
             if self.is_broken {
                 // Who waits for the thread ends the process; nothing is written any more, and the log is let go by nobody.
-                error!("the disk failed the store: only a new start can tell what is on it");
+                error!("the store ends: only a new start can tell what is on its disk");
                 self.hub.close();
                 return;
             }
@@ -399,8 +399,7 @@ impl Writer {
             self.flush(Level::Durable)?;
         }
         let appended = self.journal.append(prev, entries);
-        self.is_broken |= appended.as_ref().is_err_and(|err| !matches!(err, Error::NoSpace { .. }));
-        appended?;
+        appended.map_err(|err| if matches!(err, Error::NoSpace { .. }) { err } else { self.broken(err) })?;
         self.refused.clear();
         Ok(())
     }
@@ -443,7 +442,7 @@ impl Writer {
             Ok(applied) => applied,
             Err(err) => {
                 let err = database::sqlite(&self.path, "cannot apply", err);
-                self.is_broken = true;
+                let err = self.broken(err);
                 self.fail(entries, &err);
                 return Err(err);
             }
