@@ -10,6 +10,11 @@ use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointSlice};
 /// Seconds a client stays with its endpoint when the Service does not say.
 const AFFINITY_SECS_DEFAULT: u32 = 10_800;
 
+/// Service proxies leave Services with this label to another one, and slices with the other to DNS: whoever sets them by hand means that.
+/// Spec: the selectors of kube-proxy's informers (cmd/kube-proxy/app/server.go v1.36.2).
+const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
 /// Transport protocols that a Service can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Protocol {
@@ -104,8 +109,7 @@ pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], pl
 
 /// Not headless, not a name only, and not given to another proxy.
 fn is_ours(service: &Service, spec: &ServiceSpec) -> bool {
-    let other_proxy =
-        service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/service-proxy-name"));
+    let other_proxy = service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(OTHER_PROXY));
     let headless = matches!(spec.cluster_ip.as_deref(), None | Some("" | "None"));
     !other_proxy && !headless && spec.type_.as_deref() != Some("ExternalName")
 }
@@ -120,7 +124,7 @@ fn service_port(
     let protocol = Protocol::parse(port.protocol.as_deref())?;
     let port_name = port.name.clone().unwrap_or_default();
     let mut endpoints = Vec::new();
-    for slice in slices {
+    for slice in slices.iter().filter(|slice| !slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS))) {
         let matching = slice.ports.iter().flatten().find(|candidate| {
             candidate.name.as_deref().unwrap_or_default() == port_name && Protocol::parse(candidate.protocol.as_deref()) == Some(protocol)
         });
@@ -199,4 +203,29 @@ fn balancer_ips(service: &Service) -> Vec<IpAddr> {
     let ingress = service.status.as_ref().and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
     let direct = ingress.into_iter().flatten().filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"));
     direct.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn slices_for_dns_alone_and_services_of_other_proxies_are_not_served() {
+        let service = |labels: serde_json::Value| -> Service {
+            let spec = json!({ "clusterIP": "10.43.0.9", "ports": [{ "port": 80, "name": "http" }] });
+            serde_json::from_value(json!({ "metadata": { "name": "web", "namespace": "a", "labels": labels }, "spec": spec })).unwrap()
+        };
+        let slice = |ip: &str, labels: serde_json::Value| -> Arc<EndpointSlice> {
+            let slice = json!({ "metadata": { "name": ip, "namespace": "a", "labels": labels }, "addressType": "IPv4",
+                "ports": [{ "name": "http", "port": 80 }], "endpoints": [{ "addresses": [ip] }] });
+            Arc::new(serde_json::from_value(slice).unwrap())
+        };
+        let slices = [slice("10.42.0.5", json!({})), slice("10.42.0.6", json!({ HEADLESS: "" }))];
+        let served = |labels| service_ports(&service(labels), &slices, &Place::default());
+        let ports = served(json!({ HEADLESS: "" }));
+        let endpoints: Vec<String> = ports[0].endpoints.iter().map(|endpoint| endpoint.addr.to_string()).collect();
+        assert_eq!(endpoints, ["10.42.0.5:80"], "the label of a Service is nothing to its proxy");
+        assert!(served(json!({ OTHER_PROXY: "mine" })).is_empty());
+    }
 }
