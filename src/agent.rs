@@ -34,6 +34,10 @@ pub(crate) struct AgentConfig {
     pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) node_external_ips: Vec<IpAddr>,
     pub(crate) kubelet_port: u16,
+    /// Port of the API, on a server.
+    pub(crate) api_port: Option<u16>,
+    /// API servers that this machine was told of.
+    pub(crate) servers: Vec<SocketAddr>,
     /// One range, or one of each family.
     pub(crate) cluster_cidrs: Vec<IpNet>,
     pub(crate) service_cidrs: Vec<IpNet>,
@@ -322,6 +326,8 @@ pub(crate) async fn build(
         backend: config.network.backend,
         interface: config.network.interface,
         external_ip: config.network.external_ip,
+        own_ports: [config.kubelet_port].into_iter().chain(config.api_port).collect(),
+        servers: config.servers.clone(),
         gate: config.network.policies.then_some(gate),
         services: config.network.services,
     };
@@ -403,6 +409,7 @@ fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>) -> Result<(
         ipam_dir: cni.ipam_dir.display().to_string(),
         bridge: base::traces::BRIDGE.to_owned(),
         policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
+        own_ports: cni.net.own_ports.clone(),
     });
     if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {
         return Ok(());

@@ -19,7 +19,7 @@ use wire::dial::Dial;
 use wire::{Body, proxy};
 
 /// The kubelet's port when a Node does not tell it.
-const KUBELET_PORT: u16 = 10250;
+const KUBELET_PORT: u16 = base::ports::KUBELET;
 /// Address types in the order in which kubelets are tried, as k3s has it, but for `Hostname`: a name leads where its resolver says.
 const ADDRESS_TYPES: [&str; 2] = ["InternalIP", "ExternalIP"];
 

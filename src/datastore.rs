@@ -30,7 +30,7 @@ use crate::life::{self, LifeError};
 use crate::snapshots::away::{AwayError, Got, S3Flags};
 
 /// Port of the etcd face on the loopback address, as etcd's.
-const ETCD_PORT: u16 = 2379;
+const ETCD_PORT: u16 = base::ports::ETCD;
 /// Socket of the etcd face in the store's folder.
 const ETCD_SOCKET: &str = "etcd.sock";
 

@@ -55,7 +55,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "IP", help_heading = "Listening")]
     pub(crate) bind_address: Option<IpAddr>,
     /// Port of the API.
-    #[arg(long, default_value_t = 6443, value_name = "PORT", help_heading = "Listening")]
+    #[arg(long, default_value_t = base::ports::API, value_name = "PORT", help_heading = "Listening")]
     pub(crate) https_listen_port: u16,
     /// Address that members of the cluster use to reach this server (default: the node's address).
     #[arg(long, value_name = "IP", help_heading = "Listening")]
@@ -189,7 +189,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_external_dns: Vec<String>,
     /// Port of the node's kubelet.
-    #[arg(long, default_value_t = 10250, value_name = "PORT", help_heading = "Node")]
+    #[arg(long, default_value_t = base::ports::KUBELET, value_name = "PORT", help_heading = "Node")]
     pub(crate) kubelet_port: u16,
     /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]

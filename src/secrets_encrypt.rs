@@ -97,7 +97,7 @@ async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Va
         CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key"))).map_err(|err| Chain(&err).to_string())?;
     let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin))).map_err(|err| Chain(&err).to_string())?;
     let server: Uri = args.server.parse().map_err(|err| format!("--server {}: {err}", args.server))?;
-    let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(6443));
+    let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(base::ports::API));
     let (group, _fatal) = Group::root("secrets-encrypt");
     let stream = wire::dial::tcp(host, port, host, Some(setup.config())).await.map_err(|err| Chain(&err).to_string())?;
     let request = Request::builder().method(method).uri(path).header("host", host).header("accept", "application/json");

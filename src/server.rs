@@ -578,6 +578,8 @@ fn agent_config(
         node_external_ips: plan.args.node.node_external_ip.clone(),
         node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
+        api_port: Some(plan.args.https_listen_port),
+        servers: Vec::new(),
         cluster_cidrs: plan.ranges.cluster.clone(),
         service_cidrs: plan.ranges.service.clone(),
         cluster_dns: plan.ranges.dns.clone(),

@@ -46,6 +46,8 @@ use crate::ranges;
 
 /// Between looks at the certificates' remaining life.
 const RENEW_LOOK: Duration = Duration::from_secs(6 * 3600);
+/// For the name server to know the addresses of servers.
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(5);
 /// A third of a certificate's life, in seconds: with less left it is renewed.
 const RENEW_LEFT_SECS: i64 = 365 * 24 * 3600 / 3;
 
@@ -246,7 +248,7 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
     let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
     let informers = Informers::new(proxy, workers);
-    let config = agent_config(plan, &node, node_ips.clone()).await?;
+    let config = agent_config(plan, &node, node_ips.clone(), places(balancer.candidates()).await?).await?;
     let (renewed, renewals) = watch::channel(0);
     let (tell_opened, opened) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
@@ -341,7 +343,22 @@ fn cidrs(what: &str, all: &[String]) -> Result<Vec<IpNet>, RoleError> {
     parsed.ok().filter(|cidrs| !cidrs.is_empty()).ok_or_else(|| RoleError::Settings(format!("no {what}")))
 }
 
-async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<Vec<IpAddr>>) -> Result<AgentConfig, RoleError> {
+/// Where these servers are now. A name that nobody knows just now has no place.
+async fn places(servers: Vec<String>) -> Result<Vec<SocketAddr>, RoleError> {
+    let look = move || servers.iter().filter_map(|server| split(server)?.to_socket_addrs().ok()).flatten().collect();
+    // A machine without its name server starts all the same.
+    match tokio::time::timeout(LOOK_UP_LIMIT, Group::blocking(look)).await {
+        Ok(found) => Ok(found.map_err(LifeError::from)?),
+        Err(_) => Ok(Vec::new()),
+    }
+}
+
+async fn agent_config(
+    plan: &Plan,
+    node: &NodeFiles,
+    node_ips: watch::Receiver<Vec<IpAddr>>,
+    servers: Vec<SocketAddr>,
+) -> Result<AgentConfig, RoleError> {
     let images = match Group::blocking(SystemImages::of_this_program).await.map_err(LifeError::from)? {
         Ok(images) => Some(images),
         Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
@@ -358,6 +375,8 @@ async fn agent_config(plan: &Plan, node: &NodeFiles, node_ips: watch::Receiver<V
         node_external_ips: plan.args.node.node_external_ip.clone(),
         node_dns: host::node_dns(&plan.args.node)?,
         kubelet_port: plan.args.node.kubelet_port,
+        api_port: None,
+        servers,
         cluster_cidrs: cidrs("range of pods", cluster_cidrs)?,
         service_cidrs: cidrs("range of services", service_cidrs)?,
         cluster_dns: cluster_dns.clone(),

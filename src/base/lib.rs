@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod mounts;
 pub mod owner;
 pub mod places;
+pub mod ports;
 pub mod program;
 pub mod rng;
 pub mod secret;

@@ -43,7 +43,7 @@ pub fn address_of(url: &str) -> Result<String, String> {
     if authority.as_str().contains('@') || rest.contains('/') {
         return Err(bad("it holds more than host and port"));
     }
-    Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(6443)))
+    Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(base::ports::API)))
 }
 
 /// Who wants to join.

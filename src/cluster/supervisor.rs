@@ -419,7 +419,7 @@ async fn part_when_lonely(store: Arc<Store>, tunnels: Arc<Tunnels>) {
 
 /// `host:port` of each endpoint of the service `kubernetes`.
 pub fn addresses_of(slice: &EndpointSlice) -> Vec<String> {
-    let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or(6443);
+    let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or(i32::from(base::ports::API));
     let mut all: Vec<String> = Vec::new();
     for address in slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses) {
         all.push(if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") });

@@ -1,5 +1,6 @@
 //! The network configuration list that the agent writes for containerd: bridge with host-local addresses, then portmap.
 
+use base::ports;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -16,6 +17,8 @@ pub struct Conflist {
     pub bridge: String,
     /// Socket at which new pods wait for their network policies; `None` if there are no policies on this node.
     pub policy_socket: Option<String>,
+    /// TCP ports of the node that are the system's beside those that are on every node: no pod has one as its host port.
+    pub own_ports: Vec<u16>,
 }
 
 /// The text of the conflist, named `kedge`, of version 1.0.0. Pod traffic that leaves the cluster is masqueraded by the service
@@ -37,7 +40,9 @@ pub fn conflist(node: &Conflist) -> String {
     }
     let mut plugins = vec![bridge];
     plugins.extend(node.policy_socket.as_ref().map(|socket| json!({ "type": "kedge-policy", "socket": socket })));
-    plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true }));
+    let own = ports::ANSWERING.into_iter().chain(node.own_ports.iter().map(|port| ("tcp", *port)));
+    let own: Vec<String> = own.map(|(protocol, port)| format!("{port}/{protocol}")).collect();
+    plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true, "ownPorts": own }));
     plugins.push(json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }));
     let list = json!({ "cniVersion": "1.0.0", "name": "kedge", "plugins": plugins });
     format!("{list:#}\n")
@@ -55,12 +60,14 @@ mod tests {
             ipam_dir: "/var/lib/cni/networks".to_owned(),
             bridge: "cni0".to_owned(),
             policy_socket: Some("/run/kedge/network.sock".to_owned()),
+            own_ports: vec![10_250],
         });
         let list: Value = serde_json::from_str(&text).unwrap();
         let ipam = &list["plugins"][0]["ipam"];
         assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.42.0.0/24" }], [{ "subnet": "fd00:42::/64" }]]));
         assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
         assert_eq!(list["plugins"][0]["mtu"], 1450);
+        assert_eq!(list["plugins"][2]["ownPorts"], json!(["10256/tcp", "8472/udp", "8473/udp", "10250/tcp"]));
         assert_eq!(list["plugins"][1], json!({ "type": "kedge-policy", "socket": "/run/kedge/network.sock" }));
     }
 }

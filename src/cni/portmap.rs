@@ -20,6 +20,8 @@ const MASQUERADE_BIT: u32 = 0x2000;
 #[serde(rename_all = "camelCase", default)]
 struct Config {
     runtime_config: RuntimeConfig,
+    /// The node's own, as `10250/tcp`: whoever had one would answer in the kubelet's or the API server's place.
+    own_ports: Vec<String>,
     snat: Option<bool>,
     mark_masq_bit: Option<u32>,
     external_set_mark_chain: Option<String>,
@@ -127,6 +129,10 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
     let (config, mappings) = Config::read(request)?;
     if mappings.is_empty() {
         return Ok(prev);
+    }
+    let named = |mapping: &Mapping| format!("{}/{}", mapping.host_port, mapping.protocol);
+    if let Some(port) = mappings.iter().map(named).find(|port| config.own_ports.contains(port)) {
+        return Err(CniError::config(format!("host port {port} is the node's own: choose another one")));
     }
     let mut script = String::new();
     for v4 in [true, false] {
@@ -295,6 +301,7 @@ fn forget_udp(mappings: &[Mapping]) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::request::{Command, for_test};
     use serde_json::{Value, json};
 
     /// Whatever the request says, its elements hold addresses, numbers and our own words alone.
@@ -333,6 +340,23 @@ pub(crate) mod tests {
             text.contains("loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n") && !Family::of(false).frame().contains("loopback iif"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_nodes_own_ports_are_refused_before_anything_is_changed() {
+        let request = |port: u16, protocol: &str| {
+            for_test(
+                Command::Add,
+                "c1",
+                json!({ "cniVersion": "1.0.0", "name": "n", "ownPorts": ["10250/tcp", "8472/udp"], "prevResult": { "cniVersion": "1.0.0" },
+                    "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol }] } }),
+            )
+        };
+        for (port, protocol, text) in [(10_250, "TCP", "10250/tcp"), (8472, "udp", "8472/udp"), (10_250, "", "10250/tcp")] {
+            let refused = add(&request(port, protocol)).unwrap_err();
+            assert_eq!(refused.msg, format!("host port {text} is the node's own: choose another one"));
+        }
+        assert!(Config::read(&request(8472, "tcp")).is_ok(), "the other protocol's is another port");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod table;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::task::Group;
 use client::informer::Informers;
@@ -49,6 +49,10 @@ pub struct Config {
     pub external_ip: bool,
     /// Where new sandboxes are announced; `None` switches network policies off.
     pub gate: Option<policy::Gate>,
+    /// TCP ports of nodes that are the system's beside the usual ones: the kubelet's, and on a server the API's.
+    pub own_ports: Vec<u16>,
+    /// API servers that this machine was told of; those that the cluster tells of come to these.
+    pub servers: Vec<SocketAddr>,
     /// Whether services are served; else something else does it (k3s: `disable-kube-proxy`).
     pub services: bool,
 }

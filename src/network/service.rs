@@ -6,6 +6,7 @@ mod flows;
 mod health;
 mod listeners;
 mod parts;
+mod reserved;
 pub(crate) mod rules;
 pub(crate) mod snapshot;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
-use client::informer::{Changes, Informer, Informers, Key};
+use client::informer::{Change, Changes, Informer, Informers, Key};
 use client::services::{Services, Touched};
 use k8s_openapi::api::core::v1::Node;
 use tracing::{debug, info, warn};
@@ -26,6 +27,7 @@ use crate::service::flows::Stale;
 use crate::service::health::{Health, LocalEndpoints};
 use crate::service::listeners::Listeners;
 use crate::service::parts::Parts;
+use crate::service::reserved::{Elements, Reserved};
 use crate::service::rules::{Family, Part, Site, TABLE};
 use crate::service::snapshot::{Place, ServicePort};
 use crate::table::{Ruleset, Table};
@@ -78,7 +80,8 @@ async fn follow(mut proxy: Proxy, mut foreign: Watched, health: Health, mut serv
     loop {
         let place = Place { node: proxy.config.node_name.clone(), zone: zone(&nodes, &proxy.config.node_name) };
         let clock = Stopwatch::start();
-        let wait = match proxy.sync(&services, &touched, &place).await {
+        let reserved = Reserved::of(&proxy.config, &nodes.list(), &services);
+        let wait = match proxy.sync(&services, reserved, &touched, &place).await {
             Ok(local) => {
                 health.synced(clock.elapsed(), local).await;
                 touched = Touched::none();
@@ -104,7 +107,11 @@ async fn follow(mut proxy: Proxy, mut foreign: Watched, health: Health, mut serv
                 touched = Touched::All;
             }
             () = services.touched(&mut touched) => {}
-            () = moved(&mut node_changes, &nodes, &place) => touched = Touched::All,
+            () = moved(&mut node_changes, &nodes, &place) => {
+                if zone(&nodes, &place.node) != place.zone {
+                    touched = Touched::All;
+                }
+            }
             () = retry => {}
         }
         services.gather(GATHER, &mut touched).await;
@@ -115,11 +122,14 @@ fn zone(nodes: &Informer<Node>, name: &str) -> Option<String> {
     nodes.get("", name)?.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
 }
 
-/// Resolves when this node's zone has changed.
+/// Resolves when this node's zone has changed, or some node's addresses have.
 async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, place: &Place) {
     loop {
-        changes.next().await;
-        if zone(nodes, &place.node) != place.zone {
+        let readdressed = match changes.next().await {
+            Change::Added(_) | Change::Deleted(_) => true,
+            Change::Modified { old, new } => reserved::addresses(&old) != reserved::addresses(&new),
+        };
+        if readdressed || zone(nodes, &place.node) != place.zone {
             return;
         }
     }
@@ -134,6 +144,7 @@ pub(crate) struct Proxy {
     /// Services with addresses beside their cluster's, which may be the machine's.
     exposed: BTreeSet<Key>,
     listeners: Listeners,
+    reserved: Reserved,
     /// What nft did not take, by Service: left out until it says something else.
     refused: BTreeMap<(Family, Key), Part>,
 }
@@ -142,7 +153,8 @@ impl Proxy {
     pub(crate) fn new(config: Config) -> Proxy {
         let families = config.cluster_cidrs.iter().map(|cidr| (Family::of(&cidr.addr()), None)).collect();
         let (checked, exposed) = (BTreeMap::new(), BTreeSet::new());
-        Proxy { config, applied: families, checked, exposed, listeners: Listeners::default(), refused: BTreeMap::new() }
+        let (listeners, reserved) = (Listeners::default(), Reserved::default());
+        Proxy { config, applied: families, checked, exposed, listeners, reserved, refused: BTreeMap::new() }
     }
 
     /// What is in the kernel is not what was put there.
@@ -165,6 +177,7 @@ impl Proxy {
             cluster_cidrs: self.config.cluster_cidrs.iter().copied().filter(|cidr| Family::of(&cidr.addr()) == family).collect(),
             masquerade_pods: family == Family::V4 || self.config.ipv6_masquerade,
             listeners: self.listeners.clone(),
+            reserved: self.reserved.clone(),
         }
     }
 
@@ -181,16 +194,43 @@ impl Proxy {
         if before == self.listeners {
             return Ok(());
         }
-        for family in self.applied.iter().filter(|(_, parts)| parts.is_some()).map(|(family, _)| *family) {
-            let sets = |listeners: &Listeners| Ruleset { elements: listeners.elements(family).into(), ..Ruleset::default() };
-            nft::apply(&table::update(rules::table(family), &sets(&before), &sets(&self.listeners)).change).await?;
+        let after = self.listeners.clone();
+        self.change_sets(|family| before.elements(family), |family| after.elements(family)).await
+    }
+
+    /// Has the kernel know what is the system's now.
+    async fn reserve(&mut self, reserved: Reserved) -> Result<(), NetworkError> {
+        if self.reserved == reserved {
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut self.reserved, reserved.clone());
+        self.change_sets(|family| before.elements(family), |family| reserved.elements(family)).await
+    }
+
+    /// Changes sets of the frame in the tables that are in force. After an error those are written anew.
+    async fn change_sets(&mut self, before: impl Fn(Family) -> Elements, after: impl Fn(Family) -> Elements) -> Result<(), NetworkError> {
+        let in_force: Vec<Family> = self.applied.iter().filter(|(_, parts)| parts.is_some()).map(|(family, _)| *family).collect();
+        for family in in_force {
+            let rules = |elements: Elements| Ruleset { elements, ..Ruleset::default() };
+            let update = table::update(rules::table(family), &rules(before(family)), &rules(after(family)));
+            if let Err(err) = nft::apply(&update.change).await {
+                self.distrust();
+                return Err(err);
+            }
         }
         Ok(())
     }
 
     /// Brings the kernel to what the objects say, `touched` since the last call. After an error the next call must be told
     /// [`Touched::All`], and writes the whole table.
-    async fn sync(&mut self, services: &Services, touched: &Touched, place: &Place) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
+    async fn sync(
+        &mut self,
+        services: &Services,
+        reserved: Reserved,
+        touched: &Touched,
+        place: &Place,
+    ) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
+        self.reserve(reserved).await?;
         let keys = self.keys(services, touched);
         let ports: Vec<(Key, Option<Vec<ServicePort>>)> = keys
             .into_iter()

@@ -15,6 +15,7 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
     ("a pod cannot leave its network policies", a_pod_cannot_leave_its_network_policies),
     ("no address of the bridge goes around a policy", no_address_of_the_bridge_goes_around_a_policy),
     ("a Service does not take the machine's ports", a_service_does_not_take_the_machines_ports),
+    ("a Service does not take another node's ports, nor a pod this one's", a_service_does_not_take_another_nodes_ports),
     ("a pod does not reach the machine's loopback", a_pod_does_not_reach_the_machines_loopback),
     ("a flush of all rules is mended", a_flush_of_all_rules_is_mended),
     ("an uplink that carries less is heard of", an_uplink_that_carries_less_is_heard_of),
@@ -182,6 +183,32 @@ fn a_service_does_not_take_the_machines_ports(server: &Server) {
         server.until(&events, SETTLE_LIMIT, |out| out.contains("is the node's own"));
     }
     server.ok(&["delete", "namespace", "ports", "--wait=false"]);
+}
+
+/// Agents reach their server, and whatever scrapes kubelets these, by the addresses of nodes: an external address that names one would take them.
+fn a_service_does_not_take_another_nodes_ports(server: &Server) {
+    // A machine beyond the uplink, where nobody answers.
+    let away = "192.0.2.77";
+    apply(server, &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "away" }, "spec": { "unschedulable": true } })]);
+    let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": away }] } }).to_string();
+    server.ok(&["patch", "node", "away", "--subresource=status", "--type=merge", "-p", &status]);
+    let port = |port: u16| json!({ "name": format!("p{port}"), "port": port, "targetPort": 80 });
+    let ports: Vec<Value> = [6443, 10250, 80].map(port).into();
+    let thief = service("away", "thief", &json!({ "externalIPs": [away], "ports": ports }));
+    let mut ported = pod("away", "ported", WEB, &json!({}));
+    ported["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 10250 }]);
+    apply(server, &[namespace("away"), pod("away", "web", WEB, &json!({})), thief, ported]);
+    address(server, "away", "web");
+    let at = |port: u16| SocketAddr::new(away.parse().unwrap(), port);
+    wait_for("a port of a node that is not the system's", POD_LIMIT, || node::page(at(80)));
+    for port in [6443, 10250] {
+        assert!(node::page(at(port)).is_err(), "{port} of another node is a pod's");
+    }
+    let events = ["-n", "away", "get", "events", "--field-selector", "involvedObject.name=ported", "-o", "jsonpath={.items[*].message}"];
+    server.until(&events, POD_LIMIT, |out| out.contains("host port 10250/tcp is the node's own: choose another one"));
+    assert!(server.ok(&["-n", "away", "exec", "web", "--", "echo", "the kubelet answers"]).contains("the kubelet answers"));
+    server.ok(&["delete", "node", "away"]);
+    server.ok(&["delete", "namespace", "away", "--wait=false"]);
 }
 
 /// CVE-2020-8558: a host port makes loopback addresses routable, and a pod with a network of its own asks for one over its cable.

@@ -293,7 +293,7 @@ async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let (_, name, port) = scheme_name_port(&call.x.attributes.name);
     let node = node_of(call, &name)?;
     let (path_and_query, prefix) = behind_proxy(call);
-    let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(10250);
+    let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(u64::from(base::ports::KUBELET));
     match port.parse::<u16>() {
         Ok(number) if u64::from(number) != kubelet => {
             let host = node["status"]["addresses"][0]["address"].as_str().unwrap_or(&name).to_owned();

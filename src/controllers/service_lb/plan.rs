@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base::ports::RESERVED;
 use client::informer::Key;
 use client::node::addresses;
 use client::pod::Pod;
@@ -20,24 +21,6 @@ const INTERNAL: &str = "InternalIP";
 const ENABLE: &str = "svccontroller.k3s.cattle.io/enablelb";
 const POOL: &str = "svccontroller.k3s.cattle.io/lbpool";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-
-/// Ports of every node that no Service gets: SSH, the store, the API server, the kubelet and its neighbours, the tunnel. (What else a machine
-/// listens on its own rules know.)
-const OWN: [(&str, i32); 13] = [
-    ("TCP", 22),
-    ("TCP", 2379),
-    ("TCP", 2380),
-    ("TCP", 6443),
-    ("TCP", 10248),
-    ("TCP", 10249),
-    ("TCP", 10250),
-    ("TCP", 10256),
-    ("TCP", 10257),
-    ("TCP", 10259),
-    ("UDP", 68),
-    ("UDP", 8472),
-    ("UDP", 8473),
-];
 
 /// What the choice depends on beside the Services themselves.
 pub(super) struct Cluster<'a> {
@@ -169,7 +152,8 @@ fn no_services(service: &Service, cluster: &Cluster<'_>, node_ports: &BTreeMap<P
     ports(service).into_iter().find_map(|port| {
         let (protocol, number) = (&port.0, port.1);
         let served = protocol == "TCP" && cluster.reserved.iter().any(|reserved| i32::from(*reserved) == number);
-        if served || OWN.contains(&(protocol.as_str(), number)) {
+        // What else a machine listens on its own rules know.
+        if served || RESERVED.iter().any(|(own, port)| protocol.eq_ignore_ascii_case(own) && i32::from(*port) == number) {
             return Some(format!("port {number}/{protocol} is the node's own: choose another one"));
         }
         let other = node_ports.get(&port).filter(|other| **other != Key::of(service))?;

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::overlay::plan;
 
 /// Where nodes answer, on their tunnel's address only.
-const PORT: u16 = 8473;
+const PORT: u16 = base::ports::OVERLAY_HEALTH;
 const CONDITION: &str = "OverlayHealthy";
 /// First byte of a question and of an answer; the rest of a packet says nothing.
 const QUESTION: u8 = b'?';

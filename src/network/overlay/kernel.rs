@@ -24,7 +24,7 @@ use crate::overlay::plan::{Mac, Plan, VNI};
 /// Our tunnel device.
 pub(crate) const DEVICE: &str = base::traces::TUNNEL;
 /// Its port: Linux's default and flannel's, not IANA's.
-const PORT: u16 = 8472;
+const PORT: u16 = base::ports::OVERLAY;
 
 /// The interface that has the node's address.
 #[derive(Clone, Debug)]

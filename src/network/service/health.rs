@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::ports::{PROXY_HEALTH, PROXY_METRICS};
 use base::task::Group;
 use base::time::{Clock, rfc3339_secs};
 use http::{Request, Response, StatusCode};
@@ -19,8 +20,6 @@ use crate::service::snapshot::ServicePort;
 /// A port that another program has is tried again this much later.
 const BIND_RETRY: Duration = Duration::from_secs(10);
 
-const HEALTH_PORT: u16 = 10256;
-const METRICS_PORT: u16 = 10249;
 /// Upper bounds of the sync histogram, in seconds.
 const BUCKETS: [f64; 10] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
@@ -83,8 +82,8 @@ impl Health {
             any,
             open: Arc::default(),
         };
-        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-        health.serve(SocketAddr::new(any, HEALTH_PORT), Page::Proxy, &health.group).await;
+        let own = SocketAddr::from((Ipv4Addr::LOCALHOST, PROXY_METRICS));
+        health.serve(SocketAddr::new(any, PROXY_HEALTH), Page::Proxy, &health.group).await;
         health.serve(own, Page::Metrics, &health.group).await;
         health
     }

@@ -1,45 +1,25 @@
-//! What the machine itself listens on, as the kernel tells: those ports of its addresses no Service can have.
+//! What the machine itself listens on, as the kernel tells: those ports of its addresses no Service can have. (Nor those of `reserved`, on
+//! which nobody need listen just now.)
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::service::reserved::Elements;
 use crate::service::rules::Family;
 use crate::service::snapshot::Protocol;
 
-/// Ports that are a node's own even while nobody listens: SSH, the store, the API server, the kubelet and its neighbours, the tunnel.
-const OWN: [(Protocol, u16); 13] = [
-    (Protocol::Tcp, 22),
-    (Protocol::Tcp, 2379),
-    (Protocol::Tcp, 2380),
-    (Protocol::Tcp, 6443),
-    (Protocol::Tcp, 10248),
-    (Protocol::Tcp, 10249),
-    (Protocol::Tcp, 10250),
-    (Protocol::Tcp, 10256),
-    (Protocol::Tcp, 10257),
-    (Protocol::Tcp, 10259),
-    (Protocol::Udp, 8472),
-    (Protocol::Udp, 8473),
-    (Protocol::Udp, 68),
-];
 /// The kernel gives clients' sockets ports from here on, if it does not tell.
 const EPHEMERAL: u16 = 32_768;
 
 /// Ports that are taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Listeners {
     /// On every address.
     ports: BTreeSet<(Protocol, u16)>,
     /// On one.
     addresses: BTreeSet<(SocketAddr, Protocol)>,
-}
-
-impl Default for Listeners {
-    fn default() -> Listeners {
-        Listeners { ports: OWN.into(), addresses: BTreeSet::new() }
-    }
 }
 
 impl Listeners {
@@ -79,11 +59,11 @@ impl Listeners {
     }
 
     /// The elements of the two sets.
-    pub(crate) fn elements(&self, family: Family) -> [(String, BTreeMap<String, String>); 2] {
+    pub(crate) fn elements(&self, family: Family) -> Elements {
         let ports = self.ports.iter().map(|(protocol, port)| (format!("{} . {port}", protocol.as_str()), String::new()));
         let own = self.addresses.iter().filter(|(addr, _)| Family::of(&addr.ip()) == family);
         let addresses = own.map(|(addr, protocol)| (format!("{} . {} . {}", addr.ip(), protocol.as_str(), addr.port()), String::new()));
-        [("host-ports".to_owned(), ports.collect()), ("host-listeners".to_owned(), addresses.collect())]
+        [("host-ports".to_owned(), ports.collect()), ("host-listeners".to_owned(), addresses.collect())].into()
     }
 }
 
@@ -120,14 +100,14 @@ mod tests {
     use super::*;
 
     fn keys(listeners: &Listeners, family: Family) -> Vec<String> {
-        let sets = listeners.elements(family);
-        sets.into_iter().flat_map(|(_, elements)| elements.into_keys()).collect()
+        let mut sets = listeners.elements(family);
+        ["host-ports", "host-listeners"].iter().flat_map(|set| sets.remove(*set).unwrap().into_keys()).collect()
     }
 
     #[test]
     fn who_waits_is_found_and_clients_are_not() {
         let tcp = "  sl  local_address rem_address   st tx_queue\n   0: 00000000:1F90 00000000:0000 0A 0\n   1: 0100007F:1F91 00000000:0000 0A 0\n   2: 0A00A8C0:1F92 0B00A8C0:0050 01 0\n   3: 0A00A8C0:1F93 00000000:0000 0A 0\n";
-        let mut listeners = Listeners { ports: BTreeSet::new(), addresses: BTreeSet::new() };
+        let mut listeners = Listeners::default();
         listeners.add(tcp, Protocol::Tcp, EPHEMERAL);
         assert_eq!(keys(&listeners, Family::V4), ["tcp . 8080", "192.168.0.10 . tcp . 8083"]);
         let udp = "  1: 00000000:2118 00000000:0000 07 0\n  2: 00000000:C001 00000000:0000 07 0\n  3: 0A00A8C0:0035 0B00A8C0:0050 01 0\nodd\n 4: 0:z 0 07\n";

@@ -4,6 +4,7 @@ use base::rng::Rng;
 
 use super::*;
 use crate::service::listeners::Listeners;
+use crate::service::reserved::Reserved;
 use crate::service::rules::{Answering, Family, Site, UdpTarget, frame, table};
 use crate::table;
 
@@ -38,7 +39,8 @@ fn follow(table: &mut Ruleset, parts: &mut Parts, fresh: BTreeMap<Key, Option<Pa
 fn deltas_lead_where_the_whole_table_is() {
     for seed in 0..50 {
         let rng = Rng::from_seed(seed);
-        let site = Site { family: Family::V4, cluster_cidrs: vec![], masquerade_pods: true, listeners: Listeners::default() };
+        let (listeners, reserved) = (Listeners::default(), Reserved::default());
+        let site = Site { family: Family::V4, cluster_cidrs: vec![], masquerade_pods: true, listeners, reserved };
         let (mut parts, mut table) = (Parts::default(), frame(&site));
         for step in 0..60 {
             let mut fresh = BTreeMap::new();

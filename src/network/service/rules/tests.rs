@@ -10,6 +10,7 @@ fn site() -> Site {
         cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
         masquerade_pods: true,
         listeners: Listeners::default(),
+        reserved: Reserved::default(),
     }
 }
 
@@ -148,7 +149,25 @@ fn what_the_machine_listens_on_is_looked_up_before_any_service_address() {
         let service = if chain == "services" { "@service-ips" } else { "@no-endpoint-ips" };
         assert!(at("@host-ports return") < at(service) && at("@host-listeners return") < at(service), "{lines:?}");
     }
-    assert!(rules.content.elements["host-ports"].contains_key("udp . 8472"));
+}
+
+// an external address that named another node and 6443 cut agents off from their server
+#[test]
+fn the_systems_ports_of_nodes_and_the_api_servers_are_looked_up_before_what_users_choose() {
+    let rules = render(&site(), &[]);
+    let order = |chain: &str, parts: &[&str]| {
+        let lines = &rules.content.chains[chain];
+        let at: Vec<usize> = parts.iter().map(|part| lines.iter().position(|line| line.contains(part)).unwrap()).collect();
+        assert!(at.is_sorted(), "{chain}: {lines:?}");
+    };
+    let own = ["@server-ips return", "type local meta l4proto . th dport @system-ports return"];
+    let remote = "daddr @node-ips meta l4proto . th dport @system-ports return";
+    order("services", &[own[0], own[1], "vmap @service-nodeports"]);
+    // A node that says it has a cluster's address closes none of that one's ports.
+    order("services", &["vmap @service-ips", "daddr @cluster-ips return", remote, "vmap @external-ips"]);
+    order("filter-input", &[own[0], own[1], "vmap @no-endpoint-nodeports", "vmap @no-endpoint-ips"]);
+    order("filter-output", &[own[0], own[1], "vmap @no-endpoint-nodeports", remote, "vmap @no-endpoint-ips", "@cluster-ips reject"]);
+    order("filter-forward", &[own[0], remote, "vmap @no-endpoint-ips", "@cluster-ips reject"]);
 }
 
 #[test]
