@@ -3,6 +3,7 @@
 mod credentials;
 
 mod pulled;
+mod turns;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -18,10 +19,10 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use self::pulled::Pulled;
+use self::turns::Turns;
 use crate::events::Kind;
 use crate::node::Node;
 use crate::providers::config::repository;
@@ -38,8 +39,7 @@ pub(crate) struct Pulls {
     failed: Mutex<Backoffs>,
     ages: Mutex<HashMap<String, Age>>,
     pulled: Pulled,
-    /// Pulls at a time: all of a machine that begins at once would be slower than one after another.
-    turns: Semaphore,
+    turns: Turns,
     /// When all images were listed last.
     listed: Mutex<Option<Stopwatch>>,
 }
@@ -51,7 +51,7 @@ impl Pulls {
             failed: Mutex::default(),
             ages: Mutex::default(),
             pulled: Pulled::open(root_dir, rng),
-            turns: Semaphore::new(parallel),
+            turns: Turns::new(parallel),
             listed: Mutex::default(),
         }
     }
@@ -215,8 +215,15 @@ async fn may_use(node: &Node, pod: &Pod, image: &str, found: &cri::Image) -> boo
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
 async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<(cri::Image, Duration, Duration), String> {
     let waited = Stopwatch::start();
-    let _turn = node.pulls.turns.acquire().await.map_err(|err| err.to_string())?;
-    let (waited, watch) = (waited.elapsed(), Stopwatch::start());
+    let in_turn = async {
+        let (waited, watch) = (waited.elapsed(), Stopwatch::start());
+        let found = pull_now(node, pod, image, sandbox).await?;
+        Ok((found, watch.elapsed(), waited))
+    };
+    node.pulls.turns.within(&crate::registries::server_of(image), in_turn).await?
+}
+
+async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {
     let (own, repository) = (credentials::of_pod(node, pod, image).await, repository(image));
     if !own.is_empty() {
         let images = node.runtime.cri.images().await.map_err(|err| err.to_string())?;
@@ -229,7 +236,7 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
             let key = by.and_then(|idx| own.get(idx)).map(|auth| node.pulls.pulled.key(auth));
             node.pulls.pulled.came(&found.id, &repository, key).await;
             node.pulls.note_pull();
-            Ok((found, watch.elapsed(), waited))
+            Ok(found)
         }
         Err(why) => {
             node.pulls.pulled.failed(&repository).await;
