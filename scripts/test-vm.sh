@@ -9,7 +9,7 @@ set -eu
 need_root
 work=${KEDGE_VM_DIR:-/var/tmp/kedge-vm}
 cuts=${KEDGE_POWER_CUTS:-5}
-steps=${KEDGE_VM_STEPS:-install reboot,disk,nfs,forks small clocks cuts uninstall}
+steps=${KEDGE_VM_STEPS:-install reboot,disk,nfs,forks,slices small clocks cuts uninstall}
 # Some clouds show a /dev/kvm on which guests hang: emulation is slow and works everywhere.
 accel=${KEDGE_VM_ACCEL:-tcg}
 mkdir -p "$work"

@@ -1,5 +1,8 @@
 //! Cgroups of pods: QoS classes, the parents' names for both drivers, and the pod-level limits on v1 and v2.
 
+mod knob;
+mod slices;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -12,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use schema::quantity::Quantity;
 use tracing::warn;
 
+use self::knob::Knob;
 use crate::error::Error;
 use crate::runtime::CgroupDriver;
 
@@ -71,7 +75,7 @@ impl Cgroups {
                     FileError { doing: "cannot create cgroup", path: Path::new(ROOT).join(class), source: io::ErrorKind::Other.into() };
                 cgroups.make(class).map_err(|source| FileError { source, ..failed })?;
             }
-            cgroups.set_shares("kubepods/besteffort", SHARES_MIN);
+            cgroups.set("kubepods/besteffort", &[Knob::Shares(SHARES_MIN)]);
         }
         Ok(cgroups)
     }
@@ -89,11 +93,8 @@ impl Cgroups {
         if !self.exists(path) {
             return;
         }
-        self.set_shares(path, shares(cpu_milli));
-        self.set_memory(path, Some(memory));
-        if let Some(pids) = pids {
-            self.set_pids(path, pids);
-        }
+        let always = [Knob::Shares(shares(cpu_milli)), Knob::Memory(Some(memory))];
+        self.set(path, &always.into_iter().chain(pids.map(Knob::Pids)).collect::<Vec<_>>());
     }
 
     /// The weight of the burstable pods together is what they ask for together; that of the best-effort ones is the least.
@@ -105,7 +106,7 @@ impl Cgroups {
         // systemd makes a class's slice with the first pod in it.
         for (path, shares) in [(burstable, shares(burstable_milli)), (besteffort, SHARES_MIN)] {
             if self.exists(path) {
-                self.set_shares(path, shares);
+                self.set(path, &[Knob::Shares(shares)]);
             }
         }
     }
@@ -138,7 +139,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// After the sandbox began: under systemd the pod's slices exist only now.
+    /// After the sandbox began: under systemd the pod's slices exist only now. Blocks while systemd answers.
     pub(crate) fn settle(&self, pod: &Pod, pids_max: Option<i64>) {
         if self.driver == CgroupDriver::Cgroupfs {
             return;
@@ -146,24 +147,34 @@ impl Cgroups {
         self.limit(&Limits::of(pod), pod, pids_max);
     }
 
-    /// Sets the pod's own limits.
+    /// Sets the pod's own limits. Blocks while systemd answers.
     pub(crate) fn limit(&self, limits: &Limits, pod: &Pod, pids_max: Option<i64>) {
-        let path = self.path_of(pod);
-        self.set_shares(&path, limits.shares);
-        self.set_quota(&path, limits.quota);
-        self.set_memory(&path, limits.memory);
-        if let Some(max) = pids_max {
-            self.set_pids(&path, max);
+        let always = [Knob::Shares(limits.shares), Knob::Quota(limits.quota), Knob::Memory(limits.memory)];
+        self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>());
+    }
+
+    /// Turns knobs of a group. On v1 they are written under systemd, too: it knows other ones there.
+    fn set(&self, path: &str, knobs: &[Knob]) {
+        if self.driver == CgroupDriver::Systemd && self.unified {
+            let holds = |knob: &Knob| {
+                let (file, value) = knob.unified();
+                fs::read_to_string(Path::new(ROOT).join(path).join(file)).is_ok_and(|now| now.trim() == value)
+            };
+            let wanted: Vec<String> = knobs.iter().filter(|knob| !holds(knob)).map(|knob| knob.property()).collect();
+            let unit = slices::unit_of(path);
+            match if wanted.is_empty() { Ok(()) } else { slices::set(unit, &wanted) } {
+                Ok(()) => return,
+                Err(err) => warn!(unit, err = %err, "systemd does not take a slice's limits: they hold until it reads its units again"),
+            }
         }
-    }
-
-    fn set_memory(&self, path: &str, bytes: Option<i64>) {
-        let (controller, file, none) = if self.unified { ("", "memory.max", "max") } else { ("memory", "memory.limit_in_bytes", "-1") };
-        self.write(controller, path, file, &bytes.map_or(none.to_owned(), |bytes| bytes.to_string()));
-    }
-
-    fn set_pids(&self, path: &str, max: i64) {
-        self.write(if self.unified { "" } else { "pids" }, path, "pids.max", &max.to_string());
+        for knob in knobs {
+            if self.unified {
+                let (file, value) = knob.unified();
+                write("", path, file, &value);
+            } else {
+                knob.legacy().into_iter().for_each(|(controller, file, value)| write(controller, path, file, &value));
+            }
+        }
     }
 
     /// Whether this is the unified hierarchy (v2).
@@ -201,12 +212,12 @@ impl Cgroups {
         Path::new(ROOT).join(if self.unified { "" } else { controller })
     }
 
-    /// Removes the pod's cgroup, when its processes are gone.
+    /// Removes the pod's cgroup, when its processes are gone. Blocks while systemd answers.
     pub(crate) fn remove(&self, pod: &Pod) {
-        if self.driver == CgroupDriver::Systemd {
-            return;
-        }
         let path = self.path_of(pod);
+        if self.driver == CgroupDriver::Systemd {
+            return slices::stop(slices::unit_of(&path));
+        }
         for root in self.hierarchies() {
             remove_tree(&root.join(&path));
         }
@@ -216,14 +227,21 @@ impl Cgroups {
     /// anew, and a process that is just dying keeps it. Nothing is touched in which a process is, or which changed a short while ago: it
     /// may be another kubelet's. Blocks for as long as the kernel takes to list them.
     pub(crate) fn sweep(&self, known: &BTreeSet<String>) {
-        if self.driver == CgroupDriver::Systemd {
-            return;
-        }
+        let classes = match self.driver {
+            CgroupDriver::Cgroupfs => ["", "burstable", "besteffort"],
+            CgroupDriver::Systemd => ["", "kubepods-burstable.slice", "kubepods-besteffort.slice"],
+        };
+        let mut units = BTreeSet::new();
         for root in self.hierarchies() {
-            for class in ["", "burstable", "besteffort"] {
-                left_over(&root.join(self.root()).join(class), known, SWEEP_AGE).iter().for_each(|dir| remove_tree(dir));
+            for class in classes {
+                let left = left_over(&root.join(self.root()).join(class), known, SWEEP_AGE);
+                match self.driver {
+                    CgroupDriver::Cgroupfs => left.iter().for_each(|dir| remove_tree(dir)),
+                    CgroupDriver::Systemd => units.extend(left.iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))),
+                }
             }
         }
+        units.iter().for_each(|unit| slices::stop(unit));
     }
 
     /// The mounts of all controllers.
@@ -249,37 +267,23 @@ impl Cgroups {
         }
         ["cpu", "memory", "pids"].iter().try_for_each(|controller| fs::create_dir_all(Path::new(ROOT).join(controller).join(path)))
     }
+}
 
-    fn set_shares(&self, path: &str, shares: i64) {
-        match self.unified {
-            true => self.write("", path, "cpu.weight", &weight(shares).to_string()),
-            false => self.write("cpu", path, "cpu.shares", &shares.to_string()),
-        }
-    }
-
-    fn set_quota(&self, path: &str, quota: Option<i64>) {
-        match self.unified {
-            true => self.write("", path, "cpu.max", &format!("{} {PERIOD_USEC}", quota.map_or("max".to_owned(), |q| q.to_string()))),
-            false => {
-                self.write("cpu", path, "cpu.cfs_period_us", &PERIOD_USEC.to_string());
-                self.write("cpu", path, "cpu.cfs_quota_us", &quota.unwrap_or(-1).to_string());
-            }
-        }
-    }
-
-    fn write(&self, controller: &str, path: &str, file: &str, value: &str) {
-        let file = Path::new(ROOT).join(controller).join(path).join(file);
-        if let Err(err) = fs::write(&file, value) {
-            warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");
-        }
+fn write(controller: &str, path: &str, file: &str, value: &str) {
+    let file = Path::new(ROOT).join(controller).join(path).join(file);
+    if let Err(err) = fs::write(&file, value) {
+        warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");
     }
 }
 
 /// The cgroups of pods in a class that nobody knows and that have been idle for so long.
 fn left_over(class: &Path, known: &BTreeSet<String>, age: Duration) -> Vec<PathBuf> {
     let unknown = |dir: &PathBuf| {
-        let uid = dir.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix("pod"));
-        uid.is_some_and(|uid| !known.contains(uid))
+        let Some(name) = dir.file_name().and_then(|name| name.to_str()) else { return false };
+        match slices::uid_of(name) {
+            Some(uid) => !known.iter().any(|known| known.replace('-', "_") == uid),
+            None => name.strip_prefix("pod").is_some_and(|uid| !known.contains(uid)),
+        }
     };
     let dirs = fs::read_dir(class).into_iter().flatten().flatten().map(|entry| entry.path());
     dirs.filter(|dir| unknown(dir) && is_idle(dir, age)).collect()
@@ -429,11 +433,6 @@ pub(crate) fn quota(milli: i64) -> i64 {
     (milli.saturating_mul(PERIOD_USEC) / 1000).max(QUOTA_MIN_USEC)
 }
 
-/// v1 shares as v2 weight; KEP-2254's formula, the same that runc uses.
-fn weight(shares: i64) -> i64 {
-    1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
-}
-
 /// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust` (pkg/kubelet/qos/policy.go v1.36).
 pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     let spec = pod.spec.clone().unwrap_or_default();
@@ -482,12 +481,18 @@ mod tests {
             fs::create_dir(top.path().join(pod)).unwrap();
             fs::write(top.path().join(pod).join("cgroup.procs"), procs).unwrap();
         }
-        let known = BTreeSet::from(["known".to_owned()]);
+        for slice in ["kubepods-podgone_1.slice", "kubepods-podknown_1.slice"] {
+            fs::create_dir(top.path().join(slice)).unwrap();
+            fs::write(top.path().join(slice).join("cgroup.procs"), "").unwrap();
+        }
+        let known = BTreeSet::from(["known".to_owned(), "known-1".to_owned()]);
         let young = left_over(top.path(), &known, Duration::from_secs(60));
         assert!(young.is_empty(), "what has just changed may be another kubelet's: {young:?}");
         let gone = top.path().join("podgone");
-        let idle = left_over(top.path(), &known, Duration::ZERO);
-        assert_eq!(idle, std::slice::from_ref(&gone), "a container of podlive runs, and others are not ours");
+        let mut idle = left_over(top.path(), &known, Duration::ZERO);
+        idle.sort();
+        let slice = top.path().join("kubepods-podgone_1.slice");
+        assert_eq!(idle, [slice, gone.clone()], "a container of podlive runs, and others are not ours");
         // The kernel's files go with their folder; those of this test do not.
         for dir in [gone.join("c1"), gone.clone()] {
             fs::remove_file(dir.join("cgroup.procs")).unwrap();
@@ -541,10 +546,5 @@ mod tests {
     #[test]
     fn names_of_slices_hold_no_dash_of_the_uid() {
         assert_eq!(systemd_path(Qos::Burstable, "a-b"), "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice");
-    }
-
-    #[test]
-    fn shares_become_weights_at_both_ends() {
-        assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));
     }
 }

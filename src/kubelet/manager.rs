@@ -203,8 +203,14 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
     group.spawn("pod-weights", async move {
         loop {
             // systemd makes the slice of all pods with the first of them, and may forget what it was told.
-            node.enforce_allocatable();
-            node.cgroups.weigh(weighed.burstable_milli());
+            let (node, milli) = (Arc::clone(&node), weighed.burstable_milli());
+            let set = Group::blocking(move || {
+                node.enforce_allocatable();
+                node.cgroups.weigh(milli);
+            });
+            if let Err(err) = set.await {
+                warn!(err = %Chain(&err), "cannot set what all pods may use together");
+            }
             tokio::time::sleep(WEIGH_PERIOD).await;
         }
     });

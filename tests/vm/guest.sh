@@ -223,6 +223,38 @@ at_its_limit() {
     [ -n "$full" ] && [ "$(cat "${full%events}current")" -le 64 ]
 }
 
+# Under systemd the cgroup of a pod is a unit: it is stopped with its pod, and its limits are there after systemd has read its units again.
+slices() {
+    run kept 'sleep 3600' '' ',"resources":{"limits":{"memory":"64Mi","cpu":"500m"}}'
+    wait_for $limit "a pod with limits runs" pod_is kept '"phase":"Running"'
+    uid=$(api GET $pods/kept | tr ',' '\n' | sed -n 's/.*"uid": *"\([0-9a-f-]*\)".*/\1/p' | head -n 1 | tr - _)
+    slice=$(find /sys/fs/cgroup/kubepods.slice -type d -name "kubepods*-pod${uid:?}.slice" | head -n 1)
+    [ -n "$slice" ] || fail "the pod with limits ($uid) has no slice"
+    wait_for $limit "all pods together are held to what is not reserved" held_together
+    limits=$(limits_of "$slice")
+    case $limits in '64 67108864 50000 100000 '*) ;; *) fail "the pod's limits are $limits" ;; esac
+    systemctl daemon-reload || fail "systemd does not read its units again"
+    [ "$(limits_of "$slice")" = "$limits" ] || fail "systemd forgot limits: they were $limits, are $(limits_of "$slice")"
+    say "NOTE limits: $limits"
+    remove kept
+    left=$(n_slices)
+    for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do run "brief-$n" true; done
+    for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do
+        wait_for $limit "brief pod $n of twenty has ended" pod_is "brief-$n" '"phase":"Succeeded"'
+    done
+    [ "$(n_slices)" -gt "$left" ] || fail "twenty pods have no slices"
+    for n in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do remove "brief-$n"; done
+    wait_for $limit "no slice of twenty pods is left" few_slices
+    [ "$(n_told)" -le "$left" ] || fail "systemd keeps notes of pods that are gone: $(n_told) of them"
+    unharmed "twenty brief pods"
+}
+# Those of a pod, and those of all together.
+held_together() { [ "$(cat /sys/fs/cgroup/kubepods.slice/memory.max)" != max ]; }
+limits_of() { cat "$1/pids.max" "$1/memory.max" "$1/cpu.max" "$1/cpu.weight" /sys/fs/cgroup/kubepods.slice/memory.max /sys/fs/cgroup/kubepods.slice/pids.max | tr '\n' ' '; }
+n_slices() { systemctl list-units --all --plain --no-legend --no-pager 'kubepods*-pod*.slice' | wc -l; }
+n_told() { find /run/systemd/system.control -maxdepth 1 -name 'kubepods*-pod*.slice.d' 2>/dev/null | wc -l; }
+few_slices() { [ "$(n_slices)" -le "$left" ]; }
+
 # Objects until the power goes. Only what the API has answered "201 Created" to is said to be there.
 write() { # write WRITER
     boot=$(cut -c1-8 /proc/sys/kernel/random/boot_id) n=0
@@ -293,7 +325,7 @@ for step in $steps; do
         wait_for $limit "the pod is Ready" pod_ready
         clocks
         ;;
-    small | disk | nfs | forks)
+    small | disk | nfs | forks | slices)
         hostile
         $step
         ;;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::confined::Dir;
+use base::task::Group;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
@@ -110,7 +111,10 @@ impl Worker {
         }
         match self.node.runtime.cri.run_sandbox(config, &handler).await {
             Ok(id) => {
-                self.node.cgroups.settle(&self.pod, pids_max);
+                let (cgroups, pod) = (self.node.cgroups.clone(), Arc::clone(&self.pod));
+                if let Err(err) = Group::blocking(move || cgroups.settle(&pod, pids_max)).await {
+                    warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits");
+                }
                 info!(pod = %self.name(), uid = %self.uid, sandbox = %id, "made a sandbox");
                 self.pods.index(&id, &self.uid);
                 true
@@ -168,7 +172,7 @@ impl Worker {
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await
             .map_err(|err| Problem::of_call("CreateContainerError", &err))?;
-        self.resizing.made(&id, spec.resources.as_ref());
+        self.resizing.made(&id, &self.pod, spec.resources.as_ref());
         self.pods.index(&id, &self.uid);
         self.say(spec, Kind::Normal, "Created", "Container created");
         let uncut = Arc::clone(&self.uncut);

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use base::chain::Chain;
+use base::task::Group;
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 use serde_json::json;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Worker;
 use super::observe::State;
@@ -26,6 +28,8 @@ pub(crate) struct Resizing {
     allocated: Option<BTreeMap<String, ResourceRequirements>>,
     /// What holds in each running container, by its id, and for the pod as a whole.
     applied: BTreeMap<String, ResourceRequirements>,
+    /// What the pod as a whole had when a container was made or changed last, by its id: limits that it lacks are its pod's.
+    under: BTreeMap<String, Option<ResourceRequirements>>,
     /// Why the spec's wish is not granted: reason and text.
     pub(crate) pending: Option<(&'static str, String)>,
     /// Set while containers are not there yet, with the last error.
@@ -143,9 +147,16 @@ impl Resizing {
         self.allocated = Some(allocated);
     }
 
-    /// A container was made with these resources.
-    pub(crate) fn made(&mut self, id: &str, resources: Option<&ResourceRequirements>) {
+    /// A container of `pod` was made with these resources, or changed to them.
+    pub(crate) fn made(&mut self, id: &str, pod: &Pod, resources: Option<&ResourceRequirements>) {
         self.applied.insert(id.to_owned(), resources.cloned().unwrap_or_default());
+        self.under.insert(id.to_owned(), whole(pod).cloned());
+    }
+
+    /// What a running container has for its own part and that of its pod.
+    fn held(&self, id: &str, own: &ResourceRequirements) -> ResourceRequirements {
+        let under = self.under.get(id).map_or_else(|| self.applied.get(WHOLE), Option::as_ref);
+        held(under, own)
     }
 
     /// What holds in a running container.
@@ -210,6 +221,7 @@ impl Worker {
         self.resizing.restart.clear();
         let ids: BTreeSet<String> = self.observed.containers.iter().map(|c| c.id.clone()).collect();
         self.resizing.applied.retain(|id, _| id == WHOLE || ids.contains(id));
+        self.resizing.under.retain(|id, _| ids.contains(id));
         let pod = Arc::clone(&self.pod);
         let mut before = wishes(&pod);
         let mut updates: Vec<(String, Container)> = Vec::new();
@@ -224,22 +236,16 @@ impl Worker {
         for spec in resizable(&pod) {
             let Some(seen) = self.observed.latest(&spec.name).filter(|s| s.state == State::Running).cloned() else { continue };
             let goal = spec.resources.clone().unwrap_or_default();
-            let have = self.resizing.applied.entry(seen.id.clone()).or_insert_with(|| goal.clone());
-            if same(have, &goal) {
-                *have = goal;
-                if of_whole && inherits(spec) {
-                    updates.push((seen.id, spec.clone()));
-                }
-                continue;
-            }
-            let differ = changed(have, &goal);
-            before.insert(spec.name.clone(), have.clone());
-            let anew = |name: &&str| {
-                spec.resize_policy.iter().flatten().any(|p| p.resource_name == **name && p.restart_policy == "RestartContainer")
-            };
-            if differ.iter().any(anew) {
-                self.resizing.restart.insert(spec.name.clone());
+            let have = self.resizing.applied.entry(seen.id.clone()).or_insert_with(|| goal.clone()).clone();
+            let is_same = same(&have, &goal);
+            if is_same {
+                self.resizing.applied.insert(seen.id.clone(), goal.clone());
             } else {
+                before.insert(spec.name.clone(), have.clone());
+            }
+            if must_restart(spec, &self.resizing.held(&seen.id, &have), &held(whole(&pod), &goal)) {
+                self.resizing.restart.insert(spec.name.clone());
+            } else if !is_same || of_whole && inherits(spec) {
                 updates.push((seen.id, spec.clone()));
             }
         }
@@ -254,18 +260,17 @@ impl Worker {
         }
         if updates.is_empty() && self.resizing.restart.is_empty() {
             if of_whole {
-                self.node.cgroups.limit(&Limits::of(&pod), &pod, self.node.config.settings.pod_max_pids);
+                self.hold_to(Limits::of(&pod), &pod).await;
             }
-            self.complete_resize(&pod);
+            self.complete_resize(&pod).await;
             return false;
         }
         let (old, new) = (Limits::of(&with(&pod, &before)), Limits::of(&pod));
-        let pids_max = self.node.config.settings.pod_max_pids;
-        self.node.cgroups.limit(&old.widest(new), &pod, pids_max);
+        self.hold_to(old.widest(new), &pod).await;
         let error = self.carry_out(&pod, updates).await;
         if self.resizing.restart.is_empty() && error.is_none() {
-            self.node.cgroups.limit(&new, &pod, pids_max);
-            self.complete_resize(&pod);
+            self.hold_to(new, &pod).await;
+            self.complete_resize(&pod).await;
             return false;
         }
         if let Some(error) = &error {
@@ -284,7 +289,7 @@ impl Worker {
             let mut limits = container::resources(pod, &spec, memory, restrict, self.node.cgroups.is_unified());
             lift(&mut limits);
             match self.node.runtime.cri.update_resources(&id, limits).await {
-                Ok(()) => self.resizing.made(&id, spec.resources.as_ref()),
+                Ok(()) => self.resizing.made(&id, pod, spec.resources.as_ref()),
                 Err(err) => error = Some(err.to_string()),
             }
         }
@@ -319,17 +324,45 @@ impl Worker {
         (!why.is_empty()).then(|| format!("cannot decrease memory limits: {}", why.join(", ")))
     }
 
-    fn complete_resize(&mut self, pod: &Pod) {
+    /// Sets the limits of the pod as a whole.
+    async fn hold_to(&self, limits: Limits, pod: &Arc<Pod>) {
+        let (cgroups, pod, pids_max) = (self.node.cgroups.clone(), Arc::clone(pod), self.node.config.settings.pod_max_pids);
+        if let Err(err) = Group::blocking(move || cgroups.limit(&limits, &pod, pids_max)).await {
+            warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits");
+        }
+    }
+
+    async fn complete_resize(&mut self, pod: &Arc<Pod>) {
         match whole(pod) {
             Some(own) => drop(self.resizing.applied.insert(WHOLE.to_owned(), own.clone())),
             None => drop(self.resizing.applied.remove(WHOLE)),
         }
         if self.resizing.progress.take().is_some() {
-            self.node.cgroups.limit(&Limits::of(pod), pod, self.node.config.settings.pod_max_pids);
+            self.hold_to(Limits::of(pod), pod).await;
             let text = format!("Pod resize completed: {}", self.resize_text(pod, None));
             self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
         }
     }
+}
+
+/// What holds in a container: limits of CPU and memory that it lacks are those of its pod.
+///
+/// Spec: `GetLimits` in pkg/kubelet/util/util.go v1.36.2.
+fn held(pod: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceRequirements {
+    let mut held = own.clone();
+    for name in ["cpu", "memory"].into_iter().filter(|name| cgroups::limit(Some(own), name).is_none()) {
+        if let Some(limit) = pod.filter(|pod| cgroups::limit(Some(pod), name).is_some()).and_then(|pod| pod.limits.as_ref()?.get(name)) {
+            held.limits.get_or_insert_default().insert(name.to_owned(), limit.clone());
+        }
+    }
+    held
+}
+
+/// Whether what changes in a container does so by another start alone, as its policy has it. Spec: `computePodResizeAction` in
+/// pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.2.
+fn must_restart(container: &Container, have: &ResourceRequirements, goal: &ResourceRequirements) -> bool {
+    let policies = || container.resize_policy.iter().flatten().filter(|policy| policy.restart_policy == "RestartContainer");
+    changed(have, goal).into_iter().any(|name| policies().any(|policy| policy.resource_name == name))
 }
 
 /// Whether a container has limits of its pod's for want of its own.
@@ -396,6 +429,33 @@ mod tests {
         assert!(
             matches!(grant(&host, &pod("3"), &others), Grant::Infeasible(why) if why == "Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000")
         );
+    }
+
+    // a resize of the pod as a whole changed the limits of such containers under their feet
+    #[test]
+    fn a_container_with_its_pods_limit_starts_again_where_its_policy_says_so_and_only_once() {
+        let pod = |memory: &str, cpu: &str| -> Pod {
+            let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+            serde_json::from_value(json!({"spec": {"resources": {"limits": {"memory": memory, "cpu": cpu}}, "containers": [
+                {"name": "taker", "resizePolicy": policy},
+                {"name": "own", "resizePolicy": policy, "resources": {"limits": {"memory": "1Gi"}}}]}}))
+            .unwrap()
+        };
+        let (old, new) = (pod("2Gi", "1"), pod("3Gi", "1"));
+        let restarts = |resizing: &Resizing, pod: &Pod| -> Vec<String> {
+            let must = |c: &&Container| {
+                let own = c.resources.clone().unwrap_or_default();
+                must_restart(c, &resizing.held(&c.name, &own), &held(whole(pod), &own))
+            };
+            pod.spec.as_ref().unwrap().containers.iter().filter(must).map(|c| c.name.clone()).collect()
+        };
+        let mut resizing = Resizing::default();
+        resizing.admit(&old, &PodStatus::default());
+        assert!(restarts(&resizing, &old).is_empty(), "an earlier kubelet's containers have what it granted");
+        assert_eq!(restarts(&resizing, &new), ["taker"], "what has its own limit is not concerned");
+        assert!(restarts(&resizing, &pod("2Gi", "2")).is_empty(), "the policy is about memory");
+        resizing.made("taker", &new, None);
+        assert!(restarts(&resizing, &new).is_empty(), "the pod's group may be changed later");
     }
 
     // review node.md M12
