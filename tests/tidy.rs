@@ -70,8 +70,8 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ("src/cleanup/owned.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /etc of root; names only, removed by descriptors"),
     (
         "src/cleanup/uninstall.rs",
-        &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file(", "fs::remove_dir("],
-        "/etc, the record of install.sh, control groups; names only, removed by descriptors",
+        &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file(", "fs::remove_dir(", "fs::remove_dir_all("],
+        "/etc, the record of install.sh, control groups, systemd's notes in /run; names only, removed by descriptors",
     ),
     (
         "src/cluster/snapshot.rs",
@@ -90,6 +90,11 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
         "src/kubelet/cgroups.rs",
         &["fs::read_to_string(", "fs::write(", "fs::read_dir(", "fs::create_dir_all(", "fs::remove_dir("],
         "/sys/fs/cgroup",
+    ),
+    (
+        "src/kubelet/cgroups/slices.rs",
+        &["fs::remove_dir_all("],
+        "systemd's notes of slices that are gone, in a folder of root's below /run",
     ),
     ("src/kubelet/config.rs", &["fs::create_dir_all("], "folders made at the start, before any pod"),
     (

@@ -23,5 +23,8 @@ pub const BRIDGE: &str = "cni0";
 /// Device of the overlay's tunnel.
 pub const TUNNEL: &str = "kedge.1";
 
+/// Folder in which systemd keeps until the machine's end what it was told of units at run time: `UNIT.d`, also when the unit is gone.
+pub const SYSTEMD_NOTES: &str = "/run/systemd/system.control";
+
 /// Routes that we make carry this protocol number (`ip route show proto 107`).
 pub const ROUTE_PROTOCOL: u8 = 107;

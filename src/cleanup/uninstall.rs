@@ -264,6 +264,10 @@ fn stop_slice(path: &Path) {
         // What it does not remove, rmdir does, or says why not.
         let _judged_by_rmdir = cleanup::run("systemctl", &["stop", &name]);
     }
+    if name.starts_with("kubepods") && name.ends_with(".slice") {
+        // The limits that the kubelet had systemd hold it to. They end with the machine's run, and harm nobody until then.
+        let _absent = fs::remove_dir_all(Path::new(base::traces::SYSTEMD_NOTES).join(format!("{name}.d")));
+    }
 }
 
 /// Folders that kubelets, CNI plugins and runtimes of a machine share: they go if nothing is in them.

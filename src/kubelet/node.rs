@@ -85,6 +85,8 @@ pub(crate) struct Machine {
     pub(crate) has_apparmor: bool,
 }
 
+/// No machine keeps more from its pods unless it is told to.
+const SYSTEM_BYTES_MAX: i64 = 256 << 20;
 /// Pods leave an eighth of the machine's processes to the system, and no more than this: without one nobody can end a fork bomb.
 const PIDS_KEPT_MAX: i64 = 1024;
 
@@ -194,9 +196,14 @@ impl Node {
         self.cgroups.enforce(self.left_of("cpu", self.machine.cpus * 1000), self.memory_of_pods(), pids);
     }
 
-    /// The limit of all pods together, in bytes.
+    /// The limit of all pods together, in bytes. The Node's allocatable memory, by which pods are placed, is upstream's: only what is set aside
+    /// in so many words lowers it.
     pub(crate) fn memory_of_pods(&self) -> i64 {
-        self.left_of("memory", self.machine.memory)
+        let (settings, machine) = (&self.config.settings, self.machine.memory);
+        if settings.enforce_allocatable && settings.reserved_of("memory") == 0 {
+            return machine.saturating_sub(system_needs(machine));
+        }
+        self.left_of("memory", machine)
     }
 
     fn left_of(&self, name: &str, all: i64) -> i64 {
@@ -332,9 +339,21 @@ impl Tokens {
     }
 }
 
+/// Bytes that no pod gets where nobody has set any aside: what is kept for kedge and containerd (`shelter.rs`), and something for the kernel and
+/// its services. Where pods may take all memory the kernel finds some cache to drop again and again, kills nobody, and the machine stands still.
+fn system_needs(machine: i64) -> i64 {
+    (machine / 16).saturating_mul(5).min(SYSTEM_BYTES_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_together_never_get_all_memory() {
+        let mib = |n: i64| n << 20;
+        assert_eq!((system_needs(mib(480)), system_needs(mib(1024)), system_needs(mib(65_536))), (mib(150), mib(256), mib(256)));
+    }
 
     // review node.md L1: mirror pods and the lease named the owner that was there at the start, and went with it
     #[test]

@@ -3,6 +3,7 @@
 mod affinity;
 mod conntrack;
 mod flows;
+mod frame;
 mod health;
 mod listeners;
 mod parts;
@@ -166,7 +167,7 @@ impl Proxy {
         for family in self.applied.keys() {
             let mut parts = Parts::default();
             parts.change(BTreeMap::new());
-            nft::apply(&table::full(rules::table(*family), &parts.whole(rules::frame(&self.site(*family))).content)).await?;
+            nft::apply(&table::full(rules::table(*family), &parts.whole(frame::frame(&self.site(*family))).content)).await?;
         }
         Ok(())
     }
@@ -327,7 +328,7 @@ async fn refused_ones(site: &Site, fresh: &BTreeMap<Key, Option<Part>>) -> Resul
     while let Some(some) = open.pop() {
         let mut parts = Parts::default();
         parts.change(some.iter().map(|(key, part)| ((*key).clone(), Some((*part).clone()))).collect());
-        let script = table::full(rules::table(site.family), &parts.whole(rules::frame(site)).content);
+        let script = table::full(rules::table(site.family), &parts.whole(frame::frame(site)).content);
         match (nft::would_take(&script).await, some) {
             (Ok(()), _) | (Err(NetworkError::NftRefused { .. }), []) => {}
             (Err(NetworkError::NftRefused { .. }), [(key, _)]) => bad.push((*key).clone()),
@@ -344,7 +345,7 @@ async fn apply(site: &Site, before: Option<Parts>, fresh: BTreeMap<Key, Option<P
     let Some(mut parts) = before else {
         let mut parts = Parts::default();
         parts.change(fresh);
-        let whole = parts.whole(rules::frame(site));
+        let whole = parts.whole(frame::frame(site));
         let script = table::full(table, &whole.content);
         let kept = affinity::kept(table, &whole.content).await;
         if kept.is_empty() || nft::apply(&(script.clone() + &kept)).await.is_err() {

@@ -8,12 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use base::program;
+use base::traces::SYSTEMD_NOTES;
 use tracing::warn;
 
 /// For systemd to answer; upstream's patience.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Where systemd keeps until the machine's end what it was told of a unit, also when the unit is gone.
-const TOLD: &str = "/run/systemd/system.control";
 
 /// The unit of a slice's path: its last part.
 pub(crate) fn unit_of(path: &str) -> &str {
@@ -41,7 +40,7 @@ pub(crate) fn stop(unit: &str) {
         return;
     }
     // A unit's name has no slash, and nobody but root writes there.
-    match fs::remove_dir_all(Path::new(TOLD).join(format!("{unit}.d"))) {
+    match fs::remove_dir_all(Path::new(SYSTEMD_NOTES).join(format!("{unit}.d"))) {
         Err(err) if err.kind() != io::ErrorKind::NotFound => warn!(unit, err = %err, "systemd's notes of a slice that is gone stay"),
         _ => {}
     }

@@ -39,7 +39,7 @@ impl Reserved {
         }
     }
 
-    /// What the sets of the [`frame`](super::rules::frame) hold.
+    /// What the sets of the [`frame`](super::frame::frame) hold.
     pub(crate) fn elements(&self, family: Family) -> Elements {
         let set = |all: Vec<String>| all.into_iter().map(|key| (key, String::new())).collect();
         let of_family = |ip: &IpAddr| Family::of(ip) == family;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::service::flows;
+use crate::service::frame::{LOOPBACK_DEST, frame};
 use crate::table as diff;
 
 fn site() -> Site {
