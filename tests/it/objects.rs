@@ -123,7 +123,9 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     assert!(refused.err.contains("conflict with \"one\": .spec.targetCPUUtilizationPercentage"), "{refused:?}");
     // What its owner no longer wants goes, though it says so in the other version.
     assert_eq!(apply("one", &scaled("autoscaling/v2", json!({ "minReplicas": 2 }))).code, 0);
-    let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": {} });
+    // What is one field to v1 is three to v2.
+    let of_one =
+        json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v2", of_one)]);
 
     let versions: Vec<Value> = ["v1", "v2"].iter().map(|name| json!({ "name": name, "served": true, "storage": *name == "v2",
