@@ -269,8 +269,11 @@ fn words(server: &Server) {
         let all: Vec<Value> = addresses.iter().map(|(kind, text)| json!({"type": kind, "address": text})).collect();
         let port = json!({"kubeletEndpoint": {"Port": server.place.port}});
         let ready = json!([{"type": "Ready", "status": "True"}]);
-        let patch = json!({"status": {"addresses": all, "daemonEndpoints": port, "conditions": ready}}).to_string();
-        server.said(&with(who, &["patch", "node", name, "--subresource=status", "--type=merge", "-p", &patch]))
+        // A kubelet may write its status, and not read it as kubectl's patch does.
+        let mut node: Value = serde_json::from_str(&server.ok(&["get", "node", name, "-o", "json"])).unwrap();
+        node["status"] = json!({"addresses": all, "daemonEndpoints": port, "conditions": ready});
+        node["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        sends(server, who, &["replace", "--raw", &format!("/api/v1/nodes/{name}/status")], &node)
     };
     assert_eq!(sends(server, &NODE, &["create"], &node("n1")).code, 0);
     for text in ["10.9.0.1 vault.prod.svc.cluster.local", "10.9.0.1\n10.9.0.2 github.com", "host.example.com"] {
