@@ -94,7 +94,8 @@ struct State {
     /// Its nominal part of the server.
     seats: u64,
     taken: u64,
-    queues: Vec<VecDeque<Waiter>>,
+    /// Those that somebody waits in: a configuration may name ten million.
+    queues: BTreeMap<usize, VecDeque<Waiter>>,
     waiting: usize,
     /// Where the next free seat looks first.
     turn: usize,
@@ -119,14 +120,15 @@ impl State {
 
     /// The queue whose turn it is, if anybody waits. Those who gave up are let go of.
     fn next(&mut self) -> Option<usize> {
-        for queue in &mut self.queues {
+        let waiting = &mut self.waiting;
+        self.queues.retain(|_, queue| {
             while queue.front().is_some_and(|waiter| waiter.tell.is_closed()) {
                 queue.pop_front();
-                self.waiting -= 1;
+                *waiting -= 1;
             }
-        }
-        let n = self.queues.len();
-        (0..n).map(|step| (self.turn + step) % n).find(|at| !self.queues[*at].is_empty())
+            !queue.is_empty()
+        });
+        self.queues.range(self.turn..).chain(self.queues.range(..self.turn)).map(|(at, _)| *at).next()
     }
 }
 
@@ -166,14 +168,14 @@ impl Pool {
                 order.sort_by_key(|id| levels.get(id).is_some_and(|level| level.taken >= level.seats));
                 for id in order {
                     while let Some(at) = levels.get_mut(&id).and_then(State::next) {
-                        let width = levels.get(&id).and_then(|level| level.queues[at].front()).map_or(1, |waiter| waiter.width);
+                        let width = levels.get(&id).and_then(|level| level.queues.get(&at)?.front()).map_or(1, |waiter| waiter.width);
                         if !may_take(&levels, id, width) {
                             break;
                         }
                         let Some(level) = levels.get_mut(&id) else { break };
-                        level.turn = (at + 1) % level.queues.len();
-                        level.waiting -= 1;
-                        if let Some(waiter) = level.queues[at].pop_front() {
+                        level.turn = at + 1;
+                        if let Some(waiter) = level.queues.get_mut(&at).and_then(VecDeque::pop_front) {
+                            level.waiting -= 1;
                             level.taken += width;
                             given.push((waiter, id));
                         }
@@ -234,7 +236,7 @@ impl Level {
     /// With `seats` places of `pool`, for which a request waits at most `wait_max`.
     pub fn new(pool: &Arc<Pool>, kind: Kind, seats: u64, wait_max: Duration) -> Arc<Level> {
         let id = pool.made.fetch_add(1, Ordering::Relaxed);
-        let empty = State { kind: Kind::Exempt, seats: 0, taken: 0, queues: Vec::new(), waiting: 0, turn: 0 };
+        let empty = State { kind: Kind::Exempt, seats: 0, taken: 0, queues: BTreeMap::new(), waiting: 0, turn: 0 };
         pool.levels().insert(id, empty);
         let level = Level { pool: Arc::clone(pool), id, wait_max };
         level.set(kind, seats);
@@ -247,14 +249,7 @@ impl Level {
 
     /// Takes a changed configuration over. Those who wait keep waiting.
     pub fn set(&self, kind: Kind, seats: u64) {
-        self.with(|state| {
-            if let Kind::Limited { queues: Some((n, ..)), .. } = &kind
-                && state.queues.len() < *n
-            {
-                state.queues.resize_with(*n, VecDeque::new);
-            }
-            (state.kind, state.seats) = (kind, seats);
-        });
+        self.with(|state| (state.kind, state.seats) = (kind, seats));
         self.pool.give();
     }
 
@@ -290,12 +285,13 @@ impl Level {
                 return Err(Refusal::NoQueue);
             }
             let Some(state) = levels.get_mut(&self.id) else { return Ok(Seat(None)) };
-            let shortest = dealt(flow, queues, hand).into_iter().min_by_key(|at| state.queues[*at].len()).unwrap_or(0);
-            if state.queues[shortest].len() >= most {
+            let length = |at: usize| state.queues.get(&at).map_or(0, VecDeque::len);
+            let shortest = dealt(flow, queues, hand).into_iter().min_by_key(|at| length(*at)).unwrap_or(0);
+            if length(shortest) >= most {
                 return Err(Refusal::QueueFull);
             }
             let (tell, told) = oneshot::channel();
-            state.queues[shortest].push_back(Waiter { width, tell });
+            state.queues.entry(shortest).or_default().push_back(Waiter { width, tell });
             state.waiting += 1;
             told
         };
@@ -309,18 +305,23 @@ impl Level {
     }
 }
 
-/// The queues that a flow may join: `hand` different ones out of `queues`, by the flow's hash (shuffle sharding).
+/// The queues that a flow may join: `hand` different ones out of `queues`, by the flow's hash (shuffle sharding). As if dealt from a deck
+/// of them all, whose last card takes the place of the one that is dealt; only cards that lie elsewhere than at first are written down.
 fn dealt(flow: &str, queues: usize, hand: usize) -> Vec<usize> {
     let mut hasher = DefaultHasher::new();
     flow.hash(&mut hasher);
     let mut rest = hasher.finish();
-    let mut deck: Vec<usize> = (0..queues).collect();
+    let mut moved: BTreeMap<usize, usize> = BTreeMap::new();
+    let card = |moved: &BTreeMap<usize, usize>, at: usize| moved.get(&at).copied().unwrap_or(at);
     (0..hand.min(queues))
-        .map(|_| {
-            let n = u64::try_from(deck.len()).unwrap_or(1);
+        .map(|n_dealt| {
+            let left = queues - n_dealt;
+            let n = u64::try_from(left).unwrap_or(u64::MAX);
             let at = usize::try_from(rest % n).unwrap_or(0);
             rest /= n;
-            deck.swap_remove(at)
+            let (dealt, last) = (card(&moved, at), card(&moved, left - 1));
+            moved.insert(at, last);
+            dealt
         })
         .collect()
 }
@@ -430,5 +431,39 @@ mod tests {
         hand.sort_unstable();
         hand.dedup();
         assert_eq!(hand.len(), 6);
+    }
+
+    // security-3 F14: a level of ten million queues took 320 MB, and 80 MB more for each request that waited.
+    #[tokio::test]
+    async fn queues_that_nobody_waits_in_cost_nothing() {
+        let level = alone(limited(Some((10_000_000, 2, 1))), 1);
+        let _held = level.seat("a", 1).await.ok().unwrap();
+        let began = std::time::Instant::now();
+        for n in 0..20 {
+            let _gave_up = tokio::time::timeout(Duration::ZERO, level.seat(&n.to_string(), 1)).await;
+        }
+        assert!(level.with(|state| state.queues.len()).unwrap() <= 20);
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_hand_is_dealt_as_from_a_deck_of_all_queues() {
+        let from_deck = |flow: &str, queues: usize, hand: usize| -> Vec<usize> {
+            let mut hasher = DefaultHasher::new();
+            flow.hash(&mut hasher);
+            let (mut rest, mut deck) = (hasher.finish(), (0..queues).collect::<Vec<_>>());
+            let deal = |_| {
+                let n = deck.len() as u64;
+                let at = usize::try_from(rest % n).unwrap();
+                rest /= n;
+                deck.swap_remove(at)
+            };
+            (0..hand).map(deal).collect()
+        };
+        for n in 0..500 {
+            for (queues, hand) in [(1, 1), (2, 2), (8, 8), (64, 6), (1000, 3)] {
+                assert_eq!(dealt(&n.to_string(), queues, hand), from_deck(&n.to_string(), queues, hand));
+            }
+        }
     }
 }
