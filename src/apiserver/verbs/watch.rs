@@ -25,6 +25,9 @@ use crate::custom::selection::Selection;
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 
+/// No watch lasts longer, whatever its client asks for.
+const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = framing(call)?;
@@ -181,7 +184,12 @@ fn deadline(call: &Call<'_, '_>) -> Instant {
     // Without one they end after `--min-request-timeout` and up to as much again, as upstream.
     let config = &call.x.server.config;
     let lasts = asked.map_or_else(|| config.rng.jitter(config.arguments.min_request_timeout, 100), Duration::from_secs);
-    Instant::now() + lasts
+    ends_after(lasts)
+}
+
+/// A client may ask for more seconds than there are.
+fn ends_after(lasts: Duration) -> Instant {
+    Instant::now() + lasts.min(LASTS_MAX)
 }
 
 fn stream_of<S, E>(framing: Framing, frames: S) -> Response<Body>
@@ -231,5 +239,19 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
             past.extend(change.seen_through(filter).map(|what| (what, change)));
         }
         reached = reached.max(batch.revision.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // security-3 F15: the sum panicked.
+    #[test]
+    fn a_watch_may_be_asked_for_as_many_seconds_as_there_are() {
+        let asked = crate::query::Query::parse("timeoutSeconds=9223372036854775807").number("timeoutSeconds").unwrap();
+        for secs in [u64::try_from(asked).unwrap(), u64::MAX] {
+            assert!(ends_after(Duration::from_secs(secs)) > Instant::now());
+        }
     }
 }
