@@ -1,13 +1,20 @@
-//! OpenAPI over HTTP: tags by which clients keep documents, and the addresses under which they may keep them for ever.
+//! Discovery and OpenAPI over HTTP: tags by which clients keep documents, and the addresses under which they may keep them for ever.
 
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use jiff::SignedDuration;
+use schema::discovery::{self, Aggregated, order::InOrder};
 use schema::openapi;
 use serde_json::Value;
 use wire::Body;
 
 use crate::aggregate::merge;
+use crate::negotiate::{self, Format};
+use crate::pages::{Made, Name, Origin, Page};
 use crate::paths::GIT_VERSION;
 use crate::pipeline::Exchange;
 use crate::respond;
@@ -17,23 +24,28 @@ use crate::verbs::page_not_found;
 /// A document with a hash in its address is good for this long.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
+/// The document as it is kept, or as `make` makes it.
+async fn page(x: &Exchange<'_>, name: Name, make: BoxFuture<'_, Made>) -> Result<Option<Arc<Page>>, Status> {
+    let origin = Origin { catalog: Arc::clone(&x.catalog), known: x.server.aggregation.now() };
+    x.server.pages.page(name, origin, &x.server.group, make).await
+}
+
 /// `/openapi/v2`, in JSON or in the protobuf that kubectl asks for.
 pub(crate) async fn v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let mut document = openapi::v2(&x.catalog, GIT_VERSION);
-    merge::openapi_v2(x.server, &mut document, &x.server.aggregation.now()).await;
     let accepts = x.parts.headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let mut offers = accepts.flat_map(|v| v.split(','));
-    let (media, bytes) = if offers.any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf")) {
-        (openapi::v2_protobuf::MEDIA_TYPE, openapi::v2_protobuf::encode(&document))
-    } else {
-        ("application/json", serde_json::to_vec(&document).map_err(Status::internal)?)
+    let protobuf = offers.any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf"));
+    let make = async {
+        let mut document = openapi::v2(&x.catalog, GIT_VERSION);
+        merge::openapi_v2(x.server, &mut document, &x.server.aggregation.now()).await;
+        if protobuf {
+            return Ok(Some((openapi::v2_protobuf::MEDIA_TYPE, openapi::v2_protobuf::encode(&document))));
+        }
+        Ok(Some(("application/json", serde_json::to_vec(&document).map_err(Status::internal)?)))
     };
-    let tag = format!("\"{}\"", openapi::hash_of(&bytes));
-    let mut response = if fits(&x.parts.headers, &tag) {
-        not_modified()
-    } else {
-        respond::chunks(StatusCode::OK, media, vec![bytes.into()], &x.parts.headers)
-    };
+    let Some(page) = page(x, Name::V2 { protobuf }, make.boxed()).await? else { return Ok(page_not_found()) };
+    let tag = format!("\"{}\"", page.hash);
+    let mut response = if fits(&x.parts.headers, &tag) { not_modified() } else { page.answer(&x.parts.headers) };
     put(&mut response, ETAG, &tag);
     response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
@@ -41,13 +53,18 @@ pub(crate) async fn v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
 
 /// `/openapi/v3`: where each group version's document is.
 pub(crate) async fn v3_index(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
-    let mut index = openapi::v3_index(&x.catalog, GIT_VERSION);
-    merge::openapi_v3_index(x.server, &mut index, &x.server.aggregation.now()).await;
-    json(x, &index)
+    let format = negotiate::output(&x.parts.headers)?.format;
+    let make = async {
+        let mut index = openapi::v3_index(&x.catalog, GIT_VERSION);
+        merge::openapi_v3_index(x.server, &mut index, &x.server.aggregation.now()).await;
+        Ok(Some(text(&index, format)))
+    };
+    let page = page(x, Name::V3Index(format), make.boxed()).await?;
+    Ok(page.map_or_else(page_not_found, |page| page.answer(&x.parts.headers)))
 }
 
 /// `/openapi/v3/apis/GROUP/VERSION`. An address with the hash of another time leads to the present one.
-pub(crate) fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Response<Body>, Status> {
+pub(crate) async fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Response<Body>, Status> {
     let hash = openapi::v3_hash(&x.catalog, group, version, GIT_VERSION);
     let asked = x.query.text("hash");
     if !asked.is_empty() && asked != hash {
@@ -59,8 +76,15 @@ pub(crate) fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Respons
     let mut response = if fits(&x.parts.headers, &tag) {
         not_modified()
     } else {
-        let Some(document) = openapi::v3(&x.catalog, group, version) else { return Ok(page_not_found()) };
-        json(x, &document)?
+        // Asked for by a name that nobody has, as many times as somebody likes: nobody else waits for it.
+        if x.catalog.of_version(group, version).next().is_none() {
+            return Ok(page_not_found());
+        }
+        let format = negotiate::output(&x.parts.headers)?.format;
+        let make = async { Ok(openapi::v3(&x.catalog, group, version).map(|document| text(&document, format))) };
+        let page = page(x, Name::V3(format, group.to_owned(), version.to_owned()), make.boxed()).await?;
+        let Some(page) = page else { return Ok(page_not_found()) };
+        page.answer(&x.parts.headers)
     };
     put(&mut response, ETAG, &tag);
     if !asked.is_empty() {
@@ -73,11 +97,24 @@ pub(crate) fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Respons
     Ok(response)
 }
 
-fn json(x: &Exchange<'_>, value: &Value) -> Result<Response<Body>, Status> {
-    let mut output = crate::negotiate::output(&x.parts.headers)?;
-    // Upstream never indents these.
-    output.pretty = false;
-    Ok(respond::value(StatusCode::OK, value, output, &x.parts.headers))
+/// `/api` and `/apis` in an aggregated form, whose media type is `media`.
+pub(crate) async fn discovery(x: &Exchange<'_>, legacy: bool, form: Aggregated, media: &'static str) -> Result<Response<Body>, Status> {
+    let make = async {
+        let mut document = discovery::aggregated(&x.catalog, legacy, form);
+        if !legacy {
+            merge::aggregated(x.server, &mut document, &x.server.aggregation.now()).await;
+        }
+        Ok(Some((media, serde_json::to_vec(&InOrder(&document)).map_err(Status::internal)?)))
+    };
+    let page = page(x, Name::Discovery { legacy, form }, make.boxed()).await?;
+    let mut response = page.map_or_else(page_not_found, |page| page.answer(&x.parts.headers));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
+}
+
+/// Upstream never indents these.
+fn text(document: &Value, format: Format) -> (&'static str, Vec<u8>) {
+    (format.content_type(), respond::written(document, format, false))
 }
 
 fn put(response: &mut Response<Body>, name: http::HeaderName, text: &str) {

@@ -35,6 +35,7 @@ pub mod lookup;
 pub mod metrics;
 mod narrow;
 pub mod negotiate;
+mod pages;
 pub mod paths;
 pub mod pipeline;
 pub mod query;

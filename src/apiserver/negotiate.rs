@@ -12,7 +12,7 @@ pub const MEDIA_TYPES: &str = "application/json, application/yaml, application/v
 const TEXT_MEDIA_TYPES: &str = "application/json, application/yaml";
 
 /// Wire form.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Format {
     /// `application/json`
     #[default]

@@ -2,7 +2,6 @@
 
 use http::{Method, Response, StatusCode};
 use schema::discovery;
-use schema::discovery::order::InOrder;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -78,12 +77,12 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
         ["openapi", "v2"] => documents::v2(x).await,
         ["openapi", "v3"] => documents::v3_index(x).await,
-        ["openapi", "v3", "api", version] => documents::v3(x, "", version),
+        ["openapi", "v3", "api", version] => documents::v3(x, "", version).await,
         ["openapi", "v3", "apis", ..] if merge::openapi_v3_backend(&x.server.aggregation.now(), &path).is_some() => {
             let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else { return Ok(page_not_found()) };
             crate::aggregate::proxy::run(x, &service).await
         }
-        ["openapi", "v3", "apis", group, version] => documents::v3(x, group, version),
+        ["openapi", "v3", "apis", group, version] => documents::v3(x, group, version).await,
         _ => Ok(page_not_found()),
     }
 }
@@ -139,14 +138,7 @@ async fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Res
     let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
         return Ok(respond::discovery(plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
     };
-    let mut document = discovery::aggregated(&x.catalog, legacy, form);
-    if !legacy {
-        merge::aggregated(x.server, &mut document, &x.server.aggregation.now()).await;
-    }
-    let bytes = serde_json::to_vec(&InOrder(&document)).map_err(Status::internal)?;
-    let mut response = respond::chunks(StatusCode::OK, content_type, vec![bytes.into()], &x.parts.headers);
-    response.headers_mut().insert(http::header::VARY, http::HeaderValue::from_static("Accept"));
-    Ok(response)
+    documents::discovery(x, legacy, form, content_type).await
 }
 
 /// The first aggregated form that `Accept` offers.

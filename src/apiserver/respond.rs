@@ -1,5 +1,7 @@
 //! Writing answers: objects, statuses and lists in the form the client asked for.
 
+use std::io;
+
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
@@ -12,6 +14,11 @@ use crate::status::Status;
 
 /// Answers from this size on are compressed for clients that ask, as upstream's `defaultGzipThresholdBytes`.
 const GZIP_FROM_BYTES: usize = 128 * 1024;
+
+/// Line breaks and indentation may make an answer so many times as long as it is without them, beside [`SPACES_BYTES`]: of what is
+/// nested deeply there would be hundreds of spaces for each byte.
+const SPACES_TIMES_MAX: usize = 8;
+const SPACES_BYTES: usize = 64 * 1024;
 
 /// A failure. A client that accepts nothing we speak gets JSON.
 pub fn status(status: &Status, headers: &HeaderMap) -> Response<Body> {
@@ -28,19 +35,81 @@ pub fn status(status: &Status, headers: &HeaderMap) -> Response<Body> {
 /// tags, 500 for a stored value that is not of its type.
 pub fn value(code: StatusCode, value: &Value, output: Output, headers: &HeaderMap) -> Response<Body> {
     let bytes = match output.format {
-        Format::Json if output.pretty => serde_json::to_vec_pretty(value).unwrap_or_default(),
         Format::Protobuf => match schema::protobuf::encode(value) {
             Ok(bytes) => bytes,
             Err(err) => return unencodable(&err, headers),
         },
-        Format::Json => {
-            let mut out = serde_json::to_vec(value).unwrap_or_default();
-            out.push(b'\n');
-            out
-        }
-        Format::Yaml => serde_saphyr::to_string(value).unwrap_or_default().into_bytes(),
+        format => written(value, format, output.pretty),
     };
     chunks(code, output.format.content_type(), vec![bytes.into()], headers)
+}
+
+/// A value as text: YAML, or else JSON. (JSON is YAML, too.)
+pub fn written(value: &Value, format: Format, pretty: bool) -> Vec<u8> {
+    let spacious = match format {
+        Format::Yaml => yaml(value),
+        _ if pretty => spacious(value, |writer, value| serde_json::to_writer_pretty(writer, value)),
+        _ => {
+            let mut out = serde_json::to_vec(value).unwrap_or_default();
+            out.push(b'\n');
+            return out;
+        }
+    };
+    spacious.unwrap_or_else(|| serde_json::to_vec(value).unwrap_or_default())
+}
+
+/// A value as YAML; nothing if that would be made of spaces.
+pub fn yaml(value: &Value) -> Option<Vec<u8>> {
+    spacious(value, |writer, value| serde_saphyr::to_fmt_writer(writer, value))
+}
+
+/// Takes no more than there is room for.
+struct Bounded {
+    bytes: Vec<u8>,
+    max: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > self.max {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl std::fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        io::Write::write_all(self, text.as_bytes()).map_err(|_| std::fmt::Error)
+    }
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A value with the spaces that `write` gives it; nothing where those would be most of the answer.
+fn spacious<E>(value: &Value, write: impl Fn(&mut Bounded, &Value) -> Result<(), E>) -> Option<Vec<u8>> {
+    let mut plain = Length(0);
+    serde_json::to_writer(&mut plain, value).ok()?;
+    let mut bounded = Bounded { bytes: Vec::new(), max: plain.0.saturating_mul(SPACES_TIMES_MAX).saturating_add(SPACES_BYTES) };
+    write(&mut bounded, value).ok()?;
+    Some(bounded.bytes)
 }
 
 /// What cannot be protobuf.
@@ -103,10 +172,7 @@ pub fn chunks(code: StatusCode, content_type: &'static str, pieces: Vec<Bytes>, 
         && wire::gzip::accepted(headers)
         && let Ok(packed) = wire::gzip::compress(&pieces)
     {
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(packed.len()));
-        *response.body_mut() = wire::body::full(packed);
+        put_packed(&mut response, packed);
         return response;
     }
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -119,4 +185,49 @@ pub fn chunks(code: StatusCode, content_type: &'static str, pieces: Vec<Bytes>, 
         }
     };
     response
+}
+
+fn put_packed(response: &mut Response<Body>, packed: Bytes) {
+    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(packed.len()));
+    *response.body_mut() = wire::body::full(packed);
+}
+
+/// The answer that [`chunks`] gives, of what is compressed already and has `length` bytes when it is not. Who wants it plain gets it
+/// piece by piece.
+pub fn packed(content_type: &'static str, packed: &Bytes, length: usize, headers: &HeaderMap) -> Response<Body> {
+    let mut response = Response::new(wire::body::empty());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if length >= GZIP_FROM_BYTES && wire::gzip::accepted(headers) {
+        put_packed(&mut response, packed.clone());
+        return response;
+    }
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    *response.body_mut() = wire::body::stream(futures_util::stream::iter(wire::gzip::opened(packed.clone())));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // security-3 F1: an object of a megabyte was hundreds of megabytes long once it was indented.
+    #[tokio::test]
+    async fn an_answer_is_not_made_of_spaces() {
+        let deep = (0..100).fold(Value::from(vec![0; 100_000]), |inner, _| Value::from(vec![inner]));
+        let plain = serde_json::to_vec(&deep).unwrap();
+        let shallow = serde_json::json!({ "a": [1, { "b": "c" }] });
+        for (format, spaced) in
+            [(Format::Json, serde_json::to_string_pretty(&shallow).unwrap()), (Format::Yaml, serde_saphyr::to_string(&shallow).unwrap())]
+        {
+            let said = async |of: &Value| {
+                let output = Output { format, pretty: true, ..Output::default() };
+                let answer = value(StatusCode::OK, of, output, &HeaderMap::new());
+                wire::body::collect(answer.into_body(), usize::MAX).await.unwrap()
+            };
+            assert_eq!(said(&shallow).await, spaced);
+            assert_eq!(said(&deep).await, plain);
+        }
+    }
 }

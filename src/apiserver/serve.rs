@@ -35,6 +35,7 @@ use crate::flow::controller::Flow;
 use crate::health::{Step, Tally};
 use crate::lookup::{Lookup, PRELOADED};
 use crate::metrics::Metrics;
+use crate::pages::Pages;
 use crate::services::ledger::Ledger;
 use crate::usage::history::Histories;
 use crate::user::UserInfo;
@@ -138,6 +139,8 @@ pub struct ApiServer {
     pub(crate) flow: Flow,
     /// What others say about themselves.
     pub(crate) documents: Documents,
+    /// What this server says about all of them.
+    pub(crate) pages: Arc<Pages>,
     /// What nodes and pods used, as kubelets said when they were asked last.
     pub(crate) usage: Histories,
     /// How long plugins took.
@@ -187,6 +190,7 @@ impl ApiServer {
             aggregation: Registry::new(Arc::clone(&lookup), served),
             flow: Flow::new(Arc::clone(&lookup), seats),
             documents: Documents::default(),
+            pages: Arc::default(),
             usage: Histories::default(),
             pending: RwLock::new(Step::all()),
             health: Tally::default(),

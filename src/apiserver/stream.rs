@@ -4,6 +4,7 @@
 //! speaks SPDY; WebSocket clients of port forwarding carry SPDY inside their messages and are unwrapped.
 
 pub mod log;
+mod page;
 pub mod port_forward;
 pub mod remote_command;
 pub mod rewrite;

@@ -8,7 +8,7 @@ use crate::catalog::Catalog;
 use crate::table::{Gvk, Name, Resource, Subresource, api_version};
 
 /// Version of the aggregated discovery document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aggregated {
     /// apidiscovery.k8s.io/v2
     V2,

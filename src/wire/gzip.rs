@@ -1,13 +1,16 @@
-//! Compressing answers for clients that ask for it.
+//! Compressing answers for clients that ask for it, and opening what comes packed.
 
 use std::io::{self, Read as _, Write as _};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use flate2::Compression;
 use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
+use flate2::write::{self, GzEncoder};
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
+
+/// Of content that is opened piece by piece.
+const PIECE_BYTES: usize = 64 * 1024;
 
 /// Whether the client accepts gzip (RFC 9110, 12.5.3); a quality of 0 means no.
 pub fn accepted(headers: &HeaderMap) -> bool {
@@ -61,9 +64,70 @@ pub fn decompress(data: &[u8], limit: usize) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Opens gzip data that comes piece by piece. Only the first member is read.
+#[derive(Debug)]
+pub struct Opening(write::GzDecoder<Vec<u8>>);
+
+impl Default for Opening {
+    fn default() -> Opening {
+        Opening(write::GzDecoder::new(Vec::new()))
+    }
+}
+
+impl Opening {
+    /// Reads some bytes off the front of `packed`, which has some. What they hold is at most some tens of kilobytes, however well they
+    /// are packed; what is behind the end of the data is thrown away.
+    ///
+    /// Errors: it is no gzip data.
+    pub fn step(&mut self, packed: &mut Bytes) -> io::Result<Vec<u8>> {
+        match self.0.write(packed)? {
+            0 => packed.clear(),
+            n => packed.advance(n),
+        }
+        Ok(std::mem::take(self.0.get_mut()))
+    }
+
+    /// No more bytes will come: what is left.
+    ///
+    /// Errors: the data is cut short, or is not what was packed.
+    pub fn end(self) -> io::Result<Vec<u8>> {
+        self.0.finish()
+    }
+}
+
+/// The content of gzip data in pieces, each made when it is asked for: the whole is never in memory.
+pub fn opened(packed: Bytes) -> impl Iterator<Item = io::Result<Bytes>> {
+    let mut decoder = GzDecoder::new(packed.reader());
+    std::iter::from_fn(move || {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        match decoder.by_ref().take(u64::try_from(PIECE_BYTES).unwrap_or(u64::MAX)).read_to_end(&mut piece) {
+            Ok(0) => None,
+            Ok(_) => Some(Ok(piece.into())),
+            Err(err) => Some(Err(err)),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_piece_that_holds_much_is_opened_in_bounded_steps() {
+        let content = Bytes::from(vec![b'a'; 30 << 20]);
+        let packed = compress(std::slice::from_ref(&content)).unwrap();
+        let (mut opening, mut left, mut read) = (Opening::default(), packed.clone(), 0);
+        while !left.is_empty() {
+            let piece = opening.step(&mut left).unwrap();
+            assert!(piece.len() <= 2 * PIECE_BYTES, "{}", piece.len());
+            read += piece.len();
+        }
+        read += opening.end().unwrap().len();
+        assert_eq!(read, content.len());
+        let pieces: Vec<Bytes> = opened(packed.clone()).collect::<io::Result<_>>().unwrap();
+        assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES) && pieces.concat() == content);
+        assert!(opened(packed.slice(..packed.len() / 2)).any(|piece| piece.is_err()));
+    }
 
     #[test]
     fn what_was_compressed_opens_again_up_to_the_limit() {

@@ -2,14 +2,17 @@
 //! `apimachinery/pkg/util/proxy/transport.go` has it. Everything else passes untouched.
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use wire::body::BodyError;
 use wire::{Body, body, gzip};
 
-use crate::status::Status;
+use super::page::Page;
 
-/// Bytes of a page that is rewritten; a longer one is refused rather than held in memory.
-const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// A page is read in pieces: each link of one may become as long as the path to the proxy.
+const PIECE_BYTES_MAX: usize = 4 * 1024;
 /// Attributes that hold URLs, by element.
 const LINKS: [(&str, &[&str]); 25] = [
     ("a", &["href"]),
@@ -67,33 +70,30 @@ impl Way {
         Way { prefix: prefix.to_owned(), behind: format!("{host}:{port}"), asked }
     }
 
-    /// Leads the answer's redirect or links back.
-    ///
-    /// Errors: 502 for a page that breaks off or is too long.
-    pub async fn lead_back(&self, mut answer: Response<Body>, is_head: bool) -> Result<Response<Body>, Status> {
+    /// Leads the answer's redirect or links back. A page is rewritten as it passes, and ends as the one that comes in does.
+    pub fn lead_back(self, mut answer: Response<Body>, is_head: bool) -> Response<Body> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(answer);
+            return answer;
         }
         if let Some(to) = answer.headers().get(LOCATION).and_then(|v| v.to_str().ok()).map(|to| self.link(to)) {
             if let Ok(value) = HeaderValue::from_str(&to) {
                 answer.headers_mut().insert(LOCATION, value);
             }
-            return Ok(answer);
+            return answer;
         }
         let (kind, packed) = (text(answer.headers(), CONTENT_TYPE), text(answer.headers(), CONTENT_ENCODING));
         // The answer to a HEAD has the page's headers and no page.
         if is_head || kind.split(';').next().map(str::trim) != Some("text/html") || !matches!(packed.as_str(), "" | "gzip") {
-            return Ok(answer);
+            return answer;
         }
-        let (mut parts, page) = answer.into_parts();
-        let broken = |why: String| Status::new(502, "", format!("error reading a proxied page: {why}"));
-        let mut page = body::collect(page, PAGE_BYTES_MAX).await.map_err(|err| broken(err.to_string()))?;
-        if packed == "gzip" {
-            page = gzip::decompress(&page, PAGE_BYTES_MAX).map(Bytes::from).map_err(|err| broken(err.to_string()))?;
-            parts.headers.remove(CONTENT_ENCODING);
-        }
+        let (mut parts, body) = answer.into_parts();
+        parts.headers.remove(CONTENT_ENCODING);
         parts.headers.remove(CONTENT_LENGTH);
-        Ok(Response::from_parts(parts, body::full(self.page(&page))))
+        let opening = (packed == "gzip").then(gzip::Opening::default);
+        let led =
+            Led { way: self, body, opening, page: Page::default(), came: Bytes::new(), html: Bytes::new(), progress: Progress::Comes };
+        let pieces = stream::try_unfold(led, |mut led| async move { Ok::<_, BodyError>(led.next().await?.map(|piece| (piece, led))) });
+        Response::from_parts(parts, body::stream(pieces))
     }
 
     /// One URL: led back if it points to the root of the server behind.
@@ -112,23 +112,7 @@ impl Way {
         if path.starts_with(&self.prefix) { path.to_owned() } else { format!("{}{path}", self.prefix) }
     }
 
-    /// A page with its links led back. What is no start tag stays byte by byte.
-    fn page(&self, page: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(page.len() + page.len() / 8);
-        let mut rest = page;
-        while let Some(open) = rest.iter().position(|b| *b == b'<') {
-            out.extend_from_slice(&rest[..open]);
-            rest = &rest[open..];
-            let end = tag_end(rest);
-            let (tag, after) = rest.split_at(end);
-            self.tag(tag, &mut out);
-            rest = after;
-        }
-        out.extend_from_slice(rest);
-        out
-    }
-
-    /// `tag` runs from `<` to `>`.
+    /// A start tag with its links led back. `tag` runs from `<` to `>`.
     fn tag(&self, tag: &[u8], out: &mut Vec<u8>) {
         let name_end = tag.iter().skip(1).position(|b| !b.is_ascii_alphanumeric()).map_or(tag.len(), |at| at + 1);
         let name = String::from_utf8_lossy(&tag[1..name_end]).to_ascii_lowercase();
@@ -150,24 +134,64 @@ fn text(headers: &HeaderMap, name: HeaderName) -> String {
     headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().trim().to_owned()
 }
 
-/// Where the markup that `text` starts with ends: behind the `>` outside of quotes, or of a comment behind `-->`.
-fn tag_end(text: &[u8]) -> usize {
-    if text.starts_with(b"<!--") {
-        return text.windows(3).skip(4).position(|w| w == b"-->").map_or(text.len(), |at| at + 4 + 3);
-    }
-    if !text.get(1).is_some_and(u8::is_ascii_alphabetic) {
-        return 1;
-    }
-    let mut quote = None;
-    for (at, byte) in text.iter().enumerate() {
-        match (quote, byte) {
-            (None, b'>') => return at + 1,
-            (None, b'"' | b'\'') if text[..at].trim_ascii_end().ends_with(b"=") => quote = Some(*byte),
-            (Some(q), b) if q == *b => quote = None,
-            _ => {}
+/// How far a page has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Comes,
+    /// All of it is here.
+    Came,
+    /// All of it is read.
+    Over,
+}
+
+/// A page on its way to the client.
+struct Led {
+    way: Way,
+    body: Body,
+    /// Opens what comes, if it is packed.
+    opening: Option<gzip::Opening>,
+    page: Page,
+    /// What came and is not opened yet.
+    came: Bytes,
+    /// What is opened and not led back yet.
+    html: Bytes,
+    progress: Progress,
+}
+
+impl Led {
+    /// The next piece of the page, some bytes long; `None` behind its end.
+    ///
+    /// Errors: the page breaks off, or is not packed as it says.
+    async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
+        let mut out = Vec::new();
+        while out.is_empty() {
+            if !self.html.is_empty() {
+                let piece = self.html.split_to(PIECE_BYTES_MAX.min(self.html.len()));
+                let Led { way, page, .. } = self;
+                page.feed(&piece, &mut out, |tag, out| way.tag(tag, out));
+            } else if !self.came.is_empty() {
+                self.html = match &mut self.opening {
+                    Some(opening) => opening.step(&mut self.came)?.into(),
+                    None => std::mem::take(&mut self.came),
+                };
+            } else if self.progress == Progress::Comes {
+                match self.body.frame().await.transpose()? {
+                    Some(frame) => self.came = frame.into_data().unwrap_or_default(),
+                    None => {
+                        self.progress = Progress::Came;
+                        self.html = self.opening.take().map(gzip::Opening::end).transpose()?.unwrap_or_default().into();
+                    }
+                }
+            } else if self.progress == Progress::Came {
+                self.progress = Progress::Over;
+                let Led { way, page, .. } = self;
+                page.end(&mut out, |tag, out| way.tag(tag, out));
+            } else {
+                return Ok(None);
+            }
         }
+        Ok(Some(out.into()))
     }
-    text.len()
 }
 
 struct Attribute {
@@ -229,9 +253,57 @@ mod tests {
         Way { prefix: "/api/v1/namespaces/n/pods/p/proxy".into(), behind: "10.0.0.1:80".into(), asked: "api:6443".into() }
     }
 
+    /// A page, rewritten.
+    pub(super) fn led(way: &Way, html: &[u8]) -> Vec<u8> {
+        let (mut page, mut out) = (Page::default(), Vec::new());
+        page.feed(html, &mut out, |tag, out| way.tag(tag, out));
+        page.end(&mut out, |tag, out| way.tag(tag, out));
+        out
+    }
+
+    fn page_of(packing: &str, chunks: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Response<Body> {
+        let chunks = chunks.map(|chunk| Ok::<_, std::convert::Infallible>(Bytes::from(chunk)));
+        let answer = Response::builder().header(CONTENT_TYPE, "text/html; charset=utf-8").header(CONTENT_ENCODING, packing);
+        answer.header(CONTENT_LENGTH, 7).body(body::stream(stream::iter(chunks))).unwrap()
+    }
+
+    // security-3 F1: one page of links was made gigabytes in memory, and of others up to 16 MiB were held each.
+    #[tokio::test]
+    async fn a_page_is_led_back_in_pieces_and_nothing_of_it_is_held() {
+        let links = "<a href=/>".repeat(100_000);
+        let packed = gzip::compress(&[Bytes::from(links.clone())]).unwrap();
+        // The first page has no end.
+        for (packing, chunk, n_chunks) in [("", links.into_bytes(), usize::MAX), ("gzip", packed.to_vec(), 1)] {
+            let answer = way().lead_back(page_of(packing, std::iter::repeat_n(chunk, n_chunks)), false);
+            assert!(!answer.headers().contains_key(CONTENT_LENGTH) && !answer.headers().contains_key(CONTENT_ENCODING));
+            let (mut body, mut n_bytes) = (answer.into_body(), 0);
+            while let Some(frame) = body.frame().await {
+                let piece = frame.unwrap().into_data().unwrap();
+                assert!(piece.len() <= PIECE_BYTES_MAX * 8, "{} bytes in one piece", piece.len());
+                n_bytes += piece.len();
+                if n_chunks > 1 && n_bytes > 8_000_000 {
+                    break;
+                }
+            }
+            let all = 100_000 * r#"<a href=/api/v1/namespaces/n/pods/p/proxy/>"#.len();
+            assert!(n_bytes == all || n_chunks > 1, "{n_bytes} of {all}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_that_breaks_off_ends_as_broken() {
+        let packed = gzip::compress(&[Bytes::from("<a href=/>x</a>".repeat(1000))]).unwrap();
+        let cut = packed[..packed.len() - 9].to_vec();
+        let answer = way().lead_back(page_of("gzip", std::iter::once(cut)), false);
+        assert!(matches!(body::collect(answer.into_body(), 1 << 20).await, Err(body::CollectError::Broken(_))));
+        let behind = [packed.to_vec(), b"behind its end".to_vec()].into_iter();
+        let answer = way().lead_back(page_of("gzip", behind), false);
+        assert!(body::collect(answer.into_body(), 1 << 20).await.unwrap().ends_with(b"proxy/>x</a>"));
+    }
+
     #[test]
     fn links_to_the_root_lead_back_and_others_stay() {
-        let page = |html: &str| String::from_utf8(way().page(html.as_bytes())).unwrap();
+        let page = |html: &str| String::from_utf8(led(&way(), html.as_bytes())).unwrap();
         assert_eq!(page(r#"<a href="/rewriteme">test</a>"#), r#"<a href="/api/v1/namespaces/n/pods/p/proxy/rewriteme">test</a>"#);
         for same in [
             r#"<a href="rel/x">a</a>"#,
@@ -275,7 +347,7 @@ mod fuzz_tests {
         let words = ["<", ">", "\"", "'", "=", "<!--", "-->", "<a ", "href", "/", "//", "http://h/", " ", "\\"];
         for _ in fuzz::rounds(4_000) {
             let page = fuzz::mutated_text(&rng, page, &words);
-            let led = way.page(page.as_bytes());
+            let led = super::tests::led(&way, page.as_bytes());
             // Whatever is not a link stays as it is.
             assert!(page.contains('<') || led == page.as_bytes(), "{page:?}");
             let _link = way.link(&page);

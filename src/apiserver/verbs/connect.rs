@@ -21,6 +21,8 @@ use crate::stream::rewrite::{self, Way};
 
 /// Of a kubelet's text that says why there are no logs.
 const REFUSAL_MAX: usize = 10_000;
+/// Of the path up to `/proxy`, which goes before each link of a proxied page. Names, a scheme and a port have half of it at most.
+const PREFIX_BYTES_MAX: usize = 1024;
 
 /// Passes the request on.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
@@ -61,7 +63,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let answer = connector.connect(target, request).await;
     call.x.parts.headers = headers;
     match way {
-        Some(way) => way.lead_back(answer?, is_head).await,
+        Some(way) => Ok(way.lead_back(answer?, is_head)),
         None if a.subresource == "log" => refusal_of_logs(answer?).await,
         None => answer,
     }
@@ -222,39 +224,52 @@ async fn stream_target(call: &Call<'_, '_>, what: &str) -> Result<Target, Status
     Ok(Target::Kubelet { node, path_and_query: path })
 }
 
-/// `scheme:name:port` in its short forms.
-fn scheme_name_port(text: &str) -> (String, String, String) {
+/// `scheme:name:port` in its short forms; `what` is meant.
+///
+/// Errors: 400 for a scheme that is not HTTP's, no name, or more parts (upstream: `SplitSchemeNamePort`).
+fn scheme_name_port(what: &str, text: &str) -> Result<(String, String, String), Status> {
     let parts: Vec<&str> = text.split(':').collect();
-    match parts.as_slice() {
-        [scheme, name, port] => ((*scheme).to_owned(), (*name).to_owned(), (*port).to_owned()),
-        [name, port] => (String::new(), (*name).to_owned(), (*port).to_owned()),
-        _ => (String::new(), text.to_owned(), String::new()),
+    let (scheme, name, port) = match *parts.as_slice() {
+        [scheme, name, port] => (scheme, name, port),
+        [name, port] => ("", name, port),
+        [name] => ("", name, ""),
+        _ => ("", "", ""),
+    };
+    if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+        return Err(Status::bad_request(format!("invalid {what} request {text:?}")));
     }
+    Ok((scheme.to_owned(), name.to_owned(), port.to_owned()))
 }
 
-fn behind_proxy(call: &Call<'_, '_>) -> (String, String) {
+/// What is asked of the server behind, and the path up to `/proxy`.
+///
+/// Errors: 400 for a path that no names are as long as.
+fn behind_proxy(call: &Call<'_, '_>) -> Result<(String, String), Status> {
     let a = &call.x.attributes;
     let tail = info::tail(&a.path);
     let query = call.x.parts.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
     let prefix = a.path.strip_suffix(tail).unwrap_or(&a.path).trim_end_matches('/').to_owned();
-    (format!("/{tail}{query}"), prefix)
+    if prefix.len() > PREFIX_BYTES_MAX {
+        return Err(Status::bad_request(format!("the path to the proxy is longer than {PREFIX_BYTES_MAX} bytes")));
+    }
+    Ok((format!("/{tail}{query}"), prefix))
 }
 
 async fn pod_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
-    let (scheme, name, port) = scheme_name_port(&call.x.attributes.name);
+    let (scheme, name, port) = scheme_name_port("pod", &call.x.attributes.name)?;
     let pod = pod(call, &name).await?;
     let first = pod["spec"]["containers"].as_array().into_iter().flatten().find_map(|c| c["ports"][0]["containerPort"].as_u64());
     let port = port.parse::<u16>().ok().or(first.and_then(|p| u16::try_from(p).ok())).filter(|p| *p > 0).unwrap_or(80);
     let host = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty());
     let host = host.ok_or_else(|| Status::bad_request("address not allowed: the pod has no address yet"))?.to_owned();
     proxyable(&host)?;
-    let (path_and_query, prefix) = behind_proxy(call);
+    let (path_and_query, prefix) = behind_proxy(call)?;
     let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
     Ok(Target::Proxy { scheme, host, port, path_and_query, node: assigned_node(call, &pod)?, prefix })
 }
 
 async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
-    let (scheme, name, port) = scheme_name_port(&call.x.attributes.name);
+    let (scheme, name, port) = scheme_name_port("service", &call.x.attributes.name)?;
     let service = pod(call, &name).await?;
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
     let number = port.parse::<u64>().ok();
@@ -274,7 +289,7 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let pick = usize::try_from(call.x.server.config.rng.below(count)).unwrap_or(0);
     let (host, number, node) = candidates.into_iter().nth(pick).ok_or_else(none)?;
     proxyable(&host)?;
-    let (path_and_query, prefix) = behind_proxy(call);
+    let (path_and_query, prefix) = behind_proxy(call)?;
     let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
     let node = node.and_then(|n| node_of(call, &n).ok());
     Ok(Target::Proxy { scheme, host, port: number, path_and_query, node, prefix })
@@ -290,9 +305,9 @@ fn endpoints(slice: &Value, service_port: &Value) -> Vec<(String, u16, Option<St
 }
 
 async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
-    let (_, name, port) = scheme_name_port(&call.x.attributes.name);
+    let (_, name, port) = scheme_name_port("node", &call.x.attributes.name)?;
     let node = node_of(call, &name)?;
-    let (path_and_query, prefix) = behind_proxy(call);
+    let (path_and_query, prefix) = behind_proxy(call)?;
     let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(u64::from(base::ports::KUBELET));
     match port.parse::<u16>() {
         Ok(number) if u64::from(number) != kubelet => {
@@ -361,6 +376,18 @@ mod tests {
         }
         for host in ["10.42.0.7", "192.168.1.1", "fd00::1", "2001:db8::1"] {
             assert!(proxyable(host).is_ok(), "{host}");
+        }
+    }
+
+    // security-3 F1: a "scheme" of 60 kB stood before each link of a page.
+    #[test]
+    fn what_stands_around_a_name_is_a_scheme_and_a_port() {
+        let split = |text: &str| scheme_name_port("pod", text).map(|(scheme, name, port)| format!("{scheme},{name},{port}"));
+        for (text, parts) in [("p", ",p,"), ("p:80", ",p,80"), ("https:p:", "https,p,"), (":p:web", ",p,web")] {
+            assert_eq!(split(text).unwrap(), parts);
+        }
+        for refused in ["ftp:p:80", "HTTP:p:80", "::", "http::80", "a:b:c:d", ":80"] {
+            assert_eq!(split(refused).unwrap_err().message, format!("invalid pod request {refused:?}"));
         }
     }
 

@@ -189,15 +189,19 @@ impl Writer {
                     out.extend_from_slice(format!("{}:\n", self.look.items_key()).as_bytes());
                 }
                 // A list of one: its lines are those of an item at any place of a longer list.
-                out.extend_from_slice(yaml(&[self.look.value(item)?])?.as_bytes());
+                let list = Value::Array(vec![self.look.value(item)?]);
+                match respond::yaml(&list) {
+                    Some(text) => out.extend_from_slice(&text),
+                    None => out.extend_from_slice(format!("- {}\n", list[0]).as_bytes()),
+                }
             }
             (_, true) => {
                 out.extend_from_slice(if is_first { b"\n" } else { b",\n" });
-                let text = serde_json::to_string_pretty(&self.look.value(item)?).map_err(Status::internal)?;
+                let text = respond::written(&self.look.value(item)?, Format::Json, true);
                 // No text of JSON holds a line break.
-                for (n, line) in text.split('\n').enumerate() {
+                for (n, line) in text.split(|byte| *byte == b'\n').enumerate() {
                     out.extend_from_slice(if n == 0 { b"    " } else { b"\n    " });
-                    out.extend_from_slice(line.as_bytes());
+                    out.extend_from_slice(line);
                 }
             }
             (_, false) => {
