@@ -377,7 +377,9 @@ impl World {
                 if right { Ok(()) } else { Err(format!("page: {:?}, api: {:?}\n{}", page.text, api.text, self.logs())) }
             });
         }
-        began.elapsed()
+        let took = began.elapsed();
+        assert!(took <= limit, "the Services answered {took:.1?} after: {after}, and that is more than {limit:?}");
+        took
     }
 
     /// Clients are answered through every server again.
