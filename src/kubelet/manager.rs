@@ -11,6 +11,7 @@ use base::chain::Chain;
 use base::clock_set::ClockSet;
 use base::task::Group;
 use futures_util::FutureExt as _;
+use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
@@ -27,11 +28,15 @@ use crate::runtime::labels;
 use crate::sources::{self, Change, mirror};
 use crate::volumes;
 use crate::worker::observe::{Observed, State};
+use crate::worker::resize::{self, Grant};
 use crate::worker::{Desired, Snapshot, Worker};
 
 mod admit;
 
+mod share;
+
 pub(crate) use admit::{Host, requests};
+use share::Share;
 
 /// Changes that wait for the desk; when full their senders wait.
 const BACKLOG_CHANGES: usize = 256;
@@ -108,8 +113,28 @@ impl Pods {
 
     /// The other pods that hold something of the node: those that were admitted and have not ended, whatever the API says of them.
     pub(crate) fn holders_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let all = self.all().into_iter().filter(|(p, snapshot)| p.metadata.uid != pod.metadata.uid && snapshot.holds);
-        all.map(|(p, _)| p).collect()
+        self.shares().into_iter().filter(|share| share.wanted.metadata.uid != pod.metadata.uid).map(|share| share.granted).collect()
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        let all = self.all().into_iter().filter(|(_, snapshot)| snapshot.holds);
+        all.map(|(wanted, snapshot)| Share { granted: snapshot.granted.unwrap_or_else(|| Arc::clone(&wanted)), wanted, deferred: snapshot.deferred })
+            .collect()
+    }
+
+    /// Whether the node gives a pod the other resources that it asks for, each in its turn. What is granted is its share from now on.
+    pub(crate) fn resize(&self, host: &Host<'_>, wanted: &Arc<Pod>, now: Timestamp) -> Grant {
+        let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let verdict = share::grant_in_turn(host, wanted, &self.shares());
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = map.get(wanted.metadata.uid.as_deref().unwrap_or_default()) {
+            let mut shared = entry.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.deferred = matches!(verdict, Grant::Deferred(_)).then(|| shared.deferred.unwrap_or(now));
+            if verdict == Grant::Granted {
+                shared.granted = Some(Arc::clone(wanted));
+            }
+        }
+        verdict
     }
 
     /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
@@ -168,8 +193,8 @@ impl Pods {
 
     /// What the burstable pods that were admitted ask for together, in thousandths of a CPU.
     fn burstable_milli(&self) -> i64 {
-        let all = self.all().into_iter().filter(|(pod, snapshot)| snapshot.holds && cgroups::qos(pod) == cgroups::Qos::Burstable);
-        all.map(|(pod, _)| requests(&pod, "cpu")).fold(0, i64::saturating_add)
+        let all = self.shares().into_iter().map(|share| share.granted).filter(|pod| cgroups::qos(pod) == cgroups::Qos::Burstable);
+        all.map(|pod| requests(&pod, "cpu")).fold(0, i64::saturating_add)
     }
 
     fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
@@ -353,7 +378,10 @@ impl Desk {
 
     fn begin(&self, desired: Desired) {
         let uid = desired.pod.metadata.uid.clone().unwrap_or_default();
-        let shared = Arc::new(Mutex::new(Snapshot { holds: was_admitted(&desired.pod), ..Snapshot::default() }));
+        let holds = was_admitted(&desired.pod);
+        // What an earlier kubelet granted, not what the spec asks for by now.
+        let granted = holds.then(|| resize::granted_before(&desired.pod));
+        let shared = Arc::new(Mutex::new(Snapshot { holds, granted, ..Snapshot::default() }));
         let (tx, rx) = watch::channel(desired);
         let group = self.group.child(&uid);
         self.pods

@@ -115,6 +115,10 @@ pub(crate) struct Snapshot {
     pub(crate) volumes: BTreeMap<String, std::path::PathBuf>,
     /// It was admitted, or something of it runs: its resources, ports and devices are no other's.
     pub(crate) holds: bool,
+    /// The pod with the resources that it was granted; nothing before it was admitted.
+    pub(crate) granted: Option<Arc<Pod>>,
+    /// Since when a wish for more resources is deferred.
+    pub(crate) deferred: Option<Timestamp>,
 }
 
 /// A pod's task.

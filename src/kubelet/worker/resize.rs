@@ -2,7 +2,7 @@
 //! Spec: KEP-1287.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use base::chain::Chain;
 use base::task::Group;
@@ -40,7 +40,7 @@ pub(crate) struct Resizing {
 
 /// The node's answer to a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Grant {
+pub(crate) enum Grant {
     Granted,
     Deferred(String),
     Infeasible(String),
@@ -99,7 +99,7 @@ fn with(pod: &Pod, resources: &BTreeMap<String, ResourceRequirements>) -> Pod {
 }
 
 /// Whether the node can give a pod what it asks for now. Pure.
-fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
+pub(crate) fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
     if sources::is_static(pod) {
         return Grant::Infeasible("In-place resize of static-pods is not supported".to_owned());
     }
@@ -116,6 +116,14 @@ fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
         }
     }
     Grant::Granted
+}
+
+/// A pod of an earlier kubelet, with what that one granted it by its status.
+pub(crate) fn granted_before(pod: &Arc<Pod>) -> Arc<Pod> {
+    let Some(told) = &pod.status else { return Arc::clone(pod) };
+    let mut resizing = Resizing::default();
+    resizing.admit(pod, told);
+    resizing.effective(pod)
 }
 
 impl Resizing {
@@ -166,6 +174,13 @@ impl Resizing {
 }
 
 impl Worker {
+    /// Says what the pod has of the node: what it was granted, with no wish that waits.
+    fn share_out(&self) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.granted = Some(Arc::clone(&self.pod));
+        shared.deferred = None;
+    }
+
     /// Takes up a new wish of the spec, if there is one.
     pub(super) fn consider_resize(&mut self, wanted: &Arc<Pod>) {
         let Some(allocated) = &self.resizing.allocated else { return };
@@ -175,10 +190,10 @@ impl Worker {
             self.resizing.pending = None;
             self.resizing.allocated = Some(wish);
             self.pod = Arc::clone(wanted);
+            self.share_out();
             return;
         }
-        let others = self.pods.holders_beside(wanted);
-        let refused = match grant(&self.node.host(), wanted, &others) {
+        let refused = match self.pods.resize(&self.node.host(), wanted, self.node.clock.now()) {
             Grant::Granted => None,
             Grant::Deferred(why) => Some(("Deferred", why)),
             Grant::Infeasible(why) => Some(("Infeasible", why)),
