@@ -118,8 +118,12 @@ impl Pods {
 
     fn shares(&self) -> Vec<Share> {
         let all = self.all().into_iter().filter(|(_, snapshot)| snapshot.holds);
-        all.map(|(wanted, snapshot)| Share { granted: snapshot.granted.unwrap_or_else(|| Arc::clone(&wanted)), wanted, deferred: snapshot.deferred })
-            .collect()
+        all.map(|(wanted, snapshot)| Share {
+            granted: snapshot.granted.unwrap_or_else(|| Arc::clone(&wanted)),
+            wanted,
+            deferred: snapshot.deferred,
+        })
+        .collect()
     }
 
     /// Whether the node gives a pod the other resources that it asks for, each in its turn. What is granted is its share from now on.

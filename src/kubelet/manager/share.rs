@@ -41,7 +41,8 @@ pub(super) fn grant_in_turn(host: &Host<'_>, pod: &Pod, shares: &[Share]) -> Gra
     let turn_of_pod = turn(pod, own.and_then(|own| own.deferred));
     let mut granted: Vec<Arc<Pod>> = shares.iter().map(|share| Arc::clone(&share.granted)).collect();
     // Who asks for less waits for nobody.
-    let is_before = |share: &Share| grows && !share.is_of(pod) && share.deferred.is_some() && turn(&share.wanted, share.deferred) < turn_of_pod;
+    let is_before =
+        |share: &Share| grows && !share.is_of(pod) && share.deferred.is_some() && turn(&share.wanted, share.deferred) < turn_of_pod;
     let mut before: Vec<usize> = (0..shares.len()).filter(|i| is_before(&shares[*i])).collect();
     before.sort_by_key(|i| turn(&shares[*i].wanted, shares[*i].deferred));
     let beside = |granted: &[Arc<Pod>], i: Option<usize>| -> Vec<Arc<Pod>> {
@@ -116,7 +117,11 @@ mod tests {
 
     #[test]
     fn one_that_asks_for_less_or_fits_beside_the_first_waits_for_nobody() {
-        let mut shares = vec![share("first", "1500m", 1000, false, Some(1)), share("small", "300m", 0, false, Some(2)), share("less", "100m", 0, false, None)];
+        let mut shares = vec![
+            share("first", "1500m", 1000, false, Some(1)),
+            share("small", "300m", 0, false, Some(2)),
+            share("less", "100m", 0, false, None),
+        ];
         assert_eq!(verdict(&shares, "less"), Grant::Granted);
         assert_eq!(verdict(&shares, "small"), Grant::Granted, "1500 and 300 and 125 fit");
         // The first one's wish does not fit whatever happens: the others need not wait for it.
