@@ -2,7 +2,8 @@
 
 mod file;
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
@@ -41,8 +42,15 @@ pub(crate) fn references(container: &Container) -> (Vec<String>, Vec<String>) {
     (maps, secrets)
 }
 
+/// Linux lets no program have a longer environment and longer arguments (`bprm_stack_limits` in its fs/exec.c: three quarters of 8 MiB).
+/// A variable that names another twice, thirty times over, would fill every machine's memory.
+pub(crate) const BYTES_MAX: usize = 6 << 20;
+
 /// Expands `$(NAME)`; `$$` is one dollar, an unknown name stays as it is. Spec: upstream's third_party/forked/golang/expansion.
-pub(crate) fn expand(text: &str, vars: &HashMap<&str, &str>) -> String {
+/// `room` is how many bytes may be written, here and by who comes after.
+///
+/// Errors: there is not so much room.
+pub(crate) fn expand<'v>(text: &str, value_of: impl Fn(&str) -> Option<&'v str>, room: &mut usize) -> Result<String, ConfigError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -52,7 +60,8 @@ pub(crate) fn expand(text: &str, vars: &HashMap<&str, &str>) -> String {
             out.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|r| r.split_once(')')) {
-            match vars.get(name) {
+            match value_of(name) {
+                Some(value) if out.len() + value.len() > *room => return Err(too_long()),
                 Some(value) => out.push_str(value),
                 None => out.push_str(&format!("$({name})")),
             }
@@ -62,7 +71,12 @@ pub(crate) fn expand(text: &str, vars: &HashMap<&str, &str>) -> String {
         }
     }
     out.push_str(rest);
-    out
+    *room = room.checked_sub(out.len()).ok_or_else(too_long)?;
+    Ok(out)
+}
+
+fn too_long() -> ConfigError {
+    ConfigError::new(format!("environment or arguments are longer than {BYTES_MAX} bytes, which Linux gives no program"))
 }
 
 /// The whole environment of a container, in the order in which it was defined.
@@ -81,17 +95,22 @@ pub(crate) fn build(
             order.push(key);
         }
     };
+    let mut room = BYTES_MAX;
     for from in container.env_from.iter().flatten() {
-        let prefix = from.prefix.clone().unwrap_or_default();
-        let values = if let Some(r) = &from.config_map_ref {
-            map_values(pod, sources, &r.name, r.optional)?
-        } else if let Some(r) = &from.secret_ref {
-            secret_values(pod, sources, &r.name, r.optional)?
-        } else {
-            BTreeMap::new()
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let mut take = |key: &str, value: Cow<'_, str>| -> Result<(), ConfigError> {
+            room = room.checked_sub(prefix.len() + key.len() + value.len()).ok_or_else(too_long)?;
+            set(&mut vars, format!("{prefix}{key}"), value.into_owned());
+            Ok(())
         };
-        for (key, value) in values {
-            set(&mut vars, format!("{prefix}{key}"), value);
+        if let Some(r) = &from.config_map_ref {
+            for (key, value) in config_map(sources, &r.name, r.optional)?.and_then(|map| map.data.as_ref()).into_iter().flatten() {
+                take(key, Cow::Borrowed(value))?;
+            }
+        } else if let Some(r) = &from.secret_ref {
+            for (key, value) in secret(sources, &r.name, r.optional)?.and_then(|secret| secret.data.as_ref()).into_iter().flatten() {
+                take(key, String::from_utf8_lossy(&value.0))?;
+            }
         }
     }
     for var in container.env.iter().flatten() {
@@ -99,12 +118,13 @@ pub(crate) fn build(
             Some(_) => value_from(pod, container, var, sources, around)?,
             None => {
                 // Earlier variables first, then those of services.
-                let mut lookup: HashMap<&str, &str> = services.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-                lookup.extend(vars.iter().map(|(k, v)| (k.as_str(), v.as_str())));
-                Some(expand(var.value.as_deref().unwrap_or_default(), &lookup))
+                let value_of = |name: &str| vars.get(name).or_else(|| services.get(name)).map(String::as_str);
+                // What it takes is counted below.
+                Some(expand(var.value.as_deref().unwrap_or_default(), value_of, &mut { room })?)
             }
         };
         if let Some(value) = value {
+            room = room.checked_sub(var.name.len() + value.len()).ok_or_else(too_long)?;
             set(&mut vars, var.name.clone(), value);
         }
     }
@@ -120,26 +140,21 @@ fn ns(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-fn map_values(pod: &Pod, sources: &Sources, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, String>, ConfigError> {
+fn config_map<'s>(sources: &'s Sources, name: &str, optional: Option<bool>) -> Result<Option<&'s ConfigMap>, ConfigError> {
     match sources.config_maps.get(name).and_then(Option::as_ref) {
-        Some(map) => Ok(map.data.clone().unwrap_or_default()),
-        None if optional == Some(true) => Ok(BTreeMap::new()),
-        None => Err(missing("configmap", name, ns(pod))),
+        None if optional != Some(true) => Err(missing("configmap", name)),
+        map => Ok(map),
     }
 }
 
-fn secret_values(pod: &Pod, sources: &Sources, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, String>, ConfigError> {
+fn secret<'s>(sources: &'s Sources, name: &str, optional: Option<bool>) -> Result<Option<&'s Secret>, ConfigError> {
     match sources.secrets.get(name).and_then(Option::as_ref) {
-        Some(secret) => {
-            let text = |bytes: &k8s_openapi::ByteString| String::from_utf8_lossy(&bytes.0).into_owned();
-            Ok(secret.data.iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect())
-        }
-        None if optional == Some(true) => Ok(BTreeMap::new()),
-        None => Err(missing("secret", name, ns(pod))),
+        None if optional != Some(true) => Err(missing("secret", name)),
+        secret => Ok(secret),
     }
 }
 
-fn missing(kind: &str, name: &str, _ns: &str) -> ConfigError {
+fn missing(kind: &str, name: &str) -> ConfigError {
     ConfigError::new(format!("{kind} \"{name}\" not found"))
 }
 
@@ -160,18 +175,20 @@ fn value_from(
     if let Some(r) = &source.file_key_ref {
         return file::value(r, &sources.files);
     }
-    let (values, kind, name, key, optional) = if let Some(r) = &source.config_map_key_ref {
-        (map_values(pod, sources, &r.name, r.optional)?, "ConfigMap", &r.name, &r.key, r.optional)
+    let (value, kind, name, key, optional) = if let Some(r) = &source.config_map_key_ref {
+        let data = config_map(sources, &r.name, r.optional)?.and_then(|map| map.data.as_ref());
+        (data.and_then(|data| data.get(&r.key)).cloned(), "ConfigMap", &r.name, &r.key, r.optional)
     } else if let Some(r) = &source.secret_key_ref {
-        (secret_values(pod, sources, &r.name, r.optional)?, "Secret", &r.name, &r.key, r.optional)
+        let data = secret(sources, &r.name, r.optional)?.and_then(|secret| secret.data.as_ref());
+        let text = data.and_then(|data| data.get(&r.key)).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+        (text, "Secret", &r.name, &r.key, r.optional)
     } else {
         return Err(ConfigError::new(format!("environment variable {} has a source that is not supported", var.name)));
     };
-    match values.get(key) {
-        Some(value) => Ok(Some(value.clone())),
-        None if optional == Some(true) => Ok(None),
-        None => Err(ConfigError::new(format!("couldn't find key {key} in {kind} {}/{name}", ns(pod)))),
+    if value.is_none() && optional != Some(true) {
+        return Err(ConfigError::new(format!("couldn't find key {key} in {kind} {}/{name}", ns(pod))));
     }
+    Ok(value)
 }
 
 /// `<NAME>_SERVICE_HOST` and the docker-link style variables of services; without links only those of `kubernetes`.
@@ -217,8 +234,39 @@ mod tests {
 
     #[test]
     fn expansion_keeps_unknown_names_and_escaped_dollars() {
-        let vars = HashMap::from([("A", "1")]);
-        assert_eq!(expand("$(A) $(B) $$(A) $A $", &vars), "1 $(B) $(A) $A $");
+        let expanded = |room: usize| expand("$(A) $(B) $$(A) $A $", |name| (name == "A").then_some("1"), &mut { room });
+        assert_eq!(expanded(16).unwrap(), "1 $(B) $(A) $A $");
+        assert!(expanded(15).is_err());
+    }
+
+    // security-3 F1: thirty variables of ten bytes each took all memory of a node.
+    #[test]
+    fn an_environment_is_no_longer_than_a_program_may_have() {
+        let build_of = |containers: serde_json::Value| {
+            let pod: Pod =
+                serde_json::from_value(serde_json::json!({"metadata": {"namespace": "d"}, "spec": {"containers": [containers]}})).unwrap();
+            let data = BTreeMap::from([("k".to_owned(), "v".repeat(1 << 20))]);
+            let map = ConfigMap { data: Some(data), ..Default::default() };
+            let sources = Sources { config_maps: BTreeMap::from([("big".to_owned(), Some(map))]), ..Default::default() };
+            build(&pod, &pod.spec.as_ref().unwrap().containers[0], &sources, &Surroundings::default())
+        };
+        let doubled = |n: u32| {
+            let first = serde_json::json!({"name": "V0", "value": "0123456789"});
+            let rest = (1..=n).map(|i| serde_json::json!({"name": format!("V{i}"), "value": format!("$(V{0})$(V{0})", i - 1)}));
+            serde_json::json!({"name": "c", "env": std::iter::once(first).chain(rest).collect::<Vec<_>>()})
+        };
+        assert_eq!(build_of(doubled(10)).unwrap()[10].1.len(), 10 << 10);
+        let reference =
+            |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": {"configMapKeyRef": {"name": "big", "key": "k"}}});
+        let from = |i: u32| serde_json::json!({"prefix": format!("P{i}"), "configMapRef": {"name": "big"}});
+        for container in [
+            doubled(40),
+            serde_json::json!({"name": "c", "env": (0..8).map(reference).collect::<Vec<_>>()}),
+            serde_json::json!({"name": "c", "envFrom": (0..8).map(from).collect::<Vec<_>>()}),
+        ] {
+            let message = build_of(container).unwrap_err().message;
+            assert!(message.contains("longer than 6291456 bytes"), "{message}");
+        }
     }
 
     #[test]

@@ -138,7 +138,10 @@ pub(crate) fn log_path(container: &str, attempt: u32) -> String {
 pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigError> {
     let Making { pod, container, attempt, image, .. } = &making;
     let lookup: HashMap<&str, &str> = making.envs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let expand = |words: &Option<Vec<String>>| -> Vec<String> { words.iter().flatten().map(|word| env::expand(word, &lookup)).collect() };
+    let mut room = env::BYTES_MAX;
+    let mut expand = |words: &Option<Vec<String>>| -> Result<Vec<String>, ConfigError> {
+        words.iter().flatten().map(|word| env::expand(word, |name| lookup.get(name).copied(), &mut room)).collect()
+    };
     let mut all_labels = labels::of_pod(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let linux = cri::LinuxContainerConfig {
@@ -152,8 +155,8 @@ pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigE
             user_specified_image: container.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
-        command: expand(&container.command),
-        args: expand(&container.args),
+        command: expand(&container.command)?,
+        args: expand(&container.args)?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: making.envs.iter().map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone() }).collect(),
         mounts: making.mounts.clone(),

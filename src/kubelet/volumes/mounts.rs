@@ -108,7 +108,7 @@ fn sub_path(wish: &VolumeMount, envs: &[(String, String)]) -> Result<Option<Path
         (Some(plain), _) if !plain.is_empty() => plain.clone(),
         (_, Some(expr)) if !expr.is_empty() => {
             let vars: HashMap<&str, &str> = envs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-            let text = env::expand(expr, &vars);
+            let text = env::expand(expr, |name| vars.get(name).copied(), &mut { env::BYTES_MAX })?;
             if text.contains("$(") {
                 return Err(ConfigError::new(format!("missing value for variable in subPathExpr \"{expr}\"")));
             }
