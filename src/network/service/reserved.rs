@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base::ports;
 use client::informer::Key;
 use client::services::Services;
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
@@ -34,7 +35,11 @@ impl Reserved {
         let slices = services.slices(&Key::new("default", "kubernetes"));
         Reserved {
             ports: ports::RESERVED.into_iter().chain(config.own_ports.iter().map(|port| ("tcp", *port))).collect(),
-            nodes: nodes.iter().flat_map(|node| addresses(node)).collect(),
+            nodes: nodes
+                .iter()
+                .flat_map(|node| addresses(node))
+                .filter(|ip| is_outside(*ip, &[&config.service_cidrs, &config.cluster_cidrs]))
+                .collect(),
             servers: config.servers.iter().copied().chain(slices.iter().flat_map(|slice| servers(slice))).collect(),
         }
     }
@@ -53,8 +58,12 @@ impl Reserved {
 
 /// The addresses that a node says it has.
 pub(crate) fn addresses(node: &Node) -> BTreeSet<IpAddr> {
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    addresses.filter(|address| matches!(&*address.type_, "InternalIP" | "ExternalIP")).filter_map(|a| a.address.parse().ok()).collect()
+    ["InternalIP", "ExternalIP"].into_iter().flat_map(|kind| client::node::addresses(node, kind).collect::<Vec<_>>()).collect()
+}
+
+/// A node that claims a Service's or a pod's address would take ports from it.
+fn is_outside(ip: IpAddr, ranges: &[&[IpNet]]) -> bool {
+    !ranges.iter().flat_map(|range| range.iter()).any(|range| range.contains(&ip))
 }
 
 fn servers(slice: &EndpointSlice) -> Vec<SocketAddr> {
@@ -66,6 +75,13 @@ fn servers(slice: &EndpointSlice) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_takes_no_ports_of_a_service_by_claiming_its_address() {
+        let ranges: [IpNet; 2] = ["10.43.0.0/16".parse().unwrap(), "fd00:43::/112".parse().unwrap()];
+        let is_believed = |ip: &str| is_outside(ip.parse().unwrap(), &[&ranges, &[]]);
+        assert!(is_believed("10.0.0.2") && is_believed("fd00::2") && !is_believed("10.43.0.1") && !is_believed("fd00:43::1"));
+    }
 
     #[test]
     fn a_nodes_addresses_and_the_api_servers_are_reserved() {
