@@ -26,6 +26,7 @@ pub mod flow;
 pub mod guards;
 pub mod health;
 pub mod heavy;
+mod held;
 pub mod hooks;
 pub mod impersonate;
 pub mod info;

@@ -27,7 +27,7 @@ use crate::query::Query;
 use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::user::UserInfo;
-use crate::{aggregate, impersonate, info, paths, respond, verbs, warnings};
+use crate::{aggregate, held, impersonate, info, paths, respond, verbs, warnings};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -68,6 +68,8 @@ pub struct Exchange<'a> {
     pub record: Option<Record>,
     /// Its place among the requests being answered.
     pub seat: Option<crate::metrics::Gauge>,
+    /// Where its answer counts, once it has begun to be made.
+    pub held: Option<Arc<wire::held::Hold>>,
     /// Whether it is heavy.
     pub weight: Weight,
     /// What flow control said about it.
@@ -116,6 +118,7 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
         received: server.config.clock.now(),
         record: None,
         seat: None,
+        held: None,
         weight: Weight::default(),
         admitted: None,
     };
@@ -133,6 +136,7 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
             respond::status(&Status::internal(text), &exchange.parts.headers)
         }
     };
+    response = held::attach(&mut exchange, response);
     finish(&exchange, &mut response, &watch);
     end_audit(&mut exchange, response, panicked).await
 }
@@ -286,7 +290,7 @@ async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: boo
 }
 
 /// Whether somebody else may have answered: a node, a pod, a service, an aggregated API.
-fn is_foreign(x: &Exchange<'_>) -> bool {
+pub fn is_foreign(x: &Exchange<'_>) -> bool {
     let streams = matches!(x.attributes.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
     streams || x.server.aggregation.backend(&x.attributes.path).is_some()
 }
@@ -316,9 +320,11 @@ impl Drop for OnEnd {
     }
 }
 
-/// Lets short requests in as priority and fairness say, or, without it, a limited number at once.
+/// Lets short requests in as priority and fairness say, or, without it, a limited number at once. A watch has a seat until its stream
+/// begins, as upstream: it reads what has been.
 async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
-    if is_long_running(&x.attributes, &x.query) {
+    let is_long = is_long_running(&x.attributes, &x.query);
+    if is_long && !(x.attributes.verb == "watch" && x.server.config.arguments.fairness) {
         return Ok(());
     }
     let mutating = !x.attributes.is_read_only() && x.parts.method != http::Method::GET;
@@ -330,7 +336,9 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
         if x.admitted.as_ref().is_some_and(|a| a.seat.is_err()) {
             return Err(refused());
         }
-        x.seat = x.server.metrics.request(mutating, 0);
+        if !is_long {
+            x.seat = x.server.metrics.request(mutating, 0);
+        }
         return Ok(());
     }
     // This process's own parts and the masters are counted and never turned away.

@@ -137,6 +137,8 @@ pub struct ApiServer {
     pub(crate) aggregation: Registry,
     /// Priority and fairness.
     pub(crate) flow: Flow,
+    /// Answers that nobody has taken yet.
+    pub(crate) held: Arc<wire::held::Accounts>,
     /// What others say about themselves.
     pub(crate) documents: Documents,
     /// What this server says about all of them.
@@ -189,6 +191,7 @@ impl ApiServer {
             metrics: Arc::default(),
             aggregation: Registry::new(Arc::clone(&lookup), served),
             flow: Flow::new(Arc::clone(&lookup), seats),
+            held: Arc::default(),
             documents: Documents::default(),
             pages: Arc::default(),
             usage: Histories::default(),

@@ -25,6 +25,16 @@ pub const STORE_WRITE_QUEUE: usize = 4096;
 /// Recent changes kept per resource for watches that resume, for at most `HISTORY_SECS`; older ones are read from the store.
 pub const WATCH_CACHE_RING: usize = 1024;
 
+/// Bytes of these changes per resource, with the frames that they become: more than 1024 changes of usual objects. Older ones are read
+/// from the store.
+pub const WATCH_CACHE_RING_BYTES: usize = 8 * 1024 * 1024;
+
+/// The same of changes that wait for one API watcher; the stream of a slower one ends, and it resumes.
+pub const API_WATCH_BACKLOG_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of changes read from the store for one watch that resumes; one with more is told that it is too old, and lists again.
+pub const WATCH_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Keys read from the store at once while a watch cache fills, or a collection is read at an old revision.
 pub const CACHE_FILL_PAGE_KEYS: u64 = 2000;
 

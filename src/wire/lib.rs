@@ -8,6 +8,8 @@ pub mod body;
 
 pub mod seats;
 
+pub mod held;
+
 pub mod serve;
 
 pub mod dial;

@@ -15,7 +15,7 @@ use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::rustls::server::Acceptor;
@@ -24,6 +24,7 @@ use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tracing::{debug, warn};
 
 use crate::authority::Dashed;
+use crate::held::{Answer, Hold, Readers};
 use crate::seats::{self, Seat, Seats};
 use crate::{ConnInfo, Handler, body};
 
@@ -38,6 +39,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const GOING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Concurrent requests on one HTTP/2 connection, as upstream's `http2-max-streams-per-connection`.
 const HTTP2_STREAMS_MAX: u32 = 250;
+/// Bytes of one stream in HTTP/2's own buffers: of all streams together they are 16 MB that a client can leave there.
+const HTTP2_STREAM_BUFFER_BYTES: usize = 64 * 1024;
 /// After an error of accept() (no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -227,23 +230,29 @@ where
 {
     let (conn, requests) = (Arc::new(conn), watch::Sender::new(0_u64));
     let (of_service, under_way) = (Arc::clone(&conn), requests.subscribe());
+    let readers: Arc<Readers> = Arc::default();
+    let stream = Counted { stream, readers: Arc::clone(&readers) };
+    let begins = Arc::clone(&readers);
     let service = service_fn(move |req: http::Request<Incoming>| {
         let (handler, conn, place) = (Arc::clone(&handler), Arc::clone(&of_service), UnderWay::begin(&requests));
+        let readers = Arc::clone(&begins);
         let asks_head = req.method() == http::Method::HEAD;
         async move {
             let response = handler.handle(req.map(body::from_http), conn).await;
             let response = if asks_head { without_body(response) } else { response };
-            Ok::<_, Infallible>(response.map(|body| Lasting { body, _place: place }))
+            Ok::<_, Infallible>(lasting(response, readers, place))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS_MAX).keep_alive_interval(HEADER_TIMEOUT);
+    builder.http2().max_send_buf_size(HTTP2_STREAM_BUFFER_BYTES);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
         ended = serving.as_mut() => return ended.map_err(io::Error::other),
         () = its_time(&conn, under_way) => {}
+        () = readers.stalled() => debug!(peer = %conn.peer, "a client takes nothing of its answers"),
     }
     serving.as_mut().graceful_shutdown();
     match tokio::time::timeout(GOING_TIMEOUT, serving).await {
@@ -302,8 +311,31 @@ impl Drop for UnderWay {
 
 /// An answer's body; the request is under way as long as it is there.
 struct Lasting {
-    body: body::Body,
+    body: Body,
     _place: UnderWay,
+}
+
+enum Body {
+    /// It comes from elsewhere as its reader takes it.
+    Passing(body::Body),
+    /// It is kept in memory until then.
+    Held(Arc<Answer>, Arc<Readers>),
+}
+
+fn lasting(mut response: http::Response<body::Body>, readers: Arc<Readers>, place: UnderWay) -> http::Response<Lasting> {
+    let hold = response.extensions_mut().remove::<Arc<Hold>>();
+    let said = response.headers().get(http::header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
+    response.map(|body| {
+        let body = match hold {
+            Some(hold) if !body.is_end_stream() => {
+                let answer = Answer::new(body, said, hold);
+                readers.begins(&answer);
+                Body::Held(answer, readers)
+            }
+            _ => Body::Passing(body),
+        };
+        Lasting { body, _place: place }
+    })
 }
 
 impl http_body::Body for Lasting {
@@ -311,15 +343,85 @@ impl http_body::Body for Lasting {
     type Error = body::BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, body::BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        match &mut self.body {
+            Body::Passing(body) => Pin::new(body).poll_frame(context),
+            Body::Held(answer, _) => answer.poll(context),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.body {
+            Body::Passing(body) => body.is_end_stream(),
+            Body::Held(answer, _) => answer.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.body {
+            Body::Passing(body) => body.size_hint(),
+            Body::Held(answer, _) => answer.size_hint(),
+        }
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        if let Body::Held(answer, readers) = &self.body {
+            readers.ends(answer);
+        }
+    }
+}
+
+/// A connection that tells how far its answers have got.
+struct Counted<S> {
+    stream: S,
+    readers: Arc<Readers>,
+}
+
+impl<S> Counted<S> {
+    fn note(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        match &written {
+            Poll::Ready(Ok(n)) => self.readers.written(*n),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.readers.blocked(),
+        }
+        written
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, parts: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        match &flushed {
+            Poll::Ready(Ok(())) => self.readers.flushed(),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.readers.blocked(),
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 

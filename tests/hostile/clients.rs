@@ -217,6 +217,121 @@ async fn lists(caller: Arc<Caller>, path: String, accept: &'static str, encoding
     n_bytes
 }
 
+/// A user with ten connections of 250 streams each, and a window of nothing on all of them.
+///
+/// issue 12: 2,500 answers of a megabyte were kept for as long as their reader liked.
+#[test]
+fn answers_that_nobody_takes_are_bounded_and_let_go_of_and_slow_readers_are_not() {
+    let server = Server::start();
+    server.until(&["get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
+    server.ok(&["create", "clusterrole", "reads", "--verb=get,list,watch", "--resource=configmaps"]);
+    for user in ["stalls", "slow"] {
+        server.ok(&["create", "clusterrolebinding", user, "--clusterrole=reads", &format!("--user={user}")]);
+    }
+    let (dir, large) = (tempfile::tempdir().unwrap(), "x".repeat(1_000_000));
+    std::fs::write(dir.path().join("large"), large).unwrap();
+    let from = format!("--from-file={}", dir.path().join("large").display());
+    for n in 0..4 {
+        server.ok(&["create", "configmap", &format!("large-{n}"), &from]);
+    }
+    let before_kb = status_kb(server.pid(), "VmRSS");
+    let (slowest, n_read, ended) = runtime().block_on(async {
+        let mut enemies = Vec::new();
+        for n in 0..10 {
+            enemies.push(tokio::spawn(stall(Arc::new(admin(&server, [127, 0, 0, 50 + n])))));
+        }
+        let slow = tokio::spawn(read_slowly(admin(&server, [127, 0, 0, 70])));
+        let (mut slowest, mut n) = (Duration::ZERO, 0);
+        let mut ended = Vec::new();
+        for mut enemy in enemies {
+            loop {
+                let asked = Instant::now();
+                let said = exchange(&admin(&server, [127, 0, 0, 40]), &honest(n)).await;
+                assert!(said.starts_with("HTTP/1.1 201"), "{said}");
+                slowest = slowest.max(asked.elapsed());
+                n += 1;
+                if let Ok(after) = tokio::time::timeout(Duration::from_secs(1), &mut enemy).await {
+                    ended.extend(after.unwrap());
+                    break;
+                }
+            }
+        }
+        (slowest, slow.await.unwrap(), ended)
+    });
+    let peak_kb = status_kb(server.pid(), "VmHWM");
+    println!("{before_kb} kB before, {peak_kb} kB at most; ended after {ended:?}; honest {slowest:?}; read slowly {n_read} bytes");
+    assert!(peak_kb < RSS_KB_MAX, "the server held {peak_kb} kB");
+    assert!(slowest < HONEST_MAX, "an honest client waited {slowest:?}");
+    assert!(!ended.is_empty() && ended.iter().all(|after| *after < STALLED_MAX), "clients that take nothing were kept {ended:?}");
+    assert!(n_read > 4_000_000, "a slow reader was cut off after {n_read} bytes");
+    server.kill_only();
+}
+
+/// A client that takes nothing has lost its connection by then.
+const STALLED_MAX: Duration = Duration::from_secs(150);
+
+/// Asks for 250 large lists on a connection of HTTP/2, and takes none; how long the connection lasted, if one of them was given.
+async fn stall(caller: Arc<Caller>) -> Option<Duration> {
+    let mut stream = caller.connect_with(&[b"h2"], None).await.unwrap();
+    let began = Instant::now();
+    let frame = |kind: u8, flags: u8, stream: u32, inside: &[u8]| {
+        let length = u32::try_from(inside.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), inside].concat()
+    };
+    // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+    let mut begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, &[0, 4, 0, 0, 0, 0])].concat();
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    // HPACK: GET, https, and three fields by their names.
+    let path = [vec![4], text("/api/v1/configmaps")].concat();
+    let host = [vec![1], text("localhost")].concat();
+    let user = [vec![0], text("impersonate-user"), text("stalls")].concat();
+    let head = [vec![0x82, 0x87], path, host, user].concat();
+    for n in 0..250 {
+        begin.extend(frame(1, 5, 2 * n + 1, &head));
+    }
+    stream.write_all(&begin).await.unwrap();
+    stream.flush().await.unwrap();
+    let (mut n_answers, mut n_given) = (0, 0);
+    let reads = async {
+        let mut head = [0; 9];
+        while stream.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut inside = vec![0; usize::try_from(length).unwrap()];
+            if stream.read_exact(&mut inside).await.is_err() {
+                return;
+            }
+            // HEADERS; status 200 is one byte of HPACK.
+            if head[3] == 1 {
+                n_answers += 1;
+                n_given += usize::from(inside.first() == Some(&0x88));
+            }
+            if n_answers == 250 && n_given == 0 {
+                return;
+            }
+        }
+    };
+    let _kept = tokio::time::timeout(2 * STALLED_MAX, reads).await;
+    println!("{n_given} lists given");
+    (n_given > 0).then(|| began.elapsed())
+}
+
+/// Reads one list through a narrow window, some kilobytes a time; how many bytes came.
+async fn read_slowly(caller: Caller) -> usize {
+    let mut stream = caller.connect_with(&[b"http/1.1"], Some(64 * 1024)).await.unwrap();
+    let ask = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\nImpersonate-User: slow\r\nConnection: close\r\n\r\n";
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let (mut n_read, mut piece) = (0, vec![0; 16 * 1024]);
+    loop {
+        match stream.read(&mut piece).await {
+            Ok(n @ 1..) => n_read += n,
+            _ => return n_read,
+        }
+        // 4 MB take longer than a stall may last.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
 /// What nobody serves becomes no label: a series for each word of a stranger would fill the memory.
 #[test]
 fn made_up_names_become_no_series() {

@@ -41,11 +41,17 @@ impl Caller {
 
     /// A connection after its TLS handshake; it offers HTTP/1.1 alone.
     pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        self.connect_with(&[b"http/1.1"], None).await
+    }
+
+    /// The same with other protocols, and with so many bytes for what was not read yet.
+    pub(crate) async fn connect_with(&self, alpn: &[&[u8]], unread: Option<u32>) -> io::Result<Box<dyn Stream>> {
         let socket = TcpSocket::new_v4()?;
+        unread.map(|bytes| socket.set_recv_buffer_size(bytes)).transpose()?;
         socket.bind((self.from, 0).into())?;
         let stream = socket.connect(([127, 0, 0, 1], self.port).into()).await?;
         let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&self.trust, self.shown.clone()).unwrap());
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         dial::tls(Box::new(stream), "127.0.0.1", Arc::new(config)).await.map_err(io::Error::other)
     }
 

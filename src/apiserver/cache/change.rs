@@ -30,6 +30,9 @@ impl EventType {
     }
 }
 
+/// About what a change costs besides its object.
+const CHANGE_BYTES: usize = 512;
+
 /// Before and after of one object at one revision.
 #[derive(Debug)]
 pub struct Change {
@@ -46,6 +49,12 @@ impl Change {
     /// A change nobody has encoded yet.
     pub fn new(rv: u64, before: Option<Arc<Entry>>, after: Option<Arc<Entry>>) -> Change {
         Change { rv, before, after, frames: Default::default() }
+    }
+
+    /// Bytes that are kept for it: what it adds to the state before, and the frame that this becomes.
+    pub fn cost(&self) -> usize {
+        let object = self.after.as_ref().or(self.before.as_ref()).map_or(0, |entry| entry.json.len());
+        2 * object + CHANGE_BYTES
     }
 
     /// What the change means for a watcher with this filter; nothing if it never sees the object.

@@ -34,6 +34,7 @@ struct State {
     items: BTreeMap<Box<str>, Arc<Entry>>,
     /// Recent changes, oldest first; every change after `floor` is here.
     ring: VecDeque<Arc<Change>>,
+    ring_bytes: usize,
     floor: u64,
     /// Revision of the newest change in `items`, at least that of the filling.
     newest: u64,
@@ -52,6 +53,31 @@ enum Phase {
 struct Sink {
     filter: Arc<Filter>,
     events: mpsc::Sender<Delivery>,
+    /// What the changes cost that may still wait in the channel, oldest first, and all of them together.
+    costs: VecDeque<usize>,
+    cost: usize,
+}
+
+impl Sink {
+    fn new(filter: &Arc<Filter>) -> (Sink, mpsc::Receiver<Delivery>) {
+        let (events, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
+        (Sink { filter: Arc::clone(filter), events, costs: VecDeque::new(), cost: 0 }, rx)
+    }
+
+    /// Hands a change to the watcher; false when too many, or too large ones, wait for it already.
+    fn send(&mut self, event: EventType, change: &Arc<Change>) -> bool {
+        let n_waiting = self.events.max_capacity() - self.events.capacity();
+        while self.costs.len() > n_waiting {
+            self.cost -= self.costs.pop_front().unwrap_or(0);
+        }
+        // However large it is, one fits.
+        if self.cost > limits::API_WATCH_BACKLOG_BYTES {
+            return false;
+        }
+        self.costs.push_back(change.cost());
+        self.cost += change.cost();
+        self.events.try_send((event, Arc::clone(change))).is_ok()
+    }
 }
 
 /// Objects at one moment.
@@ -103,6 +129,7 @@ impl Kind {
         let Phase::Filling(waiting) = std::mem::take(&mut state.phase) else { return };
         state.items = items;
         state.ring.clear();
+        state.ring_bytes = 0;
         (state.floor, state.newest) = (at, at);
         state.phase = Phase::Ready;
         for event in waiting {
@@ -139,7 +166,8 @@ impl Kind {
         let old = state.ring.partition_point(|change| change.rv <= until);
         if let Some(last) = old.checked_sub(1).and_then(|last| state.ring.get(last)) {
             state.floor = last.rv;
-            state.ring.drain(..old);
+            let forgotten: usize = state.ring.drain(..old).map(|change| change.cost()).sum();
+            state.ring_bytes -= forgotten;
             state.ring.shrink_to_fit();
         }
     }
@@ -163,14 +191,16 @@ impl Kind {
         let change = Arc::new(change);
         state.newest = rv;
         // A watcher whose channel is full is dropped here: its stream ends and the client resumes.
-        state.sinks.retain(|sink| match change.seen_through(&sink.filter) {
-            Some(event) => sink.events.try_send((event, Arc::clone(&change))).is_ok(),
+        state.sinks.retain_mut(|sink| match change.seen_through(&sink.filter) {
+            Some(event) => sink.send(event, &change),
             None => !sink.events.is_closed(),
         });
+        state.ring_bytes += change.cost();
         state.ring.push_back(change);
-        if state.ring.len() > limits::WATCH_CACHE_RING
+        while (state.ring.len() > limits::WATCH_CACHE_RING || state.ring_bytes > limits::WATCH_CACHE_RING_BYTES)
             && let Some(oldest) = state.ring.pop_front()
         {
+            state.ring_bytes -= oldest.cost();
             state.floor = oldest.rv;
         }
     }
@@ -229,8 +259,8 @@ impl Kind {
         let mut items = select(&state.items, filter.namespace.as_deref());
         items.retain(|e| filter.matches(e));
         let (newest, is_whole) = (state.newest, matches!(state.phase, Phase::Ready));
-        let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
-        state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
+        let (sink, rx) = Sink::new(filter);
+        state.sinks.push(sink);
         (Snapshot { items, newest, is_whole }, rx)
     }
 
@@ -253,8 +283,8 @@ impl Kind {
         }
         let start = state.ring.partition_point(|change| change.rv <= rv);
         let past = state.ring.range(start..).filter_map(|c| Some((c.seen_through(filter)?, Arc::clone(c)))).collect();
-        let (tx, rx) = mpsc::channel(limits::API_WATCH_BACKLOG_EVENTS);
-        state.sinks.push(Sink { filter: Arc::clone(filter), events: tx });
+        let (sink, rx) = Sink::new(filter);
+        state.sinks.push(sink);
         Some((past, rx))
     }
 }
@@ -337,6 +367,31 @@ mod tests {
         kind.forget(99);
         assert!(kind.watch_after(12, &Arc::default()).is_none());
         assert!(kind.watch_after(13, &Arc::default()).is_some());
+    }
+
+    // issue 12: 1100 writes of a megabyte each were a gigabyte, for up to ten minutes.
+    #[test]
+    fn what_is_remembered_and_what_waits_for_a_watcher_has_a_bound_in_bytes() {
+        let kind = filled();
+        let (_, mut slow) = kind.watch_from_now(&Arc::default());
+        let (_, mut prompt) = kind.watch_from_now(&Arc::default());
+        let large = "x".repeat(1 << 20);
+        for rv in 13..40 {
+            kind.apply(&[&event(EventKind::Put, "a", &large, rv)]);
+            assert_eq!(prompt.try_recv().unwrap().1.rv, rv);
+        }
+        let n_waiting = std::iter::from_fn(|| slow.try_recv().ok()).count();
+        assert!(n_waiting << 20 <= limits::API_WATCH_BACKLOG_BYTES, "{n_waiting} of a megabyte wait");
+        assert!(slow.is_closed() && !prompt.is_closed());
+        let remembered = (13..40).filter(|rv| kind.watch_after(*rv, &Arc::default()).is_some()).count();
+        assert!((2..=8).contains(&remembered), "{remembered}");
+        kind.forget(99);
+        assert_eq!(kind.state().ring_bytes, 0);
+        // A thousand of the usual size are remembered as before.
+        for rv in 100..1200 {
+            kind.apply(&[&event(EventKind::Put, "a", "y", rv)]);
+        }
+        assert_eq!(kind.state().ring.len(), limits::WATCH_CACHE_RING);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::limits;
 use base::task::Group;
-use store::{Event, RangeRequest, Revision, Storage, WatchRequest};
+use store::{Event, RangeReply, RangeRequest, Revision, Storage, WatchRequest};
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -190,19 +190,29 @@ impl Cache {
         let mut all = Vec::new();
         let mut revision = at;
         let mut key = bytes::Bytes::copy_from_slice(prefix.as_bytes());
-        let range_end = store::prefix_end(prefix.as_bytes());
         loop {
-            let limit = limits::CACHE_FILL_PAGE_KEYS;
-            let request = RangeRequest { key, range_end: range_end.clone(), limit, revision, ..RangeRequest::default() };
-            let watch = base::time::Stopwatch::start();
-            let page = self.storage.range(request).await;
-            crate::metrics::stored("list", watch.elapsed());
-            let page = page?;
+            let page = self.read_page(prefix, key, revision, limits::CACHE_FILL_PAGE_KEYS).await?;
             let at = *revision.get_or_insert(page.revision);
             all.extend(page.kvs);
             let Some(last) = all.last().filter(|_| page.more) else { return Ok((all, at.0)) };
             key = [&last.key[..], &[0]].concat().into();
         }
+    }
+
+    /// Reads at most `limit` keys under a prefix, from `key` on.
+    pub async fn read_page(
+        &self,
+        prefix: &str,
+        key: impl Into<bytes::Bytes>,
+        revision: Option<Revision>,
+        limit: u64,
+    ) -> Result<RangeReply, store::error::Error> {
+        let range_end = store::prefix_end(prefix.as_bytes());
+        let request = RangeRequest { key: key.into(), range_end, limit, revision, ..RangeRequest::default() };
+        let watch = base::time::Stopwatch::start();
+        let page = self.storage.range(request).await;
+        crate::metrics::stored("list", watch.elapsed());
+        page
     }
 
     /// The newest revision up to which every change has been applied.

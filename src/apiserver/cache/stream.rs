@@ -48,6 +48,8 @@ pub struct Options {
     pub selection: Option<Selection>,
     /// `None`: the form as it is.
     pub encode: Option<Encode>,
+    /// Where its first objects count until they are sent.
+    pub hold: Option<Arc<wire::held::Hold>>,
     /// What an event looks like on the wire.
     pub framing: Framing,
 }
@@ -108,6 +110,9 @@ impl Watcher {
                     }
                     if !out.is_empty() {
                         return Some(out.into());
+                    }
+                    if let Some(hold) = self.options.hold.take() {
+                        hold.release();
                     }
                     self.step = Step::Live;
                 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::limits::CACHE_FILL_PAGE_KEYS;
 use http::Response;
 use schema::fields::FieldSelector;
 use schema::labels::Selector;
@@ -13,10 +14,12 @@ use wire::Body;
 use super::Call;
 use super::page::Token;
 use super::present::{self, ListMeta};
-use crate::cache::Kind;
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
+use crate::cache::{Cache, Kind};
 use crate::custom::selection::Selection;
+use crate::heavy::Weight;
+use crate::held;
 use crate::query::Query;
 use crate::status::Status;
 
@@ -37,7 +40,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     numbers(&call.x.query)?;
     let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
     let moment = Moment::parse(&call.x.query, limit > 0)?;
-    let (mut entries, rv, start) = collect(call, &filter, &moment).await?;
+    // What a webhook has to convert before it is judged is read whole.
+    let enough = if selection.is_some() { 0 } else { limit };
+    let Collected { mut entries, rv, start, behind } = collect(call, &filter, &moment, enough).await?;
     call.x.weight.add(entries.len() * FILTER_BYTES).await;
     if let Some(selection) = &selection {
         entries.retain(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
@@ -46,14 +51,20 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let mut wanted = entries.iter().filter(|e| e.key.as_ref() >= start.as_str() && filter.matches(e));
     if limit == 0 {
         let meta = ListMeta { rv, next: String::new(), remaining: None };
-        return present::list(call, wanted.cloned().collect(), &meta).await;
+        return shown(call, wanted.cloned().collect(), &meta).await;
     }
-    let page: Vec<&Arc<Entry>> = wanted.by_ref().take(limit).collect();
-    let left = wanted.count() as u64;
+    let page: Vec<Arc<Entry>> = wanted.by_ref().take(limit).cloned().collect();
+    let left = wanted.count() as u64 + behind;
     let next = page.last().filter(|_| left > 0).map(|last| Token::after(&last.key, rv).encode()).unwrap_or_default();
     // With a selector upstream does not count what is left.
     let meta = ListMeta { rv, next, remaining: whole.then_some(left) };
-    present::list(call, page.into_iter().cloned().collect(), &meta).await
+    shown(call, page, &meta).await
+}
+
+/// Counts the list before it is made of copies.
+async fn shown(call: &mut Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) -> Result<Response<Body>, Status> {
+    held::count(call.x, items.iter().map(|entry| entry.json.len()).sum())?;
+    present::list(call, items, meta).await
 }
 
 /// Numbers among the options are numbers.
@@ -167,9 +178,18 @@ fn too_old(token: &Token) -> Status {
     status
 }
 
-type Collected = (Vec<Arc<Entry>>, u64, String);
+/// What a list or a page of it is made of.
+struct Collected {
+    entries: Vec<Arc<Entry>>,
+    rv: u64,
+    /// The page begins here.
+    start: String,
+    /// Keys behind those that were read.
+    behind: u64,
+}
 
-async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Result<Collected, Status> {
+/// Reads what may be wanted: `enough` objects that the filter lets through, where they come from the store; 0 is all.
+async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment, enough: usize) -> Result<Collected, Status> {
     let cache = &call.x.server.cache;
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     match moment {
@@ -185,34 +205,120 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment) -> Resul
     }
     let seen = cache.seen();
     let snapshot = kind.snapshot(filter.namespace.as_deref()).whole()?;
-    let (at, start) = match moment {
-        Moment::Exact(n) => (*n, String::new()),
-        Moment::Page(token) => match token.revision() {
-            Some(at) => (at, token.start.clone()),
-            None => return Ok((snapshot.items, seen.max(snapshot.newest), token.start.clone())),
-        },
-        _ => return Ok((snapshot.items, seen.max(snapshot.newest), String::new())),
+    let now = seen.max(snapshot.newest);
+    let (rv, start, is_past) = match moment {
+        Moment::Exact(n) => (*n, "", true),
+        Moment::Page(token) => (token.revision().unwrap_or(now), token.start.as_str(), token.revision().is_some()),
+        _ => (now, "", false),
     };
-    if snapshot.newest <= at {
-        // Nothing has changed since then: the cache is that moment.
-        return Ok((snapshot.items, at, start));
+    // When nothing has changed since then the cache is that moment.
+    if !is_past || snapshot.newest <= rv {
+        return Ok(Collected { entries: snapshot.items, rv, start: start.to_owned(), behind: 0 });
     }
-    let prefix = format!("{}{}", kind.prefix, filter.namespace.as_ref().map(|ns| format!("{ns}/")).unwrap_or_default());
-    let (kvs, _) = cache.read_all(&prefix, Some(Revision(at))).await.map_err(|err| match (err, moment) {
+    drop(snapshot);
+    past((cache, &call.x.weight), &kind, filter, (rv, start), enough).await.map_err(|err| match (err, moment) {
         (store::error::Error::Compacted { .. }, Moment::Page(token)) => too_old(token),
         (err, _) => err.into(),
-    })?;
-    call.x.weight.add(kvs.iter().map(|kv| kv.value.len()).sum()).await;
-    let (mut entries, mut n_bytes) = (Vec::with_capacity(kvs.len()), 0);
-    for kv in &kvs {
-        let local = std::str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(kind.prefix.as_str()));
-        let entry = local.and_then(|local| Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok());
-        entries.extend(entry.map(Arc::new));
-        n_bytes += kv.value.len();
-        if n_bytes > STEP_BYTES {
-            n_bytes = 0;
-            tokio::task::yield_now().await;
+    })
+}
+
+/// Reads the store as it was, from `start` on and no further than is wanted: a page costs what it shows, however many are stored.
+async fn past(
+    (cache, weight): (&Cache, &Weight),
+    kind: &Kind,
+    filter: &Filter,
+    (rv, start): (u64, &str),
+    enough: usize,
+) -> Result<Collected, store::error::Error> {
+    let prefix = format!("{}{}", kind.prefix, filter.namespace.as_ref().map(|ns| format!("{ns}/")).unwrap_or_default());
+    let mut key = format!("{}{start}", kind.prefix).max(prefix.clone());
+    // With a selector nobody knows how far that is.
+    let limit = match u64::try_from(enough) {
+        Ok(enough @ 1..CACHE_FILL_PAGE_KEYS) if filter.is_all() => enough,
+        _ => CACHE_FILL_PAGE_KEYS,
+    };
+    let (mut entries, mut n_bytes) = (Vec::new(), 0);
+    loop {
+        let page = cache.read_page(&prefix, key, Some(Revision(rv)), limit).await?;
+        weight.add(page.kvs.iter().map(|kv| kv.value.len()).sum()).await;
+        for kv in &page.kvs {
+            let local = std::str::from_utf8(&kv.key).ok().and_then(|key| key.strip_prefix(kind.prefix.as_str()));
+            let entry = local.and_then(|local| Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok());
+            entries.extend(entry.filter(|entry| filter.matches(entry)).map(Arc::new));
+            n_bytes += kv.value.len();
+            if n_bytes > STEP_BYTES {
+                n_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+        let behind = page.count.saturating_sub(page.kvs.len() as u64);
+        let last = page.kvs.last().and_then(|kv| std::str::from_utf8(&kv.key).ok());
+        match last.filter(|_| page.more && (enough == 0 || entries.len() < enough)) {
+            Some(last) => key = format!("{last}\0"),
+            None => return Ok(Collected { entries, rv, start: start.to_owned(), behind }),
         }
     }
-    Ok((entries, at, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::rng::Rng;
+    use base::task::Group;
+    use store::{Op, Txn};
+
+    use super::*;
+
+    // issue 12: a list of one object of yesterday's was read, and built, with all others.
+    #[tokio::test]
+    async fn a_page_of_an_old_moment_reads_what_it_shows_and_no_more() {
+        let (group, _reports) = Group::root("test");
+        let dir = tempfile::tempdir().unwrap();
+        let birth = store::member::Birth::First;
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth,
+            network: None,
+            rng: Rng::from_seed(3),
+            bounds: store::bounds::Bounds::SHIPPED,
+        };
+        let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
+        let put = |ns: &str, n: usize| {
+            let label = if n.is_multiple_of(10) { "ten" } else { "other" };
+            let value = format!(r#"{{"metadata":{{"labels":{{"l":"{label}"}},"name":"c{n:02}","namespace":"{ns}"}}}}"#);
+            let key = format!("/registry/core/configmaps/{ns}/c{n:02}");
+            Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false }
+        };
+        let ops = ["a", "b"].iter().flat_map(|ns| (0..50).map(move |n| put(ns, n))).collect();
+        let rv = storage.txn(Txn { success: ops, ..Txn::default() }).await.unwrap().revision;
+        storage.txn(Txn { success: vec![put("a", 99)], ..Txn::default() }).await.unwrap();
+        let cache = Cache::start(storage, Arc::default(), &group);
+        let kind = cache.kind("", "configmaps");
+        let page = |filter: Filter, start: &'static str, enough: usize| {
+            let (cache, kind) = (&cache, &kind);
+            async move {
+                let got = past((cache, &Weight::default()), kind, &filter, (rv.0, start), enough).await.unwrap();
+                (got.entries.iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>(), got.behind)
+            }
+        };
+        let of_b = Filter { namespace: Some("b".to_owned()), ..Filter::default() };
+        assert_eq!(page(Filter::default(), "", 2).await, (vec!["a/c00".to_owned(), "a/c01".to_owned()], 98));
+        assert_eq!(page(Filter::default(), "a/c49\0", 1).await, (vec!["b/c00".to_owned()], 49));
+        assert_eq!(page(of_b.clone(), "a/c01\0", 1).await, (vec!["b/c00".to_owned()], 49));
+        assert_eq!(page(of_b, "b/c49\0", 1).await, (Vec::new(), 0));
+        assert_eq!(page(Filter::default(), "", 0).await.0.len(), 100);
+        let tens = Filter { labels: Selector::parse("l=ten").unwrap(), ..Filter::default() };
+        assert_eq!(
+            page(tens, "", 3).await,
+            (
+                ["00", "10", "20", "30", "40"]
+                    .iter()
+                    .flat_map(|n| ["a", "b"].map(|ns| format!("{ns}/c{n}")))
+                    .collect::<std::collections::BTreeSet<_>>()
+                    .into_iter()
+                    .collect(),
+                0
+            )
+        );
+        group.shutdown().await;
+    }
 }

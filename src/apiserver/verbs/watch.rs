@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::limits::WATCH_HISTORY_BYTES_MAX;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{CONTENT_TYPE, HeaderValue};
@@ -10,6 +11,7 @@ use http::{Request, Response};
 use schema::fields::FieldSelector;
 use schema::validate::error::FieldError;
 use store::{EventKind, Revision, WatchRequest};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use wire::{Body, upgrade, websocket};
 
@@ -22,6 +24,8 @@ use crate::cache::filter::Filter;
 use crate::cache::kind::Delivery;
 use crate::cache::stream::{Options, error_frame, frames};
 use crate::custom::selection::Selection;
+use crate::held;
+use crate::keys;
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 
@@ -75,6 +79,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             }
         }
     };
+    let first = initial.iter().map(|entry| entry.json.len()).chain(past.iter().map(|(_, change)| change.cost())).sum();
+    held::count(call.x, first)?;
     let (api_version, kind) = shown_kind(call);
     let options = Options {
         api_version,
@@ -86,6 +92,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         convert: present::watch_converter(call),
         selection,
         encode: present::watch_encoder(call),
+        hold: call.x.held.clone(),
         framing,
     };
     let gauge = call.x.server.metrics.watch(crate::pipeline::series(call.x, true));
@@ -126,6 +133,9 @@ fn shown_kind(call: &Call<'_, '_>) -> (String, String) {
     }
 }
 
+/// A reader that does not take an event within this loses its watch, as on other connections.
+const WEBSOCKET_SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The same events as messages of a WebSocket: text for JSON, binary for protobuf.
 fn over_websocket<S>(call: &mut Call<'_, '_>, framing: Framing, frames: S) -> Response<Body>
 where
@@ -144,13 +154,16 @@ where
                 tokio::select! {
                     frame = frames.next() => {
                         let Some(Ok(bytes)) = frame else { return sender.close().await };
-                        if framing == Framing::Protobuf {
-                            sender.binary(bytes).await?;
-                            continue;
-                        }
-                        for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
-                            sender.text(String::from_utf8_lossy(line).into_owned()).await?;
-                        }
+                        let sent = async {
+                            if framing == Framing::Protobuf {
+                                return sender.binary(bytes).await;
+                            }
+                            for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+                                sender.text(String::from_utf8_lossy(line).into_owned()).await?;
+                            }
+                            Ok(())
+                        };
+                        tokio::time::timeout(WEBSOCKET_SEND_TIMEOUT, sent).await??;
                     }
                     // Cancel safe: a message is returned or still to come. What the client says means nothing, its end does.
                     message = receiver.next() => if message?.is_none() { return Ok(()) },
@@ -202,6 +215,9 @@ where
     response
 }
 
+/// Watches that read the store's history at once; each holds as much of it as one may get.
+static HISTORIES: Semaphore = Semaphore::const_new(2);
+
 type Resumed = (Vec<Delivery>, tokio::sync::mpsc::Receiver<Delivery>);
 
 /// Every change after `rv`: from the cache's memory, or, if that does not reach so far back, from the store's history.
@@ -210,6 +226,7 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
     if let Some(resumed) = kind.watch_after(rv, filter) {
         return Ok(Ok(resumed));
     }
+    let _turn = HISTORIES.acquire().await.map_err(Status::internal)?;
     let prefix = kind.prefix.as_bytes();
     let request =
         WatchRequest { key: Bytes::copy_from_slice(prefix), range_end: store::prefix_end(prefix), start: Revision(rv + 1), prev_kv: true };
@@ -222,7 +239,7 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
     // An empty history would never say a word without being asked.
     call.x.server.cache.storage().progress().await?;
     let mut past = Vec::new();
-    let mut reached = rv;
+    let (mut reached, mut n_bytes) = (rv, 0);
     loop {
         if let Some((rest, live)) = kind.watch_after(reached, filter) {
             past.extend(rest);
@@ -232,11 +249,19 @@ async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>)
         for event in batch.events.iter() {
             let entry = |kv: &store::KeyValue| {
                 let local = std::str::from_utf8(&kv.key).ok()?.strip_prefix(kind.prefix.as_str())?;
+                if filter.namespace.as_deref().is_some_and(|ns| ns != keys::split_local(local).0) {
+                    return None;
+                }
                 Entry::build(local, &kv.value, kv.mod_revision.0, kind.form()).ok().map(Arc::new)
             };
             let after = if event.kind == EventKind::Put { entry(&event.kv) } else { None };
             let change = Arc::new(Change::new(event.kv.mod_revision.0, event.prev.as_ref().and_then(entry), after));
-            past.extend(change.seen_through(filter).map(|what| (what, change)));
+            let Some(what) = change.seen_through(filter) else { continue };
+            n_bytes += change.cost();
+            past.push((what, change));
+        }
+        if n_bytes > WATCH_HISTORY_BYTES_MAX {
+            return Ok(Err(Status::too_old(rv, batch.revision.0)));
         }
         reached = reached.max(batch.revision.0);
     }
