@@ -33,7 +33,7 @@ async fn logs_of_any_bytes_are_read_within_their_limits() {
             stream: (rng.below(3) == 0).then(|| "Stdout".to_owned()),
             ..LogOptions::default()
         };
-        let lines = logs::stream(&log, options, &clock, &logs::watch::Watches::default(), Box::new(|| false)).unwrap();
+        let lines = logs::stream(&log, options, &clock, &logs::watch::Watches::default(), Box::new(|| false)).await.unwrap();
         let read: Vec<_> = lines.collect().await;
         let n: usize = read.iter().flatten().map(|bytes| bytes.len()).sum();
         assert!(limit.is_none_or(|limit| n as u64 <= limit), "round {round}: {n} bytes of {limit:?}");

@@ -76,10 +76,8 @@ impl Handle {
         let (pods, uid, id) = (self.pods.clone(), spec.metadata.uid.clone().unwrap_or_default(), seen.id.clone());
         let still_runs = move || pods.may_write(&uid, &id);
         let path = std::path::PathBuf::from(&seen.log_path);
-        match logs::stream(&path, options, &self.node.clock, &self.node.log_watches, Box::new(still_runs)) {
-            Ok(stream) => Ok(Box::pin(stream)),
-            Err(source) => Err(Error::Log { path, source }),
-        }
+        let stream = logs::stream(&path, options, &self.node.clock, &self.node.log_watches, Box::new(still_runs)).await;
+        stream.map_err(|source| Error::Log { path, source })
     }
 
     /// The runtime's address for an exec, on loopback: connect there with the client's own upgrade headers and copy bytes.

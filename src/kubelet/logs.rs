@@ -7,12 +7,14 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use base::confined::Dir;
+use base::task::Group;
 use base::time::Clock;
 use bytes::{Bytes, BytesMut};
-use futures_util::Stream;
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Semaphore;
 
 use self::watch::{Follower, Watches};
+use crate::handle::LogStream;
 
 /// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -20,8 +22,15 @@ const CHUNK_BYTES: usize = 64 * 1024;
 const TAIL_BYTES_MAX: u64 = 2 * 1024 * 1024;
 /// Bytes of one line; the runtime cuts lines at 16 KiB. A longer one is no line of the runtime's, and is left out.
 const LINE_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes read in one go outside of the async threads. A filter may leave nothing of a log of gigabytes.
+const READ_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes searched in one go for the beginning of the last lines.
+const SEARCH_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Between looks whether a container that writes nothing has ended.
 const END_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Logs that are read at once: each takes a thread that others need, too. Who waits goes on after one piece of another's log.
+static READS: Semaphore = Semaphore::const_new(4);
 
 /// What of a log is wanted, as `PodLogOptions`.
 #[derive(Clone, Debug, Default)]
@@ -87,8 +96,9 @@ pub(crate) fn last_lines(path: &Path, lines: usize) -> io::Result<Vec<u8>> {
     let mut file = open(path)?;
     // A line may be as long as its writer likes.
     let floor = file.metadata()?.len().saturating_sub(TAIL_BYTES_MAX);
-    let start = tail_offset(&mut file, u64::try_from(lines).unwrap_or(u64::MAX), floor)?;
-    file.seek(SeekFrom::Start(start))?;
+    let mut tail = Tail::new(&mut file, u64::try_from(lines).unwrap_or(u64::MAX), floor)?;
+    while !tail.search(&mut file)? {}
+    file.seek(SeekFrom::Start(tail.start))?;
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
     let mut out = Vec::new();
@@ -101,36 +111,53 @@ pub(crate) fn last_lines(path: &Path, lines: usize) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Where the last `lines` lines begin, found from the end so that a large log costs nothing; not before `floor`.
-fn tail_offset(file: &mut File, lines: u64, floor: u64) -> io::Result<u64> {
-    let mut end = file.seek(SeekFrom::End(0))?;
-    if lines == 0 {
-        return Ok(end);
+/// The search for where the last lines begin, from the end, so that a large log costs nothing.
+struct Tail {
+    /// Lines wanted, and lines found.
+    lines: u64,
+    found: u64,
+    /// Nothing before this is looked at.
+    floor: u64,
+    /// The lines begin here, as far as the search has come.
+    start: u64,
+    /// Whether the newline that ends the file may still come: it does not begin a line.
+    last: bool,
+}
+
+impl Tail {
+    fn new(file: &mut File, lines: u64, floor: u64) -> io::Result<Tail> {
+        Ok(Tail { lines, found: 0, floor, start: file.seek(SeekFrom::End(0))?, last: true })
     }
-    let mut found = 0;
-    let mut last = true;
-    while end > floor {
-        let start = end.saturating_sub(CHUNK_BYTES as u64).max(floor);
-        let mut chunk = vec![0; usize::try_from(end - start).unwrap_or(CHUNK_BYTES)];
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(&mut chunk)?;
-        for (i, byte) in chunk.iter().enumerate().rev() {
-            if *byte != b'\n' {
-                last = false;
-                continue;
-            }
-            // The newline that ends the file does not begin a line.
-            if std::mem::replace(&mut last, false) {
-                continue;
-            }
-            found += 1;
-            if found == lines {
-                return Ok(start + i as u64 + 1);
-            }
+
+    /// Searches some more; says whether that was all.
+    fn search(&mut self, file: &mut File) -> io::Result<bool> {
+        if self.lines == 0 {
+            return Ok(true);
         }
-        end = start;
+        let stop = self.start.saturating_sub(SEARCH_BYTES_MAX).max(self.floor);
+        while self.start > stop {
+            let start = self.start.saturating_sub(CHUNK_BYTES as u64).max(stop);
+            let mut chunk = vec![0; usize::try_from(self.start - start).unwrap_or(CHUNK_BYTES)];
+            file.seek(SeekFrom::Start(start))?;
+            file.read_exact(&mut chunk)?;
+            for (i, byte) in chunk.iter().enumerate().rev() {
+                if *byte != b'\n' {
+                    self.last = false;
+                    continue;
+                }
+                if std::mem::replace(&mut self.last, false) {
+                    continue;
+                }
+                self.found += 1;
+                if self.found == self.lines {
+                    self.start = start + i as u64 + 1;
+                    return Ok(true);
+                }
+            }
+            self.start = start;
+        }
+        Ok(self.start == self.floor)
     }
-    Ok(floor)
 }
 
 /// Whether a container may still write: asked when its log has been quiet.
@@ -149,20 +176,50 @@ struct Reader {
     done: bool,
 }
 
+/// Reads some of a log outside of the async threads, in turn with others.
+pub(crate) async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let turn = READS.acquire().await.map_err(io::Error::other)?;
+    // The turn goes with the work, which goes on when its caller leaves.
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
+    Group::blocking(work).await.map_err(io::Error::other)
+}
+
+/// Opens a log and finds where its last `lines` begin: all of it when `None`.
+async fn open_at(path: PathBuf, lines: Option<u64>) -> io::Result<File> {
+    let begin = move || {
+        let mut file = open(&path)?;
+        let tail = lines.map(|lines| Tail::new(&mut file, lines, 0)).transpose()?;
+        io::Result::Ok((file, tail))
+    };
+    let (mut file, tail) = in_turn(begin).await??;
+    let Some(mut tail) = tail else { return Ok(file) };
+    loop {
+        let search = move || {
+            let ended = tail.search(&mut file)?;
+            if ended {
+                file.seek(SeekFrom::Start(tail.start))?;
+            }
+            io::Result::Ok((file, tail, ended))
+        };
+        match in_turn(search).await?? {
+            (file, _, true) => return Ok(file),
+            (same, further, false) => (file, tail) = (same, further),
+        }
+    }
+}
+
 /// Streams a log file. A followed stream ends when the container does.
-pub(crate) fn stream(
+pub(crate) async fn stream(
     path: &Path,
     options: LogOptions,
     clock: &Clock,
     watches: &Watches,
     still_runs: StillRuns,
-) -> io::Result<impl Stream<Item = io::Result<Bytes>> + Send + use<>> {
-    let mut file = open(path)?;
-    let start = match options.tail_lines {
-        Some(lines) => tail_offset(&mut file, lines, 0)?,
-        None => 0,
-    };
-    file.seek(SeekFrom::Start(start))?;
+) -> io::Result<LogStream> {
+    let file = open_at(path.to_owned(), options.tail_lines).await?;
     let ago = options.since_seconds.and_then(|secs| clock.now().checked_sub(SignedDuration::from_secs(secs)).ok());
     let reader = Reader {
         since: options.since_time.or(ago),
@@ -176,24 +233,30 @@ pub(crate) fn stream(
         still_runs,
         done: false,
     };
-    Ok(futures_util::stream::unfold(reader, |mut reader| async move {
-        let item = reader.next().await?;
-        Some((item, reader))
-    }))
+    Ok(Box::pin(futures_util::stream::unfold(Some(reader), |reader| async move { reader?.next().await })))
 }
 
 impl Reader {
-    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+    /// The next piece, and the reader unless that was all.
+    async fn next(mut self) -> Option<(io::Result<Bytes>, Option<Reader>)> {
         let mut ended = false;
         while !self.done {
-            match self.read_some() {
-                Ok(Some(bytes)) if !bytes.is_empty() => return Some(Ok(bytes)),
+            let read = in_turn(move || {
+                let read = self.read_much();
+                (self, read)
+            });
+            let read = match read.await {
+                Ok((reader, read)) => {
+                    self = reader;
+                    read
+                }
+                Err(err) => return Some((Err(err), None)),
+            };
+            match read {
+                Ok(Some(bytes)) if !bytes.is_empty() => return Some((Ok(bytes), Some(self))),
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
-                Err(err) => {
-                    self.done = true;
-                    return Some(Err(err));
-                }
+                Err(err) => return Some((Err(err), None)),
             }
             if !self.options.follow || ended {
                 return None;
@@ -207,6 +270,17 @@ impl Reader {
             }
         }
         None
+    }
+
+    /// As [`Reader::read_some`], but reads on over what is filtered away.
+    fn read_much(&mut self) -> io::Result<Option<Bytes>> {
+        for _ in 0..READ_BYTES_MAX / CHUNK_BYTES {
+            match self.read_some()? {
+                Some(bytes) if bytes.is_empty() && !self.done => {}
+                read => return Ok(read),
+            }
+        }
+        Ok(Some(Bytes::new()))
     }
 
     /// `None` at the end of the file; an empty chunk when all that was read is filtered away.
@@ -300,7 +374,7 @@ mod tests {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, LOG).unwrap();
         let ended: StillRuns = Box::new(|| false);
-        let chunks: Vec<_> = stream(&path, options, &Clock::system(), &Watches::default(), ended).unwrap().collect().await;
+        let chunks: Vec<_> = stream(&path, options, &Clock::system(), &Watches::default(), ended).await.unwrap().collect().await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -342,5 +416,44 @@ mod tests {
             "2026-01-01T00:00:01.0Z two\n"
         );
         assert_eq!(read(LogOptions { follow: true, ..Default::default() }).await, "one\ntwo\nthree\n");
+    }
+
+    // A log of gigabytes of which nothing was wanted was read to its end on one of the few threads that serve everybody.
+    #[tokio::test]
+    async fn a_large_log_keeps_nobody_from_being_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pod/c/0.log");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, LOG.repeat(200_000)).unwrap();
+        let open =
+            async |options: LogOptions| stream(&path, options, &Clock::system(), &Watches::default(), Box::new(|| false)).await.unwrap();
+        for options in [
+            LogOptions { stream: Some("Other".to_owned()), ..Default::default() },
+            LogOptions { tail_lines: Some(100_000_000), limit_bytes: Some(1), ..Default::default() },
+        ] {
+            let mut read = std::pin::pin!(async { open(options).await.collect::<Vec<_>>().await });
+            let mut polls = 0;
+            let chunks = std::future::poll_fn(|context| {
+                polls += 1;
+                read.as_mut().poll(context)
+            });
+            let n: usize = chunks.await.into_iter().map(|chunk| chunk.unwrap().len()).sum();
+            assert!(n <= 1 && polls > 5, "{n} bytes after {polls} polls");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_found_however_far_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pod/c/0.log");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let line = format!("2026-01-01T00:00:00.0Z stdout F {}\n", "x".repeat(90_000));
+        std::fs::write(&path, line.repeat(120)).unwrap();
+        for (lines, found) in [(0, 0), (1, 1), (60, 60), (119, 119), (120, 120), (121, 120)] {
+            let options = LogOptions { tail_lines: Some(lines), ..Default::default() };
+            let log = stream(&path, options, &Clock::system(), &Watches::default(), Box::new(|| false)).await.unwrap();
+            let n: usize = log.collect::<Vec<_>>().await.into_iter().map(|chunk| chunk.unwrap().len()).sum();
+            assert_eq!(n, found * 90_001, "{lines} lines");
+        }
     }
 }

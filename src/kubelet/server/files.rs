@@ -12,6 +12,8 @@ use http::{Response, StatusCode, header};
 use rustix::fs::FileType;
 use wire::{Body, body};
 
+use crate::logs;
+
 const CHUNK_BYTES: usize = 64 * 1024;
 /// Names in one list.
 const ENTRIES_MAX: usize = 100_000;
@@ -86,15 +88,18 @@ fn list(names: &[String]) -> Response<Body> {
 
 /// Read as it is sent: a log may be larger than memory.
 fn contents(file: fs::File) -> Response<Body> {
-    let chunks = futures_util::stream::unfold(file, |mut file| async move {
-        let mut chunk = vec![0; CHUNK_BYTES];
-        match file.read(&mut chunk) {
-            Ok(0) => None,
-            Ok(n) => {
-                chunk.truncate(n);
-                Some((Ok(Bytes::from(chunk)), file))
-            }
-            Err(err) => Some((Err(err), file)),
+    let chunks = futures_util::stream::unfold(Some(file), |file| async move {
+        let mut file = file?;
+        let read = move || {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let n = file.read(&mut chunk)?;
+            chunk.truncate(n);
+            io::Result::Ok((chunk, file))
+        };
+        match logs::in_turn(read).await.flatten() {
+            Ok((chunk, _)) if chunk.is_empty() => None,
+            Ok((chunk, file)) => Some((Ok(Bytes::from(chunk)), Some(file))),
+            Err(err) => Some((Err(err), None)),
         }
     });
     let mut answer = Response::new(body::stream(chunks));
