@@ -270,7 +270,7 @@ impl Proxy {
             let before = self.applied.insert(family, None).flatten();
             let whole = before.is_none();
             let applied = match apply(&site, before, fresh.clone(), &local).await {
-                Err(NetworkError::NftRefused { text }) if whole => self.without_the_bad(&site, fresh, &text, &local).await?,
+                Err(err) if whole && is_of_the_script(&err) => self.without_the_bad(&site, fresh, &err, &local).await?,
                 applied => applied?,
             };
             self.applied.insert(family, Some(applied));
@@ -296,11 +296,13 @@ impl Proxy {
         &mut self,
         site: &Site,
         mut fresh: BTreeMap<Key, Option<Part>>,
-        text: &str,
+        why: &NetworkError,
         local: &[IpAddr],
     ) -> Result<Parts, NetworkError> {
-        for key in refused_ones(site, &fresh).await? {
-            warn!(service = %key, err = text, "nft takes the rules of all Services but this one: it is left out until it changes");
+        let all: Vec<(&Key, &Part)> = fresh.iter().filter_map(|(key, part)| Some((key, part.as_ref()?))).collect();
+        let refused = refused_ones(&all, |some| taken(site, some)).await?;
+        for key in refused {
+            warn!(service = %key, err = %Chain(why), "nft takes the rules of all Services but this one: it is left out until it changes");
             if let Some(Some(part)) = fresh.insert(key.clone(), None) {
                 self.refused.insert((site.family, key), part);
             }
@@ -321,19 +323,36 @@ impl Proxy {
     }
 }
 
-/// The Services whose rules nft does not take by themselves, found by halves.
-async fn refused_ones(site: &Site, fresh: &BTreeMap<Key, Option<Part>>) -> Result<Vec<Key>, NetworkError> {
-    let all: Vec<(&Key, &Part)> = fresh.iter().filter_map(|(key, part)| Some((key, part.as_ref()?))).collect();
-    let (mut open, mut bad) = (vec![all.as_slice()], Vec::new());
+/// Whether one Service's part may be why nft failed: it hangs on some of what it does not refuse.
+fn is_of_the_script(err: &NetworkError) -> bool {
+    matches!(err, NetworkError::NftRefused { .. } | NetworkError::NftHangs)
+}
+
+/// Whether nft takes a table with these Services alone.
+async fn taken(site: &Site, some: &[(&Key, &Part)]) -> Result<(), NetworkError> {
+    let mut parts = Parts::default();
+    parts.change(some.iter().map(|(key, part)| ((*key).clone(), Some((*part).clone()))).collect());
+    nft::would_take(&table::full(rules::table(site.family), &parts.whole(frame::frame(site)).content)).await
+}
+
+/// The Services whose rules are not `taken` by themselves, found by halves. Where nothing at all is taken it is not their fault, and an
+/// error: a machine that stands still takes nobody's rules.
+async fn refused_ones<'a, F, T>(all: &'a [(&'a Key, &'a Part)], taken: F) -> Result<Vec<Key>, NetworkError>
+where
+    F: Fn(&'a [(&'a Key, &'a Part)]) -> T,
+    T: Future<Output = Result<(), NetworkError>>,
+{
+    let (mut open, mut bad) = (vec![all], Vec::new());
+    taken(&[]).await?;
     while let Some(some) = open.pop() {
-        let mut parts = Parts::default();
-        parts.change(some.iter().map(|(key, part)| ((*key).clone(), Some((*part).clone()))).collect());
-        let script = table::full(rules::table(site.family), &parts.whole(frame::frame(site)).content);
-        match (nft::would_take(&script).await, some) {
-            (Ok(()), _) | (Err(NetworkError::NftRefused { .. }), []) => {}
-            (Err(NetworkError::NftRefused { .. }), [(key, _)]) => bad.push((*key).clone()),
-            (Err(NetworkError::NftRefused { .. }), _) => open.extend([&some[..some.len() / 2], &some[some.len() / 2..]]),
-            (Err(err), _) => return Err(err),
+        match (taken(some).await, some) {
+            (Ok(()), _) => {}
+            (Err(err), some) if some.is_empty() || !is_of_the_script(&err) => return Err(err),
+            (Err(_), [(key, _)]) => {
+                taken(&[]).await?;
+                bad.push((*key).clone());
+            }
+            (Err(_), _) => open.extend([&some[..some.len() / 2], &some[some.len() / 2..]]),
         }
     }
     Ok(bad)
@@ -379,4 +398,29 @@ async fn forget_flows(family: Family, stale: Stale, local: &[IpAddr]) {
 pub(crate) fn removal() -> String {
     let own = ["ip", "ip6"].map(|family| Table { family, name: TABLE });
     own.into_iter().chain(keep::tables()).map(table::remove).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A script on which nft hung was tried again for ever, whole, and no node had a rule that was newer.
+    #[tokio::test]
+    async fn a_service_on_which_nft_hangs_is_found_among_many() {
+        let keys: Vec<Key> = (0..40).map(|n| Key::new("default", &format!("svc-{n}"))).collect();
+        let part = Part::default();
+        let all: Vec<(&Key, &Part)> = keys.iter().map(|key| (key, &part)).collect();
+        let (hung, refused) = (&keys[7], &keys[30]);
+        let taken = |some: &[(&Key, &Part)]| {
+            std::future::ready(match some {
+                some if some.iter().any(|(key, _)| *key == hung) => Err(NetworkError::NftHangs),
+                some if some.iter().any(|(key, _)| *key == refused) => Err(NetworkError::NftRefused { text: String::new() }),
+                _ => Ok(()),
+            })
+        };
+        let found: BTreeSet<Key> = refused_ones(&all, taken).await.unwrap().into_iter().collect();
+        assert_eq!(found, [hung.clone(), refused.clone()].into());
+        // A machine on which nothing goes on blames nobody.
+        assert!(refused_ones(&all, |_| std::future::ready(Err(NetworkError::NftHangs))).await.is_err());
+    }
 }

@@ -93,7 +93,12 @@ impl Plan {
     pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet], cluster: &[IpNet]) -> Plan {
         let mut plan = Plan::default();
         let mut given = BTreeSet::new();
-        let macs: BTreeMap<Mac, &str> = nodes.iter().map(|node| (mac_of(name_of(node)), name_of(node))).collect();
+        // Names can be found that come to one MAC: then it is the older node's.
+        let mut macs = BTreeMap::new();
+        for node in by_age(nodes) {
+            let name = name_of(node);
+            macs.entry(mac_of(name)).or_insert(name);
+        }
         for node in by_age(nodes) {
             let name = name_of(node);
             // The older node keeps its range; this node's own counts like the others'.
@@ -313,6 +318,17 @@ mod tests {
         let nodes = [with_ranges("b", 1, "c", &["10.42.1.0/24"]), with_ranges("c", 2, "c", &["10.42.2.0/24"])];
         let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
         assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.2.0/24"]);
+    }
+
+    #[test]
+    fn a_node_whose_name_comes_to_the_mac_of_an_older_one_does_not_cut_it_off() {
+        let (older, younger) = ("ahvevzbsarfr", "wuunkcgzajbs");
+        assert_eq!(mac_of(older), mac_of(younger));
+        for (older, younger) in [(older, younger), (younger, older)] {
+            let nodes = [with_ranges(younger, 2, younger, &["10.42.2.0/24"]), with_ranges(older, 1, older, &["10.42.1.0/24"])];
+            let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+            assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"]);
+        }
     }
 
     #[test]

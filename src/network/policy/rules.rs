@@ -133,7 +133,7 @@ struct Render<'a> {
     world: &'a World,
     families: &'a BTreeSet<Family>,
     rules: Ruleset,
-    /// What each name stands for: hashes are short, and a user must not make two selectors share one.
+    /// What each name stands for.
     keys: BTreeMap<String, String>,
 }
 

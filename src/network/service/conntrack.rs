@@ -89,9 +89,9 @@ impl<'a> Flow<'a> {
         let here = local.contains(&self.to.ip());
         let targets = [Some(address), Some(node_port).filter(|_| here || translated)];
         targets.iter().flatten().any(|target| {
-            stale.endpoints.contains(&(*target, self.answered_by))
+            stale.endpoints.get(target).is_some_and(|gone| gone.contains(&self.answered_by))
                 || !translated && stale.untranslated.contains(target)
-                || (*target == address || here) && stale.strangers.get(target).is_some_and(|serving| !serving.contains(&self.answered_by))
+                || (*target == address || here) && stale.strangers.get(target).is_some_and(|now| !now.serving.contains(&self.answered_by))
         })
     }
 
@@ -155,6 +155,7 @@ fn message(kind: u16, flags: u16, af: u8, attributes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::rules::Answering;
 
     fn tuple(src: [u8; 4], dst: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
         let (mut ips, mut proto, mut out) = (Vec::new(), Vec::new(), Vec::new());
@@ -181,7 +182,10 @@ mod tests {
         let body = flow_body(([10, 43, 0, 10], 53), ([10, 42, 0, 5], 5353));
         let flow = Flow::parse(&body).unwrap();
         let target = UdpTarget::Address("10.43.0.10:53".parse().unwrap());
-        let gone = |endpoint: &str| Stale { endpoints: [(target, endpoint.parse().unwrap())].into(), ..Stale::default() };
+        let gone = |endpoint: &str| Stale {
+            endpoints: [(target, std::sync::Arc::new([endpoint.parse().unwrap()].into()))].into(),
+            ..Stale::default()
+        };
         assert!(flow.is(&gone("10.42.0.5:5353"), &[]));
         assert!(!flow.is(&gone("10.42.0.6:5353"), &[]));
         assert!(!flow.is(&Stale { untranslated: [target].into(), ..Stale::default() }, &[]));
@@ -192,7 +196,10 @@ mod tests {
         let body = flow_body(([10, 43, 0, 10], 53), ([10, 42, 0, 5], 5353));
         let flow = Flow::parse(&body).unwrap();
         let target = UdpTarget::Address("10.43.0.10:53".parse().unwrap());
-        let serving = |endpoint: &str| Stale { strangers: [(target, [endpoint.parse().unwrap()].into())].into(), ..Stale::default() };
+        let serving = |endpoint: &str| {
+            let now = Answering { serving: [endpoint.parse().unwrap()].into(), ..Answering::default() };
+            Stale { strangers: [(target, now.into())].into(), ..Stale::default() }
+        };
         assert!(flow.is(&serving("10.42.0.6:5353"), &[]));
         assert!(!flow.is(&serving("10.42.0.5:5353"), &[]));
     }

@@ -4,18 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use crate::service::rules::{ServiceRules, UdpTarget};
+use crate::service::rules::{Answering, ServiceRules, UdpTarget};
 
-/// What conntrack must forget.
+/// What conntrack must forget. Many destinations share what answers them: a Service may have thousands of either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stale {
-    /// To this destination, answered by this endpoint, which is gone.
-    pub(crate) endpoints: BTreeSet<(UdpTarget, SocketAddr)>,
+    /// To this destination, answered by one of these endpoints, which are gone.
+    pub(crate) endpoints: BTreeMap<UdpTarget, Arc<BTreeSet<SocketAddr>>>,
     /// To this destination, translated by nobody: it had no endpoints when the flow began.
     pub(crate) untranslated: BTreeSet<UdpTarget>,
-    /// To this destination, answered by anybody but these.
-    pub(crate) strangers: BTreeMap<UdpTarget, BTreeSet<SocketAddr>>,
+    /// To this destination, answered by anybody who does not serve.
+    pub(crate) strangers: BTreeMap<UdpTarget, Arc<Answering>>,
 }
 
 impl Stale {
@@ -26,10 +27,15 @@ impl Stale {
 
 /// After an update.
 pub(crate) fn after_change(old: &ServiceRules, new: &ServiceRules) -> Stale {
-    let (none, mut stale) = (BTreeSet::new(), Stale::default());
+    let (none, mut stale) = (Arc::<Answering>::default(), Stale::default());
+    let mut known: BTreeMap<_, Arc<BTreeSet<SocketAddr>>> = BTreeMap::new();
     for (target, before) in &old.udp {
-        let serving = new.udp.get(target).map_or(&none, |answering| &answering.serving);
-        stale.endpoints.extend(before.serving.difference(serving).map(|endpoint| (*target, *endpoint)));
+        let after = new.udp.get(target).unwrap_or(&none);
+        let gone = || Arc::new(before.serving.difference(&after.serving).copied().collect());
+        let gone = known.entry((Arc::as_ptr(before), Arc::as_ptr(after))).or_insert_with(gone);
+        if !gone.is_empty() {
+            stale.endpoints.insert(*target, Arc::clone(gone));
+        }
     }
     for (target, after) in &new.udp {
         if !after.usable.is_empty() && old.udp.get(target).is_none_or(|before| before.usable.is_empty()) {
@@ -41,5 +47,5 @@ pub(crate) fn after_change(old: &ServiceRules, new: &ServiceRules) -> Stale {
 
 /// When nothing is known of what was before.
 pub(crate) fn at_start(now: &ServiceRules) -> Stale {
-    Stale { strangers: now.udp.iter().map(|(target, answering)| (*target, answering.serving.clone())).collect(), ..Stale::default() }
+    Stale { strangers: now.udp.clone(), ..Stale::default() }
 }

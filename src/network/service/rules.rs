@@ -14,10 +14,12 @@
 //! a Service names, it never takes another one's cluster address. What one Service becomes grows with its size, not with its square.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
 use crate::service::listeners::Listeners;
@@ -36,6 +38,9 @@ pub(crate) fn table(family: Family) -> Table {
 /// External addresses and balancers' addresses of one Service, times its ports: each pair is an element. A Service that names more has
 /// the first addresses in force only, so that half a megabyte of a user's text does not become a table that fills the machine.
 const EXTERNAL_ELEMENTS_MAX: usize = 16_384;
+
+/// Bytes of a chain's name behind its prefix: nft takes 128 in all.
+const CHAIN_ID_BYTES_MAX: usize = 96;
 
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
@@ -135,7 +140,8 @@ pub(crate) struct Part {
     pub(crate) sets: Vec<(String, SetKind)>,
     pub(crate) chains: Vec<(String, Vec<String>)>,
     pub(crate) elements: Vec<Element>,
-    pub(crate) udp: Vec<(UdpTarget, Arc<Answering>)>,
+    /// UDP destinations by who answers them. The many addresses of a Service share one answer.
+    pub(crate) udp: Vec<(Arc<Answering>, Vec<UdpTarget>)>,
 }
 
 /// An element that a Service wants in a set of the [`frame`](super::frame::frame). Another Service may want the same one.
@@ -150,11 +156,17 @@ pub(crate) struct Element {
 impl ServiceRules {
     /// Adds a Service's part. Of what two Services claim the first that is added keeps it.
     pub(crate) fn add(&mut self, part: &Part) {
-        self.content.sets.extend(part.sets.iter().cloned());
-        self.content.chains.extend(part.chains.iter().cloned());
+        for (name, kind) in &part.sets {
+            self.content.sets.entry(name.clone()).or_insert_with(|| kind.clone());
+        }
+        for (name, lines) in &part.chains {
+            self.content.chains.entry(name.clone()).or_insert_with(|| lines.clone());
+        }
         part.elements.iter().for_each(|element| self.add_element(element));
-        for (target, answering) in &part.udp {
-            self.udp.entry(*target).or_insert_with(|| Arc::clone(answering));
+        for (answering, targets) in &part.udp {
+            for target in targets {
+                self.udp.entry(*target).or_insert_with(|| Arc::clone(answering));
+            }
         }
     }
 
@@ -224,7 +236,10 @@ pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
     let addresses_max = EXTERNAL_ELEMENTS_MAX / ports.len().max(1);
     for port in ports {
         let usable = Usable::of(&port.endpoints, site.family);
-        PortRules { site, port, addresses_max, answering: Answering::of(port, site.family, &usable), usable, part: &mut part }.render();
+        let (id, udp) = (chain_id(&identity(port)), (Vec::new(), Vec::new()));
+        let mut rules = PortRules { site, port, id, addresses_max, udp, usable, part: &mut part };
+        rules.render();
+        rules.answer_udp();
     }
     if let Some(first) = ports.first().filter(|port| port.external_ips.len().max(port.balancer_ips.len()) > addresses_max) {
         let (ns, name) = (&first.ns, &first.name);
@@ -242,30 +257,14 @@ pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
 struct PortRules<'a> {
     site: &'a Site,
     port: &'a ServicePort,
+    /// What the port's chains have in common.
+    id: String,
     usable: Usable<'a>,
     /// How many external addresses and balancers' addresses, each, are served.
     addresses_max: usize,
-    /// Who answers UDP under each policy, shared by all addresses of the port.
-    answering: Answers,
+    /// UDP destinations under the policy `Cluster` and under `Local`.
+    udp: (Vec<UdpTarget>, Vec<UdpTarget>),
     part: &'a mut Part,
-}
-
-/// Who answers under the policy `Cluster` and under `Local`.
-struct Answers {
-    cluster: Arc<Answering>,
-    local: Arc<Answering>,
-}
-
-impl Answering {
-    fn of(port: &ServicePort, family: Family, usable: &Usable<'_>) -> Answers {
-        let all = port.endpoints.iter().filter(|endpoint| endpoint.ready || endpoint.serving);
-        let serving: BTreeSet<SocketAddr> = all.map(|endpoint| endpoint.addr).filter(|addr| Family::of(&addr.ip()) == family).collect();
-        let under = |policy: Policy| {
-            let usable = usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
-            Arc::new(Answering { usable, serving: serving.clone() })
-        };
-        Answers { cluster: under(Policy::Cluster), local: under(Policy::Local) }
-    }
 }
 
 impl PortRules<'_> {
@@ -350,7 +349,7 @@ impl PortRules<'_> {
     /// The chain that drops what comes from outside of the Service's ranges.
     fn sources(&mut self) -> String {
         let service = format!("{}/{}", self.port.ns, self.port.name);
-        let chain = chain_name("src", &service);
+        let chain = format!("src-{}", chain_id(&service));
         if !self.part.chains.iter().rev().any(|(name, _)| *name == chain) {
             let family = self.site.family;
             let ranges: Vec<IpNet> = self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == family).collect();
@@ -382,11 +381,24 @@ impl PortRules<'_> {
 
     fn remember_udp(&mut self, target: UdpTarget, policy: Policy) {
         if self.port.protocol == Protocol::Udp {
-            let answering = match policy {
-                Policy::Cluster => &self.answering.cluster,
-                Policy::Local => &self.answering.local,
-            };
-            self.part.udp.push((target, Arc::clone(answering)));
+            match policy {
+                Policy::Cluster => self.udp.0.push(target),
+                Policy::Local => self.udp.1.push(target),
+            }
+        }
+    }
+
+    /// Says who answers the UDP destinations that were remembered.
+    fn answer_udp(self) {
+        let PortRules { site, port, usable, udp, part, .. } = self;
+        for (policy, targets) in [(Policy::Cluster, udp.0), (Policy::Local, udp.1)] {
+            if targets.is_empty() {
+                continue;
+            }
+            let of_family = port.endpoints.iter().filter(|endpoint| Family::of(&endpoint.addr.ip()) == site.family);
+            let serving = of_family.filter(|endpoint| endpoint.ready || endpoint.serving).map(|endpoint| endpoint.addr).collect();
+            let usable = usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
+            part.udp.push((Arc::new(Answering { usable, serving }), targets));
         }
     }
 
@@ -424,7 +436,7 @@ impl PortRules<'_> {
         let (f, proto, addr) = (self.site.family.name(), self.port.protocol.as_str(), self.site.family.addr_type());
         let (mut lines, mut choices) = (Vec::new(), Vec::new());
         for (n, endpoint) in endpoints.iter().enumerate() {
-            let id = hash(&[&self.identity(), &endpoint.addr.to_string(), &secs.to_string()]);
+            let id = hash(&[&identity(self.port), &endpoint.addr.to_string(), &secs.to_string()]);
             let (chain, set) = (format!("ep-{id}"), format!("aff-{id}"));
             let kind = format!("type {addr}; size {AFFINITY_CLIENTS_MAX}; flags dynamic,timeout; timeout {secs}s;");
             self.part.sets.push((set.clone(), SetKind::Set(kind)));
@@ -441,21 +453,20 @@ impl PortRules<'_> {
         self.part.elements.push(Element { set, key, value });
     }
 
-    fn identity(&self) -> String {
-        let port = self.port;
-        format!("{}/{}/{}/{}", port.ns, port.name, port.protocol.as_str(), port.port_name)
-    }
-
-    /// `svc-1a2b3c4d-default/web/tcp/http`, cut to what nft takes; the hash keeps cut names apart.
     fn chain(&self, prefix: &str) -> String {
-        chain_name(prefix, &self.identity())
+        format!("{prefix}-{}", self.id)
     }
 }
 
-fn chain_name(prefix: &str, identity: &str) -> String {
-    let mut name = format!("{prefix}-{}-{}", hash(&[identity]), identity.trim_end_matches('/'));
-    name.truncate(100);
-    name
+fn identity(port: &ServicePort) -> String {
+    format!("{}/{}/{}/{}", port.ns, port.name, port.protocol.as_str(), port.port_name)
+}
+
+/// `…-default/web/tcp/http`, cut to what nft takes; the hash in front keeps cut ones apart.
+fn chain_id(identity: &str) -> String {
+    let mut id = format!("{}-{}", hash(&[identity]), identity.trim_end_matches('/'));
+    id.truncate(CHAIN_ID_BYTES_MAX);
+    id
 }
 
 #[derive(Clone, Debug)]
@@ -476,11 +487,14 @@ pub(crate) fn set_of(apart: &[IpNet]) -> String {
     format!("{{ {} }}", apart.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
-/// FNV-1a in hex: names must differ, nobody attacks them.
+/// 128 bits of SHA-256 in hex. The parts are strangers' words, and who finds two that come to one name has the other's traffic.
 pub(crate) fn hash(parts: &[&str]) -> String {
-    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0]));
-    let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("{sum:016x}")[..12].to_owned()
+    let sum = parts.iter().fold(Sha256::new(), |sum, part| sum.chain_update(part).chain_update([0]));
+    let sum: [u8; 32] = sum.finalize().into();
+    sum[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
+        let _infallible = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! What the proxy needs of Services and EndpointSlices, taken out of the API objects and checked.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointSlice};
+use tracing::warn;
 
 /// Seconds a client stays with its endpoint when the Service does not say.
 const AFFINITY_SECS_DEFAULT: u32 = 10_800;
@@ -15,8 +17,14 @@ const AFFINITY_SECS_DEFAULT: u32 = 10_800;
 const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
+/// Ports of a Service times its endpoints of one family: each pair is a choice in the table. Of a Service with more, each port has some
+/// of the endpoints only, so that a megabyte of a user's text does not become a table that fills the machine.
+const PAIRS_MAX: usize = 65_536;
+/// The same where clients stay with their endpoints. Then each pair is a set and a chain, for which the kernel takes milliseconds.
+const AFFINITY_PAIRS_MAX: usize = 1024;
+
 /// Transport protocols that a Service can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Protocol {
     Tcp,
     Udp,
@@ -101,10 +109,85 @@ pub(crate) struct ServicePort {
 /// The ports of one Service that this proxy serves, in the order of their names.
 pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<ServicePort> {
     let Some(spec) = service.spec.as_ref().filter(|spec| is_ours(service, spec)) else { return Vec::new() };
-    let ports = spec.ports.iter().flatten();
-    let mut ports: Vec<ServicePort> = ports.filter_map(|port| service_port(service, spec, port, slices, place)).collect();
+    let wanted = spec.ports.as_deref().unwrap_or_default();
+    let offers = Offers::of(slices, place);
+    let pairs_max = if spec.session_affinity.as_deref() == Some("ClientIP") { AFFINITY_PAIRS_MAX } else { PAIRS_MAX };
+    let endpoints_max = (pairs_max / wanted.len().max(1)).max(1);
+    let mut ports: Vec<ServicePort> = wanted.iter().filter_map(|port| service_port(service, spec, port, &offers, endpoints_max)).collect();
     ports.sort_by(|a, b| (&a.port_name, a.protocol).cmp(&(&b.port_name, b.protocol)));
+    if let Some(first) = ports.first().filter(|_| offers.slices.iter().flatten().map(Vec::len).sum::<usize>() > endpoints_max) {
+        let (ns, name) = (&first.ns, &first.name);
+        warn!(ns, name, "a Service has many ports and many endpoints: each port is served by {endpoints_max} of its endpoints at most");
+    }
     ports
+}
+
+/// Endpoints by how much they are wanted, ready ones and those of this node first, and by family.
+const RANKS: usize = 10;
+
+/// What the slices of one Service say, to be looked up by port: a Service may have ten thousand, and as many slices.
+struct Offers<'a> {
+    /// The endpoints of each slice, in the order of their ranks. Their ports are not known yet.
+    slices: Vec<[Vec<Endpoint>; RANKS]>,
+    /// Which slices have endpoints at a port, and the port's number there.
+    ports: HashMap<(&'a str, Protocol), Vec<(usize, u16)>>,
+}
+
+impl<'a> Offers<'a> {
+    fn of(slices: &'a [Arc<EndpointSlice>], place: &Place) -> Offers<'a> {
+        let mut offers = Offers { slices: Vec::new(), ports: HashMap::new() };
+        let for_dns = |slice: &&Arc<EndpointSlice>| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS));
+        for slice in slices.iter().filter(|slice| !for_dns(slice)) {
+            let mut ranked: [Vec<Endpoint>; RANKS] = Default::default();
+            for endpoint in slice.endpoints.iter().flatten() {
+                // Only the first address counts: https://issue.k8s.io/106267
+                let addr = endpoint.addresses.first().and_then(|addr| addr.parse::<IpAddr>().ok());
+                let Some(endpoint) = addr.map(|addr| convert(endpoint, SocketAddr::new(addr, 0), place)) else { continue };
+                ranked[rank(&endpoint)].push(endpoint);
+            }
+            if ranked.iter().all(Vec::is_empty) {
+                continue;
+            }
+            for port in slice.ports.iter().flatten() {
+                // A slice port without a number means every port, which no Service can use.
+                let number = port.port.and_then(|number| u16::try_from(number).ok());
+                let (Some(number), Some(protocol)) = (number, Protocol::parse(port.protocol.as_deref())) else { continue };
+                let slices = offers.ports.entry((port.name.as_deref().unwrap_or_default(), protocol)).or_default();
+                if slices.last().is_none_or(|(last, _)| *last != offers.slices.len()) {
+                    slices.push((offers.slices.len(), number));
+                }
+            }
+            offers.slices.push(ranked);
+        }
+        offers
+    }
+
+    /// The endpoints of a port by address, not more than `max` of each family: then those that are wanted most.
+    fn endpoints(&self, name: &str, protocol: Protocol, max: usize) -> Vec<Endpoint> {
+        let slices = self.ports.get(&(name, protocol)).map_or(&[][..], Vec::as_slice);
+        let (mut endpoints, mut left) = (Vec::new(), [max, max]);
+        for rank in 0..RANKS {
+            for (slice, number) in slices {
+                let left = &mut left[rank % 2];
+                let some = self.slices[*slice][rank].iter().take(*left);
+                *left -= some.len();
+                endpoints.extend(some.map(|endpoint| Endpoint { addr: SocketAddr::new(endpoint.addr.ip(), *number), ..endpoint.clone() }));
+            }
+        }
+        endpoints.sort_by_key(|endpoint| endpoint.addr);
+        merge_repeated(&mut endpoints);
+        endpoints
+    }
+}
+
+/// The place among the [`RANKS`]; odd ones are IPv6's.
+fn rank(endpoint: &Endpoint) -> usize {
+    let state = match endpoint {
+        Endpoint { ready: true, .. } => 0,
+        Endpoint { serving: true, .. } => 4,
+        _ => return 8 + usize::from(endpoint.addr.is_ipv6()),
+    };
+    state + if endpoint.local { 0 } else { 2 } + usize::from(endpoint.addr.is_ipv6())
 }
 
 /// Not headless, not a name only, and not given to another proxy.
@@ -114,30 +197,10 @@ fn is_ours(service: &Service, spec: &ServiceSpec) -> bool {
     !other_proxy && !headless && spec.type_.as_deref() != Some("ExternalName")
 }
 
-fn service_port(
-    service: &Service,
-    spec: &ServiceSpec,
-    port: &ApiPort,
-    slices: &[Arc<EndpointSlice>],
-    place: &Place,
-) -> Option<ServicePort> {
+fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, offers: &Offers<'_>, endpoints_max: usize) -> Option<ServicePort> {
     let protocol = Protocol::parse(port.protocol.as_deref())?;
     let port_name = port.name.clone().unwrap_or_default();
-    let mut endpoints = Vec::new();
-    for slice in slices.iter().filter(|slice| !slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS))) {
-        let matching = slice.ports.iter().flatten().find(|candidate| {
-            candidate.name.as_deref().unwrap_or_default() == port_name && Protocol::parse(candidate.protocol.as_deref()) == Some(protocol)
-        });
-        // A slice port without a number means every port, which no Service can use.
-        let Some(number) = matching.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
-        for endpoint in slice.endpoints.iter().flatten() {
-            // Only the first address counts: https://issue.k8s.io/106267
-            let addr = endpoint.addresses.first().and_then(|addr| addr.parse::<IpAddr>().ok());
-            endpoints.extend(addr.map(|addr| convert(endpoint, SocketAddr::new(addr, number), place)));
-        }
-    }
-    endpoints.sort_by_key(|endpoint| endpoint.addr);
-    merge_repeated(&mut endpoints);
+    let endpoints = offers.endpoints(&port_name, protocol, endpoints_max);
     let cluster_ips = match &spec.cluster_ips {
         Some(ips) if !ips.is_empty() => parse_ips(ips),
         _ => parse_ips(spec.cluster_ip.as_slice()),
@@ -207,8 +270,58 @@ fn balancer_ips(service: &Service) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Instant;
+
     use serde_json::json;
+
+    use super::*;
+
+    fn service(ports: usize, affinity: &str) -> Service {
+        let ports: Vec<_> = (1..=ports).map(|n| json!({ "name": format!("p{n}"), "port": n })).collect();
+        let spec = json!({ "clusterIP": "10.43.0.80", "clusterIPs": ["10.43.0.80"], "sessionAffinity": affinity, "ports": ports });
+        serde_json::from_value(json!({ "metadata": { "name": "web", "namespace": "a" }, "spec": spec })).unwrap()
+    }
+
+    fn slice(ports: usize, endpoints: impl Iterator<Item = serde_json::Value>) -> Arc<EndpointSlice> {
+        let ports: Vec<_> = (1..=ports).map(|n| json!({ "name": format!("p{n}"), "port": n })).collect();
+        let endpoints: Vec<_> = endpoints.collect();
+        let slice = json!({ "metadata": { "name": "web-1" }, "addressType": "IPv4", "ports": ports, "endpoints": endpoints });
+        Arc::new(serde_json::from_value(slice).unwrap())
+    }
+
+    fn address(n: usize) -> String {
+        format!("10.42.{}.{}", n / 250, n % 250 + 1)
+    }
+
+    // Ten thousand ports of one Service and a few hundred endpoints held the proxy of every node for minutes, and nft for good.
+    #[test]
+    fn ports_and_endpoints_of_one_service_do_not_multiply() {
+        let began = Instant::now();
+        let ready = |n: usize| json!({ "addresses": [address(n)], "conditions": { "ready": n != 7 }, "nodeName": if n == 900 { "a" } else { "b" } });
+        let slices = [slice(10_000, (0..500).map(ready)), slice(10_000, (500..1000).map(ready))];
+        let place = Place { node: "a".to_owned(), zone: None };
+        for (affinity, max) in [("None", PAIRS_MAX), ("ClientIP", AFFINITY_PAIRS_MAX.max(10_000))] {
+            let ports = service_ports(&service(10_000, affinity), &slices, &place);
+            let pairs: usize = ports.iter().map(|port| port.endpoints.len()).sum();
+            assert_eq!(ports.len(), 10_000);
+            assert!(pairs >= 10_000 && pairs <= max, "{pairs} pairs");
+            assert!(ports.iter().all(|port| port.endpoints.iter().any(|endpoint| endpoint.local)), "the node's own is among them");
+            assert!(ports.iter().flat_map(|port| &port.endpoints).all(|endpoint| endpoint.ready), "one that is not ready is not preferred");
+        }
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+        let ports = service_ports(&service(4, "None"), &slices, &place);
+        assert!(ports.iter().all(|port| port.endpoints.len() == 1000), "what a Service may have is served");
+    }
+
+    #[test]
+    fn an_endpoint_in_two_slices_is_one() {
+        let state = |ready: bool| std::iter::once(json!({ "addresses": ["10.42.0.5"], "conditions": { "ready": ready, "serving": true } }));
+        let ports = service_ports(&service(1, "None"), &[slice(1, state(false)), slice(1, state(true))], &Place::default());
+        assert_eq!(
+            ports[0].endpoints.iter().map(|endpoint| (endpoint.addr, endpoint.ready)).collect::<Vec<_>>(),
+            [("10.42.0.5:1".parse().unwrap(), true)]
+        );
+    }
 
     #[test]
     fn slices_for_dns_alone_and_services_of_other_proxies_are_not_served() {

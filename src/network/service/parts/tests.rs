@@ -66,7 +66,7 @@ fn what_does_not_change_is_not_spoken_of() {
     let part = |to: &str| Part {
         chains: vec![("svc-1".to_owned(), vec![format!("to {to}")])],
         elements: vec![element("service-ips", "10.43.0.1 . tcp . 80", "goto svc-1"), element("cluster-ips", "10.43.0.1", "")],
-        udp: vec![(UdpTarget::NodePort(30_000), Answering::default().into())],
+        udp: vec![(Answering::default().into(), vec![UdpTarget::NodePort(30_000)])],
         ..Part::default()
     };
     let mut parts = Parts::default();

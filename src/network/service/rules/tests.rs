@@ -121,10 +121,10 @@ fn a_udp_endpoint_that_serves_no_more_leaves_a_stale_flow_and_one_that_drains_do
     let udp = |endpoints| render(&site(), &[ServicePort { protocol: Protocol::Udp, ..port(endpoints) }]);
     let target = UdpTarget::Address("10.43.0.80:80".parse().unwrap());
     let (old, new) = (udp(vec![endpoint("10.42.0.5:53", true)]), udp(vec![endpoint("10.42.0.6:53", true)]));
-    assert_eq!(flows::after_change(&old, &new).endpoints, [(target, "10.42.0.5:53".parse().unwrap())].into());
+    assert_eq!(*flows::after_change(&old, &new).endpoints[&target], ["10.42.0.5:53".parse().unwrap()].into());
     let drains = udp(vec![draining("10.42.0.5:53", true), endpoint("10.42.0.6:53", true)]);
     assert!(flows::after_change(&old, &drains).is_empty());
-    assert_eq!(flows::at_start(&drains).strangers[&target].len(), 2);
+    assert_eq!(flows::at_start(&drains).strangers[&target].serving.len(), 2);
 }
 
 #[test]
@@ -225,4 +225,57 @@ fn many_ports_and_addresses_of_one_service_do_not_multiply() {
     assert!((EXTERNAL_ELEMENTS_MAX / 2..=EXTERNAL_ELEMENTS_MAX).contains(&external), "{external}");
     let text: usize = part.chains.iter().flat_map(|(_, lines)| lines).map(String::len).sum();
     assert!(text < 1_000_000, "{text} bytes of rules");
+}
+
+// The first versions named these after 48 bits of FNV-1a, and these two Services were found to have one name.
+#[test]
+fn no_service_takes_a_chain_or_a_set_of_another_one_by_its_name() {
+    let named = |ns: &str, name: &str| {
+        let port =
+            ServicePort { ns: ns.into(), name: name.into(), affinity_secs: Some(10_800), ..port(vec![endpoint("10.42.0.5:80", true)]) };
+        part(&site(), &[port])
+    };
+    let (victim, thief) = (named("a", "bflcifwkoagp"), named("b", "uukphstibomt"));
+    let names = |part: &Part| -> BTreeSet<String> {
+        part.chains.iter().map(|(name, _)| name.clone()).chain(part.sets.iter().map(|(name, _)| name.clone())).collect()
+    };
+    let (ours, theirs) = (names(&victim), names(&thief));
+    assert!(ours.len() == 4 && ours.is_disjoint(&theirs), "{ours:?} {theirs:?}");
+    assert!(ours.iter().all(|name| name.len() < 128 && name.split('-').nth(1).unwrap().len() == 32), "{ours:?}");
+}
+
+#[test]
+fn the_first_holder_keeps_a_chain_and_a_set() {
+    let part = |to: &str| Part {
+        chains: vec![("ep-1".to_owned(), vec![to.to_owned()])],
+        sets: vec![("aff-1".to_owned(), SetKind::Set(to.to_owned()))],
+        ..Part::default()
+    };
+    let mut rules = ServiceRules::default();
+    rules.add(&part("a"));
+    rules.add(&part("b"));
+    assert_eq!((&rules.content.chains["ep-1"][0][..], &rules.content.sets["aff-1"]), ("a", &SetKind::Set("a".to_owned())));
+}
+
+#[test]
+fn many_addresses_and_endpoints_of_one_udp_service_do_not_multiply() {
+    let ips: Vec<IpAddr> = (0..10_000_u32).map(|n| std::net::Ipv4Addr::from(0x0B00_0000 + n).into()).collect();
+    let endpoints =
+        |port: u16| (0..10_000_u32).map(move |n| endpoint(&format!("{}:{port}", std::net::Ipv4Addr::from(0x0A2A_0000 + n)), false));
+    let udp = |number: u16| {
+        let port = ServicePort { protocol: Protocol::Udp, external_ips: ips.clone(), ..port(endpoints(number).collect()) };
+        part(&site(), &[port])
+    };
+    let began = std::time::Instant::now();
+    let rules = |part: &Part| {
+        let mut rules = ServiceRules::default();
+        rules.add(part);
+        rules
+    };
+    let (before, same, after) = (udp(53), udp(53), udp(54));
+    assert!(before == same && before != after);
+    assert!(flows::after_change(&rules(&before), &rules(&same)).is_empty());
+    let stale = flows::after_change(&rules(&before), &rules(&after));
+    assert!(stale.endpoints.len() > 10_000 && stale.endpoints.values().all(|gone| gone.len() == 10_000));
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }
