@@ -428,7 +428,7 @@ mod tests {
         let open =
             async |options: LogOptions| stream(&path, options, &Clock::system(), &Watches::default(), Box::new(|| false)).await.unwrap();
         for options in [
-            LogOptions { stream: Some("Other".to_owned()), ..Default::default() },
+            LogOptions { since_time: Some("2100-01-01T00:00:00Z".parse().unwrap()), ..Default::default() },
             LogOptions { tail_lines: Some(100_000_000), limit_bytes: Some(1), ..Default::default() },
         ] {
             let mut read = std::pin::pin!(async { open(options).await.collect::<Vec<_>>().await });
