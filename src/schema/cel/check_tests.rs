@@ -296,7 +296,7 @@ fn types_that_double_with_every_step_are_bounded() {
         let _whatever_it_is = Program::compile(&text, &names);
     }
     let mut ty = Ty::Dyn;
-    let mut vars = super::unify::Vars::default();
+    let vars = super::unify::Vars::default();
     for _ in 0..60 {
         ty = vars.open(&Ty::Map(Box::new(ty.clone()), Box::new(ty)));
     }

@@ -145,7 +145,22 @@ fn prepare(conn: &Connection, found: i64, rng: &Rng) -> rusqlite::Result<()> {
         conn.pragma_update(None, "user_version", SCHEMA_VERSION)?;
         conn.execute_batch("COMMIT")?;
     }
-    Ok(())
+    check_journal_mode(conn, "wal")
+}
+
+/// Whether SQLite keeps what a transaction needs as it was told, `wal` or `delete`. It answers the change before it commits it, and goes on as
+/// before where the commit fails: only what comes after a transaction is so.
+///
+/// Errors: the mode is another one than `wanted`.
+pub fn check_journal_mode(conn: &Connection, wanted: &str) -> rusqlite::Result<()> {
+    let _version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let mode: String = conn.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    if mode == wanted {
+        return Ok(());
+    }
+    let why =
+        format!("the database's journal is '{mode}' and could not be made '{wanted}': the disk failed, or somebody else has the file open");
+    Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), Some(why)))
 }
 
 fn random(rng: &Rng) -> [u8; 8] {
@@ -340,6 +355,7 @@ pub fn path_in(dir: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{Fault, FaultyDisk};
 
     #[test]
     fn versions_of_a_key_follow_each_other_or_are_damage() {
@@ -353,6 +369,23 @@ mod tests {
         {
             assert!(!follows(before, next), "{before:?} {next:?}");
         }
+    }
+
+    // SQLite went on with a rollback journal, which a power cut brings back: what had been flushed was undone, and the log let go of it.
+    #[test]
+    fn a_database_that_cannot_have_a_wal_is_not_opened() {
+        let mut n_refused = 0;
+        for at in 0..12 {
+            let root = tempfile::tempdir().unwrap();
+            let dir = root.path().join("db");
+            std::fs::create_dir(&dir).unwrap();
+            let disk = FaultyDisk::new(&dir, at, Fault::SyncFails, at);
+            match open_writer(&*disk, &dir.join("state.db"), &Rng::from_seed(at)) {
+                Ok(conn) => assert_eq!(conn.pragma_query_value::<String, _>(None, "journal_mode", |row| row.get(0)).unwrap(), "wal"),
+                Err(err) => n_refused += u32::from(disk.was_hit() && !err.to_string().is_empty()),
+            }
+        }
+        assert!(n_refused > 1, "no sync failed before the database was open");
     }
 
     #[test]

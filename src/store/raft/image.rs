@@ -83,7 +83,8 @@ pub fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
         conn.execute(OWN_ROWS, [])?;
         set_meta(&conn, "applied", &applied)?;
         conn.pragma_update(None, "user_version", COPY_VERSION)?;
-        conn.execute_batch("COMMIT")
+        conn.execute_batch("COMMIT")?;
+        database::check_journal_mode(&conn, "delete")
     };
     edit().map_err(|err| database::sqlite(dir, "cannot make a copy of the store", err))?;
     Ok(applied)
