@@ -60,7 +60,7 @@ pub fn written(value: &Value, format: Format, pretty: bool) -> Vec<u8> {
 
 /// A value as YAML; nothing if that would be made of spaces.
 pub fn yaml(value: &Value) -> Option<Vec<u8>> {
-    spacious(value, |writer, value| serde_saphyr::to_fmt_writer(writer, value))
+    spacious(value, serde_saphyr::to_fmt_writer)
 }
 
 /// Takes no more than there is room for.

@@ -107,7 +107,9 @@ async fn keys_that_no_token_can_seal_are_not_put_into_a_snapshot() {
     let token = places.data_dir.join("server/token");
     // Nothing, and a bootstrap token, which every node has.
     for text in [None, Some("abcdef.0123456789abcdef")] {
-        text.map(|text| fs::write(&token, text).unwrap());
+        if let Some(text) = text {
+            fs::write(&token, text).unwrap();
+        }
         let refused = save().unwrap_err();
         assert!(matches!(&refused, SnapshotError::NoToken { path } if *path == token), "{refused:?}");
     }

@@ -220,7 +220,7 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
         let found = pull_now(node, pod, image, sandbox).await?;
         Ok((found, watch.elapsed(), waited))
     };
-    node.pulls.turns.within(&crate::registries::server_of(image), in_turn).await?
+    node.pulls.turns.within(&crate::registries::server_of(image), Box::pin(in_turn)).await?
 }
 
 async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {

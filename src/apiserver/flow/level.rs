@@ -438,12 +438,12 @@ mod tests {
     async fn queues_that_nobody_waits_in_cost_nothing() {
         let level = alone(limited(Some((10_000_000, 2, 1))), 1);
         let _held = level.seat("a", 1).await.ok().unwrap();
-        let began = std::time::Instant::now();
+        let began = base::time::Stopwatch::start();
         for n in 0..20 {
             let _gave_up = tokio::time::timeout(Duration::ZERO, level.seat(&n.to_string(), 1)).await;
         }
         assert!(level.with(|state| state.queues.len()).unwrap() <= 20);
-        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
 
     #[test]

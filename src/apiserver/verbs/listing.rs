@@ -11,7 +11,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, Response, StatusCode};
 use schema::protobuf::ListWriter;
 use schema::table::Resource;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use wire::Body;
 use wire::gzip::Packer;
 
@@ -326,7 +326,7 @@ fn next(writer: &mut Writer, packer: &mut Option<Packer>) -> Result<Option<Bytes
 /// A list in protobuf begins with its length: it is made as a whole.
 async fn protobuf(look: Look, items: Vec<Item>, meta: &ListMeta, headers: &HeaderMap) -> Result<Response<Body>, Status> {
     let mut head = look.head(meta);
-    let fields = head.as_object_mut().map(std::mem::take).unwrap_or_else(Map::new);
+    let fields = head.as_object_mut().map(std::mem::take).unwrap_or_default();
     let mut writer = match ListWriter::new(fields) {
         Ok(writer) => writer,
         Err(why) => return Ok(respond::unencodable(&why, headers)),

@@ -72,10 +72,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         match resume(call, &kind, rv, &filter).await? {
             Ok((past, live)) => (Vec::new(), past, live),
             Err(status) => {
-                return Ok(stream_of(
-                    framing,
-                    futures_util::stream::iter([Ok::<_, std::convert::Infallible>(error_frame(&status, framing))]),
-                ));
+                let frame = Ok::<_, std::convert::Infallible>(error_frame(&status, framing));
+                return Ok(stream_of(framing, futures_util::stream::iter([frame])));
             }
         }
     };

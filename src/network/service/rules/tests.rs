@@ -266,7 +266,7 @@ fn many_addresses_and_endpoints_of_one_udp_service_do_not_multiply() {
         let port = ServicePort { protocol: Protocol::Udp, external_ips: ips.clone(), ..port(endpoints(number).collect()) };
         part(&site(), &[port])
     };
-    let began = std::time::Instant::now();
+    let began = base::time::Stopwatch::start();
     let rules = |part: &Part| {
         let mut rules = ServiceRules::default();
         rules.add(part);
