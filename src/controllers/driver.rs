@@ -38,10 +38,11 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// A lost race, a vanished object or a namespace on its way out: normal life, tried again without a warning.
+    /// A lost race, a vanished object, a namespace on its way out, a server that is ending or has no leader for a moment (which the store says
+    /// itself): normal life, tried again without a warning.
     fn is_routine(&self) -> bool {
         let (Error::Api(err) | Error::Some { first: err, .. }) = self else { return false };
-        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409)) || client::events::is_namespace_ending(err)
+        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 503)) || client::events::is_namespace_ending(err)
     }
 }
 
