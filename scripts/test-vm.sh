@@ -50,7 +50,8 @@ make_disk() {
     rm -f "$work/disk.img"
     mke2fs -q -t ext4 -d "$tree" "$work/disk.img" 3G
 }
-case $steps in *install*) make_disk ;; esac
+# Between commas, as "uninstall" holds the word, too.
+case ,$(printf %s "$steps" | tr ' ' ,), in *,install,*) make_disk ;; esac
 [ -f "$work/disk.img" ] || die "no disk of an earlier run: begin with the step install"
 kernel=$(find "$tree/boot" -name 'vmlinuz-*' | head -n 1)
 initrd=$(find "$tree/boot" -name 'initrd.img-*' | head -n 1)
