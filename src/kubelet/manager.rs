@@ -571,7 +571,10 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
             Ok(()) => volumes::tidy(&dir).await.map_err(|err| err.to_string()),
             Err(why) => Err(why),
         };
-        let Err(why) = done else { return };
+        let Err(why) = done else {
+            volumes::local::release_unused(&node).await;
+            return;
+        };
         warn!(path = %dir.display(), err = %why, "cannot remove the volumes of a pod that is gone");
         tokio::time::sleep(backoff.next(&node.rng)).await;
     }

@@ -156,7 +156,7 @@ impl Csi {
         self.staged.lock().unwrap_or_else(PoisonError::into_inner).insert((driver.to_owned(), handle.to_owned()));
     }
 
-    fn lock(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub(crate) fn lock(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that nobody holds or waits for are only names.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);

@@ -1,11 +1,11 @@
 //! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those of drivers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
-use super::{host_path, nfs};
+use super::{host_path, local, nfs};
 use crate::csi::wanted::Wanted;
 use crate::node::Node;
 
@@ -20,12 +20,18 @@ pub(super) enum Found {
 pub(super) struct Local {
     pub(super) path: PathBuf,
     pub(super) read_only: bool,
-    /// Whether fsGroup may change the owner: yes for local volumes, never for hostPath.
-    pub(super) takes_group: bool,
+    /// Where fsGroup may change the owner; the same for all pods that have the volume. Only local volumes have it, hostPath never.
+    pub(super) group_at: Option<PathBuf>,
 }
 
-/// Follows the claim to its volume; what must be mounted first is mounted at `target`.
-pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str, target: &Path) -> Result<Found, String> {
+/// Where what must be mounted first is mounted, below the pod's folder.
+pub(super) struct Targets {
+    pub(super) nfs: PathBuf,
+    pub(super) local: PathBuf,
+}
+
+/// Follows the claim to its volume; what must be mounted first is mounted at one of `targets`.
+pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str, targets: &Targets) -> Result<Found, String> {
     let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
     let is_ephemeral = volume.ephemeral.is_some();
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -52,17 +58,25 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
     let block = spec.volume_mode.as_deref() == Some("Block");
     if let Some(local) = spec.local {
-        let kind = if block { "BlockDevice" } else { "Directory" };
-        let source = HostPathVolumeSource { path: local.path, type_: Some(kind.to_owned()) };
-        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, takes_group: !block }));
+        if block || !host_path::is_block_device(&local.path).await? {
+            let kind = if block { "BlockDevice" } else { "Directory" };
+            let source = HostPathVolumeSource { path: local.path, type_: Some(kind.to_owned()) };
+            let path = host_path::prepare(&source).await?;
+            return Ok(Found::Local(Local { group_at: (!block).then(|| path.clone()), path, read_only }));
+        }
+        let options = spec.mount_options.unwrap_or_default();
+        let fs_type = local.fs_type.as_deref();
+        let device = local::Device { volume: &name, path: &local.path, fs_type, options: &options, read_only };
+        let place = local::attach(node, &device, &targets.local).await?;
+        return Ok(Found::Local(Local { path: targets.local.clone(), read_only, group_at: Some(place) }));
     }
     if let Some(source) = spec.host_path {
-        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, takes_group: false }));
+        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, group_at: None }));
     }
     if let Some(share) = spec.nfs {
         let source = NFSVolumeSource { path: share.path, server: share.server, read_only: share.read_only };
-        nfs::attach(&source, spec.mount_options.as_deref().unwrap_or_default(), target).await?;
-        return Ok(Found::Local(Local { path: target.to_owned(), read_only, takes_group: false }));
+        nfs::attach(&source, spec.mount_options.as_deref().unwrap_or_default(), &targets.nfs).await?;
+        return Ok(Found::Local(Local { path: targets.nfs.clone(), read_only, group_at: None }));
     }
     Err(format!("persistentvolume \"{name}\": no volume plugin matched"))
 }

@@ -20,6 +20,13 @@ pub(super) async fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, St
     within(Path::new(&source.path), LIMIT, work).await.map_err(|err| err.to_string())?
 }
 
+/// Whether a block device is there.
+pub(super) async fn is_block_device(path: &str) -> Result<bool, String> {
+    let at = PathBuf::from(path);
+    let work = move || Ok(fs::metadata(at).is_ok_and(|meta| meta.file_type().is_block_device()));
+    within(Path::new(path), LIMIT, work).await.map_err(|err| err.to_string())
+}
+
 fn look(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
     let path = PathBuf::from(&source.path);
     if path.components().any(|c| c == std::path::Component::ParentDir) {

@@ -8,11 +8,15 @@ mod host_path;
 
 pub(crate) mod image;
 
+pub(crate) mod local;
+
 mod nfs;
 
 pub(crate) mod mounts;
 
 mod payload;
+
+mod program;
 
 pub(crate) mod refs;
 
@@ -152,8 +156,11 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             }
             path
         } else if let Some(claim) = claim_name(pod, volume) {
-            let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
-            let local = match claims::resolve(node, pod, volume, &claim, &target).await.map_err(failed)? {
+            let targets = claims::Targets {
+                nfs: plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name),
+                local: plugin_dir(node, pod, "kubernetes.io~local-volume", &volume.name),
+            };
+            let local = match claims::resolve(node, pod, volume, &claim, &targets).await.map_err(failed)? {
                 claims::Found::Local(local) => local,
                 claims::Found::Driver(wanted) => {
                     driven(node, pod, &volume.name, &wanted, known, &mut mounted).await?;
@@ -165,8 +172,8 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             }
             let mismatch_only =
                 spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
-            if let Some(group) = fs_group.filter(|_| local.takes_group && !known) {
-                local_group(node, pod, &volume.name, &local.path, group, mismatch_only).await.map_err(|err| failed(err.to_string()))?;
+            if let Some((group, at)) = fs_group.zip(local.group_at.as_deref()).filter(|_| !known) {
+                local_group(node, pod, &volume.name, at, group, mismatch_only).await.map_err(|err| failed(err.to_string()))?;
             }
             local.path
         } else if let Some(source) = &volume.nfs {
@@ -257,6 +264,8 @@ fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
 fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_group: Option<u32>, mark: &Path) -> io::Result<()> {
     let medium = source.medium.as_deref().unwrap_or_default();
     let mounts = !medium.is_empty();
+    // As the kernel makes a tmpfs, and upstream leaves it.
+    let sticky = if medium == "Memory" { 0o1000 } else { 0 };
     if mark.exists() && path.is_dir() && (!mounts || is_mount_point(path)?) {
         return Ok(());
     }
@@ -274,7 +283,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_g
         dir = Dir::open(path)?;
     }
     dir.chown(Path::new(""), None, fs_group)?;
-    dir.chmod(Path::new(""), 0o777 | if fs_group.is_some() { 0o2000 } else { 0 })?;
+    dir.chmod(Path::new(""), sticky | 0o777 | if fs_group.is_some() { 0o2000 } else { 0 })?;
     note_ready(mark, "")
 }
 
@@ -368,8 +377,8 @@ fn resolved(path: &Path) -> io::Result<Option<PathBuf>> {
 /// Mount points at or under `dir`, the deepest first, a stacked one as often as it is mounted.
 pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(dir) = resolved(dir)? else { return Ok(Vec::new()) };
-    let text = fs::read_to_string(base::mounts::TABLE)?;
-    let mut found: Vec<PathBuf> = base::mounts::points(&text).into_iter().filter(|path| path.starts_with(&dir)).collect();
+    let all = base::mounts::read()?.into_iter().map(|mount| mount.point);
+    let mut found: Vec<PathBuf> = all.filter(|point| point.starts_with(&dir)).collect();
     found.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
     Ok(found)
 }

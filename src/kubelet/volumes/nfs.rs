@@ -1,14 +1,12 @@
 //! NFS shares, mounted by the machine's own `mount.nfs`: the protocol's details are its business.
 
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use base::confined::Dir;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
-use tokio::process::Command;
 
-use super::is_mount_point;
+use super::{is_mount_point, program};
 
 /// A server that does not answer must not hold the pod's task for ever.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -19,20 +17,7 @@ pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target:
         return Ok(());
     }
     drop(Dir::open_or_make(target, 0o750).map_err(|err| err.to_string())?);
-    let args = arguments(source, options, target)?;
-    let shown = args.join(" ");
-    let run = Command::new("mount").args(&args).stdin(Stdio::null()).kill_on_drop(true).output();
-    let failed =
-        |why: String, output: &str| format!("mount failed: {why}\nMounting command: mount\nMounting arguments: {shown}\nOutput: {output}");
-    match tokio::time::timeout(TIMEOUT, run).await {
-        Ok(Ok(done)) if done.status.success() => Ok(()),
-        Ok(Ok(done)) => {
-            let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-            Err(failed(format!("exit status {}", done.status.code().unwrap_or(-1)), &output))
-        }
-        Ok(Err(err)) => Err(failed(err.to_string(), "")),
-        Err(_) => Err(failed("timed out".to_owned(), "")),
-    }
+    program::mount(&arguments(source, options, target)?, TIMEOUT).await
 }
 
 /// What `mount` is told. Nothing that the pod's author wrote may stand where an option could: the server is a name or an address, and

@@ -239,6 +239,7 @@ impl Worker {
         match volumes::tidy(&dir).await {
             Ok(()) => {
                 volumes::image::release(&self.node, &self.pod).await;
+                volumes::local::release_unused(&self.node).await;
                 self.mounted = volumes::Mounted::default();
                 true
             }

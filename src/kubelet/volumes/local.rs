@@ -1,0 +1,240 @@
+//! Local volumes that are a block device with a filesystem: made if the device is empty, checked, mounted once for the machine, bound into
+//! each pod, and taken off when no pod has it any more. As upstream's pkg/volume/local and mount-utils (v1.36); layout as theirs:
+//! `<root>/plugins/kubernetes.io/local-volume/mounts/<volume>`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::confined::Dir;
+use base::confined::deadline::within;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tracing::{info, warn};
+
+use super::{DISK_LIMIT, is_mount_point, program};
+use crate::node::Node;
+
+/// The plugin's name in folders and locks.
+const PLUGIN: &str = "kubernetes.io/local-volume";
+/// A device says what is on it, and is mounted, within this.
+const LOOK_LIMIT: Duration = Duration::from_secs(60);
+/// A large device is checked, or given a filesystem, within this.
+const MAKE_LIMIT: Duration = Duration::from_secs(3600);
+/// Bytes of the name of a filesystem.
+const TYPE_BYTES_MAX: usize = 32;
+
+/// `blkid`: there is nothing on the device that it knows.
+const BLKID_NOTHING: i32 = 2;
+/// `fsck`: what was wrong is mended, or not (fsck(8), a sum of bits).
+const FSCK_MENDED: i32 = 1;
+const FSCK_LEFT: i32 = 4;
+
+/// A block device that holds the filesystem of a persistent volume.
+pub(super) struct Device<'a> {
+    /// The persistent volume.
+    pub(super) volume: &'a str,
+    pub(super) path: &'a str,
+    /// `spec.local.fsType`; ext4 if none is named.
+    pub(super) fs_type: Option<&'a str>,
+    /// `spec.mountOptions`.
+    pub(super) options: &'a [String],
+    pub(super) read_only: bool,
+}
+
+/// Mounts the device for the machine and binds it at `target`. Gives the folder of the machine's mount.
+///
+/// Errors: why not, in upstream's words.
+pub(super) async fn attach(node: &Node, device: &Device<'_>, target: &Path) -> Result<PathBuf, String> {
+    let place = base_of(node).join(device.volume);
+    if is_mount_point(target).map_err(|err| err.to_string())? {
+        return Ok(place);
+    }
+    if !device.path.starts_with('/') {
+        return Err(format!("local volume {:?}: want an absolute path", device.path));
+    }
+    let lock = node.csi.lock(PLUGIN, device.volume);
+    let _one_at_a_time = lock.lock().await;
+    if !is_mount_point(&place).map_err(|err| err.to_string())? {
+        drop(Dir::open_or_make(&place, 0o750).map_err(|err| err.to_string())?);
+        let failed = |why: String| format!("local: failed to mount device {} at {}: {why}", device.path, place.display());
+        format_and_mount(device, &place).await.map_err(failed)?;
+        info!(volume = device.volume, device = device.path, "mounted the device of a local volume");
+    }
+    let (from, to) = (place.clone(), target.to_owned());
+    let bind = move || -> io::Result<()> {
+        drop(Dir::open_or_make(&to, 0o750)?);
+        mount(Some(&from), &to, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(io::Error::from)
+    };
+    within(&place, DISK_LIMIT, bind).await.map_err(|err| err.to_string())?;
+    Ok(place)
+}
+
+/// Takes off the machine's mounts of devices that no pod has any more.
+pub(crate) async fn release_unused(node: &Node) {
+    let base = base_of(node);
+    let mounted = match super::mounts_under(&base) {
+        Ok(mounted) => mounted,
+        Err(err) => {
+            warn!(path = %base.display(), %err, "cannot look for local volumes that no pod has any more");
+            return;
+        }
+    };
+    for place in mounted {
+        let Some(volume) = place.file_name().and_then(|name| name.to_str()) else { continue };
+        let lock = node.csi.lock(PLUGIN, volume);
+        let _one_at_a_time = lock.lock().await;
+        let (at, pods) = (place.clone(), node.config.root_dir.join("pods"));
+        match within(&place, DISK_LIMIT, move || release(&at, &pods)).await {
+            Ok(true) => info!(volume, "took off the device of a local volume that no pod has any more"),
+            Ok(false) => {}
+            Err(err) => warn!(path = %place.display(), %err, "cannot take off the device of a local volume"),
+        }
+    }
+}
+
+fn base_of(node: &Node) -> PathBuf {
+    node.config.root_dir.join("plugins").join(PLUGIN).join("mounts")
+}
+
+/// Unmounts `place` unless a pod has what is mounted there. Gives whether it did.
+fn release(place: &Path, pods: &Path) -> io::Result<bool> {
+    let pods = super::resolved(pods)?;
+    let table = base::mounts::read()?;
+    let own = table.iter().rev().find(|mount| mount.point == place);
+    let is_used = |device: &str| {
+        let mut others = table.iter().filter(|mount| mount.device == device);
+        others.any(|mount| pods.as_ref().is_some_and(|pods| mount.point.starts_with(pods)))
+    };
+    match own {
+        Some(own) if !is_used(&own.device) => {}
+        _ => return Ok(false),
+    }
+    umount2(place, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
+    if let (Some(parent), Some(name)) = (place.parent(), place.file_name()) {
+        Dir::open(parent)?.remove_dir(Path::new(name))?;
+    }
+    Ok(true)
+}
+
+/// Mounts the device at `place`; one with nothing on it is given a filesystem first, one that has its own is checked. Nothing is ever
+/// written over: a device with anything on it that `blkid` knows, a table of partitions included, is not made anew.
+async fn format_and_mount(device: &Device<'_>, place: &Path) -> Result<(), String> {
+    let fs_type = device.fs_type.filter(|name| !name.is_empty()).unwrap_or("ext4");
+    if !is_fs_type(fs_type) {
+        return Err(format!("invalid fsType {fs_type:?}: want letters and digits"));
+    }
+    let is_read_only = device.read_only || device.options.iter().any(|option| option == "ro");
+    match found_on(device.path).await? {
+        None if is_read_only => {
+            return Err(format!("cannot mount unformatted disk {} as we are manipulating it in read-only mode", device.path));
+        }
+        None => make(device.path, fs_type).await?,
+        Some(found) => {
+            if found != fs_type {
+                warn!(device = device.path, wanted = fs_type, found, "a local volume's device has another filesystem than asked for");
+            }
+            if !is_read_only {
+                check(device.path).await?;
+            }
+        }
+    }
+    program::mount(&arguments(device, fs_type, place), LOOK_LIMIT).await
+}
+
+/// The filesystem on a device; `None` if there is nothing on it.
+async fn found_on(device: &str) -> Result<Option<String>, String> {
+    let args = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--", device].map(str::to_owned);
+    let failed = |why: String| format!("failed to get disk format of disk {device}: {why}");
+    let ended = program::run("blkid", &args, LOOK_LIMIT).await.map_err(failed)?;
+    match ended.status {
+        0 => read_format(&ended.output).map_err(failed),
+        BLKID_NOTHING => Ok(None),
+        status => Err(failed(format!("blkid: exit status {status}: {}", ended.output))),
+    }
+}
+
+/// What `blkid -o export` says of a device.
+fn read_format(said: &str) -> Result<Option<String>, String> {
+    let value = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').filter(|value| !value.is_empty()));
+    match (value("TYPE"), value("PTTYPE")) {
+        (Some(fs_type), _) => Ok(Some(fs_type.to_owned())),
+        (None, Some(table)) => Err(format!("it has a table of partitions ({table}) and no filesystem")),
+        (None, None) => Ok(None),
+    }
+}
+
+async fn make(device: &str, fs_type: &str) -> Result<(), String> {
+    info!(device, fs_type, "the device of a local volume is empty, it gets a filesystem");
+    let mut args: Vec<String> = match fs_type {
+        // By force, as the whole device is taken; no blocks are kept for root.
+        "ext3" | "ext4" => vec!["-F".to_owned(), "-m0".to_owned()],
+        "xfs" => vec!["-f".to_owned()],
+        _ => Vec::new(),
+    };
+    args.extend(["--".to_owned(), device.to_owned()]);
+    let failed = |why: String| format!("format of disk {device:?} failed: type:({fs_type:?}) {why}");
+    let ended = program::run(&format!("mkfs.{fs_type}"), &args, MAKE_LIMIT).await.map_err(failed)?;
+    if ended.status == 0 { Ok(()) } else { Err(failed(format!("exit status {}: {}", ended.status, ended.output))) }
+}
+
+/// Has `fsck` mend what it can. A machine without it, and any other trouble of it, is left to the mount.
+async fn check(device: &str) -> Result<(), String> {
+    let ended = match program::run("fsck", &["-a".to_owned(), device.to_owned()], MAKE_LIMIT).await {
+        Ok(ended) => ended,
+        Err(why) => {
+            warn!(device, why, "the device of a local volume is mounted without a check");
+            return Ok(());
+        }
+    };
+    match ended.status {
+        FSCK_MENDED => info!(device, "fsck mended the filesystem of a local volume"),
+        FSCK_LEFT => return Err(format!("'fsck' found errors on device {device} but could not correct them: {}", ended.output)),
+        status if status > FSCK_LEFT => warn!(device, status, said = ended.output, "fsck could not look through a local volume"),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn arguments(device: &Device<'_>, fs_type: &str, place: &Path) -> Vec<String> {
+    let mut options = device.options.to_vec();
+    if device.read_only {
+        options.push("ro".to_owned());
+    }
+    options.push("defaults".to_owned());
+    let words = ["-t", fs_type, "-o", &options.join(","), "--", device.path].map(str::to_owned);
+    words.into_iter().chain([place.display().to_string()]).collect()
+}
+
+/// The name becomes a part of a program's name: no path may stand in it.
+fn is_fs_type(name: &str) -> bool {
+    name.len() <= TYPE_BYTES_MAX && !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_with_nothing_on_it_counts_as_empty() {
+        assert_eq!(read_format("").unwrap(), None);
+        assert_eq!(read_format("DEVNAME=/dev/loop0\nTYPE=ext4\n").unwrap().as_deref(), Some("ext4"));
+        assert_eq!(read_format("TYPE=vfat\nPTTYPE=dos\n").unwrap().as_deref(), Some("vfat"));
+        assert!(read_format("DEVNAME=/dev/sda\nPTTYPE=gpt\n").is_err());
+    }
+
+    #[test]
+    fn no_path_and_no_option_stands_in_a_filesystems_name() {
+        assert!(is_fs_type("ext4") && is_fs_type("btrfs"));
+        for name in ["", "../sh", "-h", "ext4 x", "a/b"] {
+            assert!(!is_fs_type(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn options_end_before_the_device() {
+        let options = ["noatime".to_owned()];
+        let device = Device { volume: "v", path: "/dev/sdb", fs_type: None, options: &options, read_only: true };
+        let args = arguments(&device, "ext4", Path::new("/m"));
+        assert_eq!(args, ["-t", "ext4", "-o", "noatime,ro,defaults", "--", "/dev/sdb", "/m"]);
+    }
+}
