@@ -129,6 +129,11 @@ pub(crate) fn hash(container: &Container) -> String {
     format!("{hash:x}")
 }
 
+/// By what a container's crash loop is known: another image begins anew (upstream's `GetBackoffKey`, v1.36).
+pub(crate) fn crash_loop(container: &Container) -> String {
+    format!("{}_{}", container.name, hash(container))
+}
+
 /// `<container>/<attempt>.log` under the pod's log folder.
 pub(crate) fn log_path(container: &str, attempt: u32) -> String {
     format!("{container}/{attempt}.log")

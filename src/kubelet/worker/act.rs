@@ -141,7 +141,7 @@ impl Worker {
         let pod = self.pod.clone();
         let Some((spec, role)) = container::find(&pod, name) else { return true };
         if let Some(ended) = ended {
-            self.backoffs.next(name, ended, self.node.clock.now());
+            self.backoffs.next(&container::crash_loop(&spec), ended, self.node.clock.now());
         }
         match Box::pin(self.try_start(&spec, role, attempt)).await {
             Ok(()) => {

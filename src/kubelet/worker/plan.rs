@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 
 use super::backoff::Backoffs;
 use super::observe::{Observed, Seen, State};
-use crate::container::{self, Role, hash, pod_text};
+use crate::container::{self, Role, crash_loop, hash, pod_text};
 
 /// What probes say of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,7 +280,7 @@ fn start(view: &View<'_>, plan: &mut Plan, container: &Container, role: Role, se
     let latest = view.observed.latest(&container.name);
     let ended = latest.filter(|l| l.state == State::Exited).map(|l| l.finished_at);
     if let Some(ended) = ended.filter(|_| seen.is_some())
-        && let Some((until, secs)) = view.backoffs.wait(&container.name, ended, view.now)
+        && let Some((until, secs)) = view.backoffs.wait(&crash_loop(container), ended, view.now)
     {
         let text = format!("back-off {} restarting failed container={} pod={}", go_duration(secs), container.name, pod_text(view.pod));
         plan.crash_loops.insert(container.name.clone(), text);
@@ -422,11 +422,23 @@ pub(crate) mod tests {
         let mut backoffs = Backoffs::default();
         let dead = || vec![seen("m", State::Exited, 1)];
         assert_eq!(starts(&decide(&pod, ready(), dead(), &backoffs)), ["m"], "the first restart is at once");
-        backoffs.next("m", at(0), at(0));
+        backoffs.next(&crash_loop(&pod.spec.as_ref().unwrap().containers[0]), at(0), at(0));
         let plan = decide(&pod, ready(), dead(), &backoffs);
         assert!(plan.commands.is_empty());
         assert_eq!(plan.crash_loops["m"], "back-off 10s restarting failed container=m pod=p_d(u)");
         assert_eq!(plan.wake_at, Some(at(12)));
+    }
+
+    // Seen with upstream's "should have their auto-restart back-off timer reset on image update": it waited five minutes.
+    #[test]
+    fn another_image_ends_the_wait_of_a_crash_loop() {
+        let of = |image: &str| pod(serde_json::json!({"containers": [{"name": "m", "image": image}]}));
+        let old = of("bad");
+        let mut backoffs = Backoffs::default();
+        backoffs.next(&crash_loop(&old.spec.as_ref().unwrap().containers[0]), at(0), at(0));
+        let dead = || vec![seen("m", State::Exited, 1)];
+        assert!(starts(&decide(&old, ready(), dead(), &backoffs)).is_empty());
+        assert_eq!(starts(&decide(&of("good"), ready(), dead(), &backoffs)), ["m"]);
     }
 
     #[test]
@@ -456,7 +468,7 @@ pub(crate) mod tests {
         let plan = decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &none);
         assert_eq!(starts(&plan), ["asks", "other"], "killed ones too, though the pod never restarts");
         let mut waits = Backoffs::default();
-        waits.next("asks", at(0), at(0));
+        waits.next(&crash_loop(&pod.spec.as_ref().unwrap().containers[0]), at(0), at(0));
         assert_eq!(starts(&decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &waits)), ["other"], "its crash loop counts");
         let all = again(vec![anew("asks", State::Exited, 0), anew("other", State::Exited, 0), anew("i", State::Exited, 0)]);
         assert_eq!(decide(&pod, ready(), all, &none).commands.last(), Some(&Command::Finish), "and ends when that round ends");
