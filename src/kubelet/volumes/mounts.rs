@@ -156,7 +156,7 @@ fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf
 
 /// Missing parts become folders with the mode of the volume's root, as upstream's: else only root could write into them.
 fn open_beneath(volume: &Dir, sub: &Path) -> io::Result<OwnedFd> {
-    volume.pinned_or_made(sub, volume.meta(Path::new(""))?.mode & 0o2777)
+    volume.pinned_or_made(sub, volume.meta(Path::new(""))?.mode & 0o7777)
 }
 
 #[cfg(test)]
@@ -182,11 +182,11 @@ mod tests {
     fn a_new_folder_is_as_open_as_its_volume() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let volume = Dir::open_or_make(&dir.path().join("v"), 0o2777).unwrap();
+        let volume = Dir::open_or_make(&dir.path().join("v"), 0o3777).unwrap();
         open_beneath(&volume, Path::new("data/deep")).unwrap();
         for path in ["v/data", "v/data/deep"] {
             let mode = std::fs::metadata(dir.path().join(path)).unwrap().permissions().mode();
-            assert_eq!(mode & 0o7777, 0o2777, "{path}");
+            assert_eq!(mode & 0o7777, 0o3777, "{path}");
         }
     }
 
