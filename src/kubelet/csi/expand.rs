@@ -4,6 +4,7 @@ use std::path::Path;
 
 use base::chain::Chain;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use proto::csi as pb;
@@ -17,33 +18,48 @@ use crate::cgroups;
 use crate::events::Kind;
 use crate::node::Node;
 
+/// The bytes that a claim's volume has now, if they are more than the claim says.
+pub(crate) fn wanted_bytes(claim: &PersistentVolumeClaim, size: &Quantity) -> Option<i64> {
+    let shown = claim.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"))?;
+    let (bytes, shown) = (cgroups::parse(size).value(), cgroups::parse(shown).value());
+    (bytes > shown).then_some(bytes)
+}
+
 /// Grows a file system whose volume is larger than the claim says. What fails is told and tried again with the next look.
 pub(super) async fn grow(node: &Node, pod: &Pod, wanted: &Wanted, driver: &Driver, target: &Path, staging: &Path) {
     let (Some(claim), Some(size)) = (&wanted.claim, &wanted.capacity) else { return };
-    let shown = claim.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"));
-    let Some(shown) = shown.map(|q| cgroups::parse(q).value()) else { return };
-    let bytes = cgroups::parse(size).value();
-    if bytes <= shown || wanted.read_only {
-        return;
-    }
+    let Some(bytes) = wanted_bytes(claim, size).filter(|_| !wanted.read_only) else { return };
     match driver.can(pb::EXPAND_VOLUME).await {
         Ok(true) => {}
         Ok(false) => return,
         Err(err) => return warn!(volume = %wanted.spec, err = %err, "cannot ask a driver what it can do"),
     }
-    let tell = |kind: Kind, reason: &str, text: String| node.events.pod(pod, None, kind, reason, text);
-    if let Err(why) = ask(node, wanted, driver, (target, staging), bytes).await {
-        let text = format!("MountVolume.NodeExpandVolume failed for volume {:?} : {why}", wanted.spec);
-        return tell(Kind::Warning, "FileSystemResizeFailed", text);
+    let outcome = ask(node, wanted, driver, (target, staging), bytes).await;
+    tell(node, pod, &wanted.spec, claim, size, outcome).await;
+}
+
+/// Says how the growing of a volume's file system ended: an event of the pod, and the claim's status.
+pub(crate) async fn tell(
+    node: &Node,
+    pod: &Pod,
+    volume: &str,
+    claim: &PersistentVolumeClaim,
+    size: &Quantity,
+    outcome: Result<(), String>,
+) {
+    let event = |kind: Kind, reason: &str, text: String| node.events.pod(pod, None, kind, reason, text);
+    if let Err(why) = outcome {
+        let text = format!("MountVolume.NodeExpandVolume failed for volume {volume:?} : {why}");
+        return event(Kind::Warning, "FileSystemResizeFailed", text);
     }
     let api: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     match api.patch_status(name, &PatchParams::default(), &Patch::Merge(grown(claim, &size.0))).await {
         Ok(_) => {
-            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {}", wanted.spec, node.config.node_name);
-            tell(Kind::Normal, "FileSystemResizeSuccessful", text);
+            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {}", node.config.node_name);
+            event(Kind::Normal, "FileSystemResizeSuccessful", text);
         }
-        Err(err) => warn!(volume = %wanted.spec, err = %Chain(&err), "cannot write that a claim has grown"),
+        Err(err) => warn!(volume, err = %Chain(&err), "cannot write that a claim has grown"),
     }
 }
 

@@ -6,7 +6,7 @@ mod attach;
 
 mod data;
 
-mod expand;
+pub(crate) mod expand;
 
 pub(crate) mod mount;
 

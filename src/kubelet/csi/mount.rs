@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::task::Group;
+use base::time::Clock;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, SecretReference};
 use k8s_openapi::api::storage::v1::CSIDriver;
@@ -37,6 +38,12 @@ struct Work<'a> {
     object: Option<CSIDriver>,
 }
 
+/// When a volume that may have grown is looked at again.
+pub(crate) fn next_look(clock: &Clock) -> Timestamp {
+    let now = clock.now();
+    now.checked_add(SignedDuration::from_secs(LOOK_SECS)).unwrap_or(now)
+}
+
 /// Makes a volume ready. `known` is whether this pod has it already: then only what changed is done.
 pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, known: bool) -> Result<Ready, VolumeError> {
     let objects: Api<CSIDriver> = Api::all(node.client.clone());
@@ -61,7 +68,7 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, known: bool)
     let lock = node.csi.lock(&wanted.driver, &wanted.handle);
     let _one_at_a_time = lock.lock().await;
     let place = work.place();
-    let mut again_at = node.clock.now().checked_add(SignedDuration::from_secs(LOOK_SECS)).unwrap_or_else(|_| node.clock.now());
+    let mut again_at = next_look(&node.clock);
     let driver = match work.driver() {
         Ok(driver) => driver,
         // A driver that is being replaced is no harm to what is mounted.

@@ -1,11 +1,12 @@
 //! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those of drivers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
 use super::{host_path, local, nfs};
+use crate::csi::expand;
 use crate::csi::wanted::Wanted;
 use crate::node::Node;
 
@@ -22,6 +23,8 @@ pub(super) struct Local {
     pub(super) read_only: bool,
     /// Where fsGroup may change the owner; the same for all pods that have the volume. Only local volumes have it, hostPath never.
     pub(super) group_at: Option<PathBuf>,
+    /// Whether what is behind it may grow while the pod runs, so that it is looked at again.
+    pub(super) may_grow: bool,
 }
 
 /// Where what must be mounted first is mounted, below the pod's folder.
@@ -51,34 +54,47 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     let volume = volumes.get_opt(&name).await.map_err(|err| err.to_string())?;
     let volume = volume.ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
     is_of_claim(&volume, found.metadata.uid.as_deref())?;
-    if let Some(wanted) = Wanted::persistent(&volume, found, pod_read_only) {
+    if let Some(wanted) = Wanted::persistent(&volume, found.clone(), pod_read_only) {
         return Ok(Found::Driver(Box::new(wanted)));
     }
     let spec = volume.spec.unwrap_or_default();
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
-    let block = spec.volume_mode.as_deref() == Some("Block");
-    if let Some(local) = spec.local {
-        if block || !host_path::is_block_device(&local.path).await? {
-            let kind = if block { "BlockDevice" } else { "Directory" };
-            let source = HostPathVolumeSource { path: local.path, type_: Some(kind.to_owned()) };
-            let path = host_path::prepare(&source).await?;
-            return Ok(Found::Local(Local { group_at: (!block).then(|| path.clone()), path, read_only }));
+    if let Some(source) = spec.local.as_ref() {
+        let block = spec.volume_mode.as_deref() == Some("Block");
+        let options = spec.mount_options.as_deref().unwrap_or_default();
+        let device = local::Device { volume: &name, path: &source.path, fs_type: source.fs_type.as_deref(), options, read_only };
+        let is_mounted = !block && host_path::is_block_device(&source.path).await?;
+        let local = of_machine(node, &device, block, is_mounted, &targets.local).await?;
+        let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+        if let Some(size) = size.filter(|size| !read_only && expand::wanted_bytes(&found, size).is_some()) {
+            // A folder and a raw device are as large as they are.
+            let outcome = if is_mounted { local::grow(node, &device).await } else { Ok(()) };
+            expand::tell(node, pod, &name, &found, size, outcome).await;
         }
-        let options = spec.mount_options.unwrap_or_default();
-        let fs_type = local.fs_type.as_deref();
-        let device = local::Device { volume: &name, path: &local.path, fs_type, options: &options, read_only };
-        let place = local::attach(node, &device, &targets.local).await?;
-        return Ok(Found::Local(Local { path: targets.local.clone(), read_only, group_at: Some(place) }));
+        return Ok(Found::Local(local));
     }
     if let Some(source) = spec.host_path {
-        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, group_at: None }));
+        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, group_at: None, may_grow: false }));
     }
     if let Some(share) = spec.nfs {
         let source = NFSVolumeSource { path: share.path, server: share.server, read_only: share.read_only };
         nfs::attach(&source, spec.mount_options.as_deref().unwrap_or_default(), &targets.nfs).await?;
-        return Ok(Found::Local(Local { path: targets.nfs.clone(), read_only, group_at: None }));
+        return Ok(Found::Local(Local { path: targets.nfs.clone(), read_only, group_at: None, may_grow: false }));
     }
     Err(format!("persistentvolume \"{name}\": no volume plugin matched"))
+}
+
+/// A `local` volume: a folder, a raw device, or a device whose filesystem is mounted first.
+async fn of_machine(node: &Node, device: &local::Device<'_>, block: bool, is_mounted: bool, target: &Path) -> Result<Local, String> {
+    let read_only = device.read_only;
+    if is_mounted {
+        let place = local::attach(node, device, target).await?;
+        return Ok(Local { path: target.to_owned(), read_only, group_at: Some(place), may_grow: true });
+    }
+    let kind = if block { "BlockDevice" } else { "Directory" };
+    let source = HostPathVolumeSource { path: device.path.to_owned(), type_: Some(kind.to_owned()) };
+    let path = host_path::prepare(&source).await?;
+    Ok(Local { group_at: (!block).then(|| path.clone()), path, read_only, may_grow: true })
 }
 
 /// A volume belongs to one claim, not to all that ever have its name. Texts as upstream's `getPVSpec`.

@@ -69,6 +69,29 @@ pub(super) async fn attach(node: &Node, device: &Device<'_>, target: &Path) -> R
     Ok(place)
 }
 
+/// Makes the filesystem as large as its device (upstream's mount-utils `ResizeFs`).
+///
+/// Errors: why not, in upstream's words.
+pub(super) async fn grow(node: &Node, device: &Device<'_>) -> Result<(), String> {
+    let place = base_of(node).join(device.volume);
+    let fs_type = found_on(device.path).await?.unwrap_or_default();
+    let (program, args) = grower(&fs_type, device.path, &place)?;
+    let failed = |why: String| format!("resize of device {} failed: {why}", device.path);
+    let ended = program::run(program, &args, MAKE_LIMIT).await.map_err(failed)?;
+    if ended.status == 0 { Ok(()) } else { Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output))) }
+}
+
+/// What makes a mounted filesystem larger.
+fn grower(fs_type: &str, device: &str, place: &Path) -> Result<(&'static str, Vec<String>), String> {
+    let place = place.display().to_string();
+    match fs_type {
+        "ext2" | "ext3" | "ext4" => Ok(("resize2fs", vec![device.to_owned()])),
+        "xfs" => Ok(("xfs_growfs", vec!["-d".to_owned(), place])),
+        "btrfs" => Ok(("btrfs", ["filesystem", "resize", "max"].map(str::to_owned).into_iter().chain([place]).collect())),
+        other => Err(format!("resize of format {other} is not supported for device {device} mounted at {place}")),
+    }
+}
+
 /// Takes off the machine's mounts of devices that no pod has any more.
 pub(crate) async fn release_unused(node: &Node) {
     let base = base_of(node);
@@ -228,6 +251,13 @@ mod tests {
         for name in ["", "../sh", "-h", "ext4 x", "a/b"] {
             assert!(!is_fs_type(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_filesystem_that_cannot_grow_says_so() {
+        assert_eq!(grower("ext4", "/dev/sdb", Path::new("/m")).unwrap(), ("resize2fs", vec!["/dev/sdb".to_owned()]));
+        let text = "resize of format vfat is not supported for device /dev/sdb mounted at /m";
+        assert_eq!(grower("vfat", "/dev/sdb", Path::new("/m")).unwrap_err(), text);
     }
 
     #[test]

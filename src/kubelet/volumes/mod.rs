@@ -170,6 +170,10 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
             if local.read_only || volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true) {
                 mounted.read_only.insert(volume.name.clone(), true);
             }
+            if local.may_grow {
+                let again_at = csi::mount::next_look(&node.clock);
+                mounted.refresh_at = Some(mounted.refresh_at.map_or(again_at, |at| at.min(again_at)));
+            }
             let mismatch_only =
                 spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some((group, at)) = fs_group.zip(local.group_at.as_deref()).filter(|_| !known) {
