@@ -35,6 +35,7 @@ pub(super) struct Targets {
 
 /// Follows the claim to its volume; what must be mounted first is mounted at one of `targets`.
 pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str, targets: &Targets) -> Result<Found, String> {
+    let in_pod = volume.name.as_str();
     let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
     let is_ephemeral = volume.ephemeral.is_some();
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -54,6 +55,7 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     let volume = volumes.get_opt(&name).await.map_err(|err| err.to_string())?;
     let volume = volume.ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
     is_of_claim(&volume, found.metadata.uid.as_deref())?;
+    fits_use(&volume, pod, in_pod)?;
     if let Some(wanted) = Wanted::persistent(&volume, found.clone(), pod_read_only) {
         return Ok(Found::Driver(Box::new(wanted)));
     }
@@ -110,6 +112,23 @@ fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(),
     Ok(())
 }
 
+/// A raw device is no folder, nor the other way round. Texts as upstream's `createVolumeSpec`.
+fn fits_use(volume: &PersistentVolume, pod: &Pod, in_pod: &str) -> Result<(), String> {
+    let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    let all = plain.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.volume_mounts, &c.volume_devices)));
+    for (mounts, devices) in all {
+        let field = match mode {
+            "Filesystem" if devices.iter().flatten().any(|device| device.name == in_pod) => "volumeDevices",
+            "Block" if mounts.iter().flatten().any(|mount| mount.name == in_pod) => "volumeMounts",
+            _ => continue,
+        };
+        return Err(format!("volume {in_pod} has volumeMode {mode}, but is specified in {field}"));
+    }
+    Ok(())
+}
+
 /// The claim of an ephemeral volume must have been made for this very pod. Text as upstream's `VolumeIsForPod`.
 fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
     let owners = claim.metadata.owner_references.iter().flatten();
@@ -147,6 +166,22 @@ mod tests {
         assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("a")).is_ok());
         assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("b")).is_err());
         assert!(is_of_claim(&volume(serde_json::Value::Null), Some("b")).is_err());
+    }
+
+    // Seen with upstream's "should fail to use a volume in a pod with mismatched mode": the pod ran, with the device's node as a folder.
+    #[test]
+    fn a_raw_device_is_no_folder() {
+        let pod = |container: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"spec": {"containers": [], "initContainers": [container]}})).unwrap()
+        };
+        let mounts = pod(serde_json::json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
+        let devices = pod(serde_json::json!({"name": "c", "volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]}));
+        let volume = |mode: &str| serde_json::from_value(serde_json::json!({"spec": {"volumeMode": mode}})).unwrap();
+        assert!(fits_use(&volume("Filesystem"), &mounts, "v").is_ok() && fits_use(&volume("Block"), &devices, "v").is_ok());
+        let text = fits_use(&volume("Block"), &mounts, "v").unwrap_err();
+        assert_eq!(text, "volume v has volumeMode Block, but is specified in volumeMounts");
+        assert!(fits_use(&volume("Filesystem"), &devices, "v").is_err());
+        assert!(fits_use(&volume("Block"), &mounts, "w").is_ok());
     }
 
     // node.md L3.
