@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::apply::versions::Only;
 use crate::catalog::Catalog;
+use crate::cel::syntax::Dialect;
 use crate::cel::types::Ty;
 use crate::cel::value::Val;
 use crate::cel::{CALL_BUDGET, Program, Surroundings};
@@ -216,7 +217,8 @@ fn expressions_run_within_their_budget_or_fail() {
         if rng.below(4) == 0 {
             text = format!("({text}) {} ({})", pick(&rng, &["+", "&&", "==", "in", "?:", "."]), pick(&rng, &seeds));
         }
-        let Ok(program) = Program::compile(&text, &[("self".to_owned(), Ty::Dyn)]) else { continue };
+        let dialect = *pick(&rng, &[Dialect::Common, Dialect::Patches, Dialect::Devices]);
+        let Ok(program) = Program::compile_in(dialect, &text, &[("self".to_owned(), Ty::Dyn)]) else { continue };
         let surroundings = Surroundings { values: vec![("self".to_owned(), object.clone())], ..Surroundings::default() };
         if let Ok(value) = program.run(&surroundings, &Cell::new(CALL_BUDGET)) {
             let _any = value.to_json();

@@ -16,6 +16,7 @@ pub mod labels;
 pub mod meta;
 pub mod openapi;
 pub mod patch;
+pub mod patterns;
 pub mod print;
 pub mod protobuf;
 pub mod quantity;

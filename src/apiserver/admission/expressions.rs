@@ -114,6 +114,8 @@ impl Host for Asker {
             subresource: question.subresource.clone(),
             namespace: question.namespace.clone(),
             name: question.name.clone(),
+            field_selector: question.field_selector.clone(),
+            label_selector: question.label_selector.clone(),
             path: question.path.clone().unwrap_or_default(),
             is_resource: question.path.is_none(),
             ..Attributes::default()

@@ -21,8 +21,7 @@ pub fn names(extras: Extras) -> Vec<(String, Ty)> {
         all.push(("params", Ty::Dyn));
     }
     if extras.authorizer {
-        let authorizer = Ty::Named("kubernetes.authorization.Authorizer");
-        all.extend([("authorizer", authorizer.clone()), ("authorizer.requestResource", authorizer)]);
+        all.extend([("authorizer", Ty::read("authorizer")), ("authorizer.requestResource", Ty::read("resourcecheck"))]);
     }
     all.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect()
 }
@@ -127,5 +126,6 @@ mod tests {
         assert!(compile("variables.m").unwrap_err().contains("undefined field 'm'"));
         assert_eq!(compile("variables.n + 1").unwrap(), Ty::Named("int"));
         assert_eq!(compile("authorizer.requestResource.check('get').allowed()").unwrap(), BOOL);
+        assert!(compile("authorizer.resource('pods')").unwrap_err().contains("found no matching overload for 'resource'"));
     }
 }

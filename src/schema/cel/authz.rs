@@ -18,6 +18,10 @@ pub struct Authz {
     pub namespace: String,
     /// Name.
     pub name: String,
+    /// `a=b`: what of the fields is asked for.
+    pub field_selector: String,
+    /// The same of labels.
+    pub label_selector: String,
     /// Namespace and name, if a service account is asked about and not the user of the request.
     pub service_account: Option<(String, String)>,
     /// Allowed, and why.
@@ -53,6 +57,8 @@ impl Authz {
             ("subresource", [text], None) => next.subresource = (*text).to_owned(),
             ("namespace", [text], None) => next.namespace = (*text).to_owned(),
             ("name", [text], None) => next.name = (*text).to_owned(),
+            ("fieldSelector", [text], None) => next.field_selector = (*text).to_owned(),
+            ("labelSelector", [text], None) => next.label_selector = (*text).to_owned(),
             ("serviceAccount", [namespace, name], None) => next.service_account = Some(((*namespace).to_owned(), (*name).to_owned())),
             ("check", [verb], None) => match host {
                 Some(host) => next.answer = Some(host.authorize(self, verb)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::syntax::{Access, Expr, Kind, Macro};
 use super::value::{Key, Val};
-use super::{functions, operators};
+use super::{functions, operators, signatures};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +60,8 @@ impl Run<'_> {
                 self.pay(1)?;
                 match self.scope.iter().rev().find(|(n, _)| n == name) {
                     Some((_, value)) => Ok(value.clone()),
-                    None => match name.as_str() {
-                        "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type"
-                        | "optional_type" => Ok(Val::Type(name.as_str().into())),
-                        _ => error(format!("no such attribute(s): {name}")),
-                    },
+                    None if signatures::is_type(name) => Ok(Val::Type(name.as_str().into())),
+                    None => error(format!("no such attribute(s): {name}")),
                 }
             }
             Kind::Select { of, field, how } => self.select(of, field, *how),
@@ -90,9 +87,7 @@ impl Run<'_> {
                         (Val::Optional(None), true) => {}
                         (Val::Optional(Some(value)), true) => drop(out.insert(key, (*value).clone())),
                         (value, _) => {
-                            if out.insert(key.clone(), value).is_some() {
-                                return error(format!("insert failed: key {key} already exists"));
-                            }
+                            out.insert(key, value);
                         }
                     }
                 }
@@ -130,6 +125,12 @@ impl Run<'_> {
         {
             return Ok(value.clone());
         }
+        if how == Access::Plain
+            && let Some(name) = of.dotted().map(|of| format!("{of}.{field}"))
+            && signatures::is_type(&name)
+        {
+            return Ok(Val::Type(name.as_str().into()));
+        }
         let of = self.eval(of)?;
         let (inner, wrapped) = match &of {
             Val::Optional(None) if how == Access::Test => return Ok(Val::Bool(false)),
@@ -140,7 +141,8 @@ impl Run<'_> {
         let found = match &inner {
             Val::Map(map) => map.get(&Key::Text(field.into())).cloned(),
             Val::Struct(fields) => fields.1.get(field).cloned(),
-            _ => return error(format!("no such overload: {}.{field}", inner.type_name())),
+            Val::List(_) => return error("unsupported index type 'string' in list"),
+            _ => None,
         };
         match (found, how) {
             (found, Access::Test) => Ok(Val::Bool(found.is_some())),
@@ -248,7 +250,7 @@ impl Run<'_> {
             Val::List(items) => items.iter().map(|v| [v.clone(), Val::Null]).collect(),
             Val::Map(map) => map.iter().map(|(k, v)| [k.to_val(), v.clone()]).collect(),
             Val::Struct(fields) => fields.1.iter().map(|(k, v)| [Val::text(k), v.clone()]).collect(),
-            _ => return error("no such overload"),
+            other => return error(format!("got '{}', expected iterable type", other.go_name())),
         };
         match m.name {
             "all" => self.quantify(m, &entries, false),
@@ -326,9 +328,8 @@ impl Run<'_> {
         match m.name {
             "transformMap" | "transformMapEntry" => Ok(Val::Map(Arc::new(map))),
             "sortBy" => {
-                let mut pairs: Vec<(Val, Val)> = list.into_iter().zip(entries.iter().map(|e| e[0].clone())).collect();
-                pairs.sort_by(|a, b| a.0.order(&b.0).unwrap_or(std::cmp::Ordering::Equal));
-                Ok(Val::list(pairs.into_iter().map(|p| p.1).collect()))
+                self.pay(list.len().saturating_mul(4))?;
+                super::lists::sorted(list.into_iter().zip(entries.iter().map(|e| e[0].clone())).collect())
             }
             _ => Ok(Val::list(list)),
         }

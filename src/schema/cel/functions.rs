@@ -3,8 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 use jiff::Timestamp;
 
@@ -30,17 +28,13 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
             Err(_) => error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
         },
         ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
-        ("ip", [Val::Text(text)]) => network::read_ip(text)
-            .map(Val::Ip)
-            .ok_or_else(|| Fault::Error(format!("IP Address {text:?} parse error during conversion from string"))),
+        ("ip", [Val::Text(text)]) => network::read_ip(text).map(Val::Ip).ok_or_else(|| network::no_ip(text)),
         ("isIP", [Val::Text(text)]) => Ok(Val::Bool(network::read_ip(text).is_some())),
         ("ip.isCanonical", [Val::Text(text)]) => match network::read_ip(text) {
             Some(ip) => Ok(Val::Bool(ip.to_string() == text.as_ref())),
-            None => error(format!("IP Address {text:?} parse error during conversion from string")),
+            None => Err(network::no_ip(text)),
         },
-        ("cidr", [Val::Text(text)]) => network::read_cidr(text)
-            .map(Val::Cidr)
-            .ok_or_else(|| Fault::Error(format!("network address parse error during conversion from string: {text:?}"))),
+        ("cidr", [Val::Text(text)]) => network::read_cidr(text).map(Val::Cidr).ok_or_else(|| network::no_cidr(text)),
         ("isCIDR", [Val::Text(text)]) => Ok(Val::Bool(network::read_cidr(text).is_some())),
         ("url", [Val::Text(text)]) => match Url::read(text) {
             Some(url) => Ok(Val::Url(url.into())),
@@ -58,12 +52,9 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("optional.of", [of]) => Ok(Val::Optional(Some(Arc::new(of.clone())))),
         ("optional.none", []) => Ok(Val::Optional(None)),
         ("optional.ofNonZeroValue", [of]) => Ok(Val::Optional((!is_zero(of)).then(|| Arc::new(of.clone())))),
-        ("base64.encode", [Val::Bytes(bytes)]) => Ok(Val::text(&STANDARD.encode(bytes))),
-        ("base64.decode", [Val::Text(text)]) => {
-            STANDARD.decode(text.as_bytes()).map(|b| Val::Bytes(b.into())).map_err(|e| Fault::Error(e.to_string()))
-        }
+        ("optional.unwrap", [Val::List(list)]) => lists::unwrap(list),
         ("jsonpatch.escapeKey", [Val::Text(text)]) => Ok(Val::text(&text.replace('~', "~0").replace('/', "~1"))),
-        ("strings.quote", [Val::Text(text)]) => Ok(Val::text(&format!("{text:?}"))),
+        ("strings.quote", [Val::Text(text)]) => Ok(Val::text(&strings::quote(text))),
         ("lists.range", [Val::Int(n)]) => {
             let n = usize::try_from(*n).unwrap_or(0);
             run.pay(n)?;
@@ -74,8 +65,8 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         }
         (name, []) if name.starts_with("format.") => Ok(Val::Format(name.trim_start_matches("format.").into())),
         (name, args) if name.starts_with("sets.") => lists::sets(run, name, args),
-        (name, args) if name.starts_with("math.") => lists::math(name, args),
-        _ => error(format!("no such overload: {name}")),
+        ("sign", [Val::Quantity(q)]) => Ok(Val::Int(i64::from(q.sign()))),
+        _ => error("no such overload"),
     }
 }
 
@@ -96,7 +87,8 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
             "getHours" => Ok(Val::Int(nanos / 3_600_000_000_000)),
             "getMinutes" => Ok(Val::Int(nanos / 60_000_000_000)),
             "getSeconds" => Ok(Val::Int(nanos / 1_000_000_000)),
-            "getMilliseconds" => Ok(Val::Int(nanos / 1_000_000 % 1000)),
+            // All of them, unlike those of a timestamp.
+            "getMilliseconds" => Ok(Val::Int(nanos / 1_000_000)),
             _ => error("no such overload"),
         },
         (Val::Quantity(q), _, _) => quantity(q, name, args),
@@ -134,7 +126,7 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
             Ok(Val::Optional((!problems.is_empty()).then(|| Arc::new(Val::list(problems.iter().map(|p| Val::text(p)).collect())))))
         }
         (Val::Authz(authz), _, _) => authz.method(run.host, name, args),
-        _ => error(format!("no such overload: {}.{name}", target.type_name())),
+        _ => error("no such overload"),
     }
 }
 
@@ -148,7 +140,7 @@ fn size(of: &Val) -> Outcome {
         Val::Bytes(b) => b.len() as i64,
         Val::List(l) => l.len() as i64,
         Val::Map(m) => m.len() as i64,
-        _ => return error("no such overload"),
+        _ => return error("no such overload: size"),
     }))
 }
 
@@ -165,7 +157,8 @@ fn is_zero(of: &Val) -> bool {
 }
 
 fn convert(to: &str, of: &Val) -> Outcome {
-    let range = || error("range error converting value");
+    let range = || error(if to == "uint" { "unsigned integer overflow" } else { "integer overflow" });
+    let no_text = || error(format!("type conversion error from 'string' to '{to}'"));
     match (to, of) {
         ("int", Val::Int(_))
         | ("uint", Val::Uint(_))
@@ -181,7 +174,7 @@ fn convert(to: &str, of: &Val) -> Outcome {
                 range()
             }
         }
-        ("int", Val::Text(s)) => s.parse().map(Val::Int).or_else(|_| error(format!("strconv.ParseInt: parsing {s:?}: invalid syntax"))),
+        ("int", Val::Text(s)) => s.parse().map(Val::Int).or_else(|_| no_text()),
         ("int", Val::Time(t)) => Ok(Val::Int(t.as_second())),
         ("int", Val::Duration(nanos)) => Ok(Val::Int(*nanos)),
         ("uint", Val::Int(n)) => u64::try_from(*n).map(Val::Uint).or_else(|_| range()),
@@ -192,17 +185,17 @@ fn convert(to: &str, of: &Val) -> Outcome {
                 range()
             }
         }
-        ("uint", Val::Text(s)) => s.parse().map(Val::Uint).or_else(|_| error(format!("strconv.ParseUint: parsing {s:?}: invalid syntax"))),
-        ("double", Val::Text(s)) => {
-            s.parse().map(Val::Double).or_else(|_| error(format!("strconv.ParseFloat: parsing {s:?}: invalid syntax")))
-        }
+        // A sign before what has none is no number there.
+        ("uint", Val::Text(s)) => s.parse().ok().filter(|_| !s.starts_with('+')).map_or_else(no_text, |n| Ok(Val::Uint(n))),
+        ("double", Val::Text(s)) => s.parse().map(Val::Double).or_else(|_| no_text()),
+        ("string", Val::Bytes(bytes)) if std::str::from_utf8(bytes).is_err() => error("invalid UTF-8 in bytes, cannot convert to string"),
         ("double", n) => n.double().map(Val::Double).ok_or_else(|| Fault::Error("no such overload".into())),
         ("string", of) => strings::show(of).map(|t| Val::text(&t)).ok_or_else(|| Fault::Error("no such overload".into())),
         ("bytes", Val::Text(s)) => Ok(Val::Bytes(s.as_bytes().into())),
         ("bool", Val::Text(s)) => match s.as_ref() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Val::Bool(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
-            other => error(format!("strconv.ParseBool: parsing {other:?}: invalid syntax")),
+            _ => no_text(),
         },
         ("timestamp", Val::Text(s)) => s
             .parse()
@@ -225,7 +218,6 @@ fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
         _ => return error("no such overload"),
     };
     match (name, other) {
-        ("sign", None) => Ok(Val::Int(i64::from(q.sign()))),
         ("isInteger", None) => Ok(Val::Bool(q.is_whole())),
         ("asInteger", None) if q.is_whole() => Ok(Val::Int(q.value())),
         ("asInteger", None) => error("cannot convert value to integer"),

@@ -5,7 +5,6 @@ use super::syntax::Issue;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     Ident(String),
-    Quoted(String),
     Literal(LiteralToken),
     Op(&'static str),
     End,
@@ -44,9 +43,9 @@ pub(super) fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
             out.push((at, Token::Ident(chars[at..end].iter().collect())));
             at = end;
         } else if c == '`' {
-            let end = (at + 1..chars.len()).find(|i| chars[*i] == '`').ok_or_else(|| bad_token(at, "`"))?;
-            out.push((at, Token::Quoted(chars[at + 1..end].iter().collect())));
-            at = end + 1;
+            (at + 1..chars.len()).find(|i| chars[*i] == '`').ok_or_else(|| bad_token(at, "`"))?;
+            // Upstream does not turn quoted names on.
+            return Err(Issue { at, text: "unsupported syntax: '`'".into() });
         } else if c.is_ascii_digit() || (c == '.' && chars.get(at + 1).is_some_and(char::is_ascii_digit)) {
             let (token, end) = number(&chars, at)?;
             out.push((at, token));

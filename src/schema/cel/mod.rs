@@ -18,18 +18,21 @@ pub mod semver;
 pub mod signatures;
 mod strings;
 pub mod syntax;
+mod templates;
 #[cfg(test)]
 mod tests;
 pub mod time;
 pub mod types;
 mod unify;
+#[cfg(test)]
+mod upstream_tests;
 pub mod url;
 pub mod value;
 
 use std::cell::Cell;
 
 use eval::{Fault, Lazy, Outcome, Run};
-use syntax::{Expr, Kind, show};
+use syntax::{Dialect, Expr, Kind, show, show_all};
 use types::Ty;
 use value::Val;
 
@@ -62,10 +65,17 @@ pub struct Surroundings<'a> {
 impl Program {
     /// Compiles an expression that may use these names.
     ///
-    /// Errors: cel-go's text, with the place shown.
+    /// Errors: cel-go's text, with the places shown.
     pub fn compile(text: &str, names: &[(String, Ty)]) -> Result<Program, String> {
-        let expr = syntax::parse(text).map_err(|issue| show(&issue, text))?;
-        let result = check::check(&expr, names).map_err(|issue| show(&issue, text))?;
+        Program::compile_in(Dialect::Common, text, names)
+    }
+
+    /// The same for those that may use a little more.
+    ///
+    /// Errors: cel-go's text, with the places shown.
+    pub fn compile_in(dialect: Dialect, text: &str, names: &[(String, Ty)]) -> Result<Program, String> {
+        let expr = syntax::parse(text, dialect).map_err(|issue| show(&issue, text))?;
+        let result = check::check(&expr, names, dialect).map_err(|issues| show_all(issues, text))?;
         Ok(Program { text: text.to_owned(), expr, result })
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::eval::{Outcome, error};
+use super::eval::{Fault, Outcome, error};
 use super::functions::{address, net};
 use super::value::Val;
 
@@ -20,7 +20,30 @@ pub(super) fn read_ip(text: &str) -> Option<IpAddr> {
 /// A network.
 pub(super) fn read_cidr(text: &str) -> Option<IpNet> {
     let net: IpNet = text.parse().ok()?;
-    read_ip(text.split('/').next().unwrap_or_default()).map(|_| net)
+    let (ip, len) = text.split_once('/')?;
+    let is_padded = len.len() > 1 && len.starts_with('0');
+    read_ip(ip).filter(|_| !is_padded).map(|_| net)
+}
+
+/// Why a text is no address.
+pub(super) fn no_ip(text: &str) -> Fault {
+    Fault::Error(match text.parse::<IpAddr>() {
+        Ok(_) => format!("IPv4-mapped IPv6 address {text:?} is not allowed"),
+        Err(_) if text.split_once('%').is_some_and(|(ip, _)| ip.parse::<IpAddr>().is_ok()) => {
+            format!("IP address {text:?} with zone value is not allowed")
+        }
+        Err(_) => format!("IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"),
+    })
+}
+
+/// Why a text is no network.
+pub(super) fn no_cidr(text: &str) -> Fault {
+    let at = "network address parse error during conversion from string";
+    Fault::Error(match text.parse::<IpNet>() {
+        Ok(_) => format!("{at}: IPv4-mapped IPv6 address {text:?} is not allowed"),
+        Err(_) if !text.contains('/') => format!("{at}: {at}: netip.ParsePrefix({text:?}): no '/'"),
+        Err(_) => format!("{at}: {at}: netip.ParsePrefix({text:?}): prefix length out of range"),
+    })
 }
 
 /// A method of an address.
@@ -53,11 +76,11 @@ pub(super) fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
         ("prefixLength", []) => Ok(Val::Int(i64::from(of.prefix_len()))),
         ("containsIP", [other]) => match address(other) {
             Some(ip) => Ok(Val::Bool(of.contains(&ip))),
-            None => error("IP Address parse error during conversion from string"),
+            None => error("no such overload"),
         },
         ("containsCIDR", [other]) => match net(other) {
             Some(net) => Ok(Val::Bool(of.trunc().contains(&net))),
-            None => error("network address parse error during conversion from string"),
+            None => Err(if let Val::Text(text) = other { no_cidr(text) } else { Fault::Error("no such overload".to_owned()) }),
         },
         _ => error("no such overload"),
     }

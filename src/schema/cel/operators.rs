@@ -79,9 +79,7 @@ fn add(run: &Run<'_>, a: &Val, b: &Val) -> Outcome {
         (Val::Bytes(x), Val::Bytes(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::Bytes([&x[..], &y[..]].concat().into())),
         (Val::List(x), Val::List(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::list(x.iter().chain(y.iter()).cloned().collect())),
         (Val::Time(t), Val::Duration(d)) | (Val::Duration(d), Val::Time(t)) => shift(*t, *d),
-        (Val::Duration(a), Val::Duration(b)) => {
-            a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into()))
-        }
+        (Val::Duration(a), Val::Duration(b)) => a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
         _ => error("no such overload"),
     }
 }
@@ -94,11 +92,9 @@ fn subtract(a: &Val, b: &Val) -> Outcome {
         (Val::Time(t), Val::Duration(d)) => shift(*t, -*d),
         (Val::Time(a), Val::Time(b)) => {
             let nanos = i64::try_from(a.as_nanosecond() - b.as_nanosecond());
-            nanos.map(Val::Duration).map_err(|_| Fault::Error("duration overflow".into()))
+            nanos.map(Val::Duration).map_err(|_| Fault::Error("integer overflow".into()))
         }
-        (Val::Duration(a), Val::Duration(b)) => {
-            a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("duration overflow".into()))
-        }
+        (Val::Duration(a), Val::Duration(b)) => a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
         _ => error("no such overload"),
     }
 }
@@ -115,7 +111,9 @@ fn index_of(of: &Val, index: &Val, optional: bool) -> Outcome {
     };
     let found = match of {
         Val::List(list) => {
-            let Some(at) = index.double().filter(|n| n.fract() == 0.0) else { return error("no such overload") };
+            let Some(at) = index.double().filter(|n| n.fract() == 0.0) else {
+                return error(format!("unsupported index type '{}' in list", index.type_name()));
+            };
             let item = if at < 0.0 { None } else { list.get(at as usize).cloned() };
             item.ok_or_else(|| format!("index out of bounds: {at}"))
         }
@@ -127,7 +125,7 @@ fn index_of(of: &Val, index: &Val, optional: bool) -> Outcome {
             Val::Text(key) => fields.1.get(key.as_ref()).cloned().ok_or_else(|| format!("no such key: {key}")),
             _ => return error("no such overload"),
         },
-        _ => return error("no such overload"),
+        _ => Err(format!("no such key: {}", index.key().map(|key| key.to_string()).unwrap_or_default())),
     };
     match (found, optional) {
         (Ok(value), true) => Ok(Val::Optional(Some(Arc::new(value)))),

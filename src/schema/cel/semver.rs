@@ -27,7 +27,8 @@ impl Semver {
             *slot = if padded || part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) { return None } else { part.parse().ok()? };
         }
         let pre: Vec<String> = pre.map(|p| p.split('.').map(str::to_owned).collect()).unwrap_or_default();
-        let good = |id: &String| !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let is_padded = |id: &String| id.len() > 1 && id.starts_with('0') && id.bytes().all(|b| b.is_ascii_digit());
+        let good = |id: &String| !id.is_empty() && !is_padded(id) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         pre.iter().all(good).then_some(Semver { numbers, pre })
     }
 }

@@ -1,4 +1,7 @@
 //! The functions that Kubernetes's CEL has, with their types: what the checker knows, and the names that the evaluator answers to.
+//!
+//! Spec: `apiserver/pkg/cel/environment/base.go` of upstream v1.36.2, for new expressions. It has no `math`, `base64` and `cel.bind`; its
+//! `strings` are of version 2 (lists can be reversed, texts cannot), and `sign` of a quantity is a function and no method.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -39,7 +42,7 @@ dyn: (A)->dyn
 int: (int)->int; (uint)->int; (double)->int; (string)->int; (time)->int; (duration)->int
 uint: (uint)->uint; (int)->uint; (double)->uint; (string)->uint
 double: (double)->double; (int)->double; (uint)->double; (string)->double
-string: (string)->string; (bool)->string; (int)->string; (uint)->string; (double)->string; (bytes)->string; (time)->string; (duration)->string; (ip)->string; (cidr)->string; (quantity)->string
+string: (string)->string; (bool)->string; (int)->string; (uint)->string; (double)->string; (bytes)->string; (time)->string; (duration)->string; (ip)->string; (cidr)->string
 bytes: (bytes)->bytes; (string)->bytes
 bool: (bool)->bool; (string)->bool
 timestamp: (time)->time; (string)->time; (int)->time
@@ -57,19 +60,15 @@ replace: string.(string,string)->string; string.(string,string,int)->string
 split: string.(string)->list<string>; string.(string,int)->list<string>
 substring: string.(int)->string; string.(int,int)->string
 trim: string.()->string
-reverse: string.()->string; list<A>.()->list<A>
+reverse: list<A>.()->list<A>
 join: list<string>.()->string; list<string>.(string)->string
 format: string.(list<dyn>)->string
 strings.quote: (string)->string
 find: string.(string)->string
 findAll: string.(string)->list<string>; string.(string,int)->list<string>
-isSorted: list<A>.()->bool
-sum: list<A>.()->A
-min: list<A>.()->A
-max: list<A>.()->A
+sum: list<int>.()->int; list<uint>.()->uint; list<double>.()->double; list<duration>.()->duration
 slice: list<A>.(int,int)->list<A>
 flatten: list<list<A>>.()->list<A>; list<dyn>.(int)->list<dyn>
-sort: list<A>.()->list<A>
 distinct: list<A>.()->list<A>
 first: list<A>.()->optional<A>
 last: list<A>.()->optional<A>
@@ -77,29 +76,11 @@ lists.range: (int)->list<int>
 sets.contains: (list<A>,list<A>)->bool
 sets.equivalent: (list<A>,list<A>)->bool
 sets.intersects: (list<A>,list<A>)->bool
-math.greatest: (A)->dyn; (dyn,dyn)->dyn; (dyn,dyn,dyn)->dyn; (dyn,dyn,dyn,dyn)->dyn
-math.least: (A)->dyn; (dyn,dyn)->dyn; (dyn,dyn,dyn)->dyn; (dyn,dyn,dyn,dyn)->dyn
-math.abs: (A)->A
-math.sign: (A)->A
-math.ceil: (double)->double
-math.floor: (double)->double
-math.round: (double)->double
-math.trunc: (double)->double
-math.isNaN: (double)->bool
-math.isInf: (double)->bool
-math.isFinite: (double)->bool
-math.sqrt: (dyn)->double
-math.bitAnd: (A,A)->A
-math.bitOr: (A,A)->A
-math.bitXor: (A,A)->A
-math.bitNot: (A)->A
-math.bitShiftLeft: (A,int)->A
-math.bitShiftRight: (A,int)->A
-base64.encode: (bytes)->string
-base64.decode: (string)->bytes
 optional.of: (A)->optional<A>
 optional.ofNonZeroValue: (A)->optional<A>
 optional.none: ()->optional<A>
+optional.unwrap: (list<optional<A>>)->list<A>
+unwrapOpt: list<optional<A>>.()->list<A>
 hasValue: optional<A>.()->bool
 value: optional<A>.()->A
 or: optional<A>.(optional<A>)->optional<A>
@@ -116,7 +97,7 @@ getSeconds: time.()->int; time.(string)->int; duration.()->int
 getMilliseconds: time.()->int; time.(string)->int; duration.()->int
 quantity: (string)->quantity
 isQuantity: (string)->bool
-sign: quantity.()->int
+sign: (quantity)->int
 isInteger: quantity.()->bool
 asInteger: quantity.()->int
 asApproximateFloat: quantity.()->double
@@ -155,20 +136,30 @@ minor: semver.()->int
 patch: semver.()->int
 format.named: (string)->optional<format>
 validate: format.(string)->optional<list<string>>
-path: authorizer.(string)->authorizer
-group: authorizer.(string)->authorizer
-resource: authorizer.(string)->authorizer
-subresource: authorizer.(string)->authorizer
-namespace: authorizer.(string)->authorizer
-name: authorizer.(string)->authorizer
+cel.@mapInsert: (map<A,B>,map<A,B>)->map<A,B>
+path: authorizer.(string)->pathcheck
+group: authorizer.(string)->groupcheck
 serviceAccount: authorizer.(string,string)->authorizer
-check: authorizer.(string)->authorizer
-allowed: authorizer.()->bool
-reason: authorizer.()->string
-errored: authorizer.()->bool
-error: authorizer.()->string
+resource: groupcheck.(string)->resourcecheck
+subresource: resourcecheck.(string)->resourcecheck
+namespace: resourcecheck.(string)->resourcecheck
+name: resourcecheck.(string)->resourcecheck
+fieldSelector: resourcecheck.(string)->resourcecheck
+labelSelector: resourcecheck.(string)->resourcecheck
+check: pathcheck.(string)->decision; resourcecheck.(string)->decision
+allowed: decision.()->bool
+reason: decision.()->string
+errored: decision.()->bool
+error: decision.()->string
 jsonpatch.escapeKey: (string)->string
 ";
+
+/// What lists can be sorted by.
+const COMPARABLE: [&str; 8] = ["int", "uint", "double", "bool", "duration", "time", "string", "bytes"];
+/// What the macro `sortBy` stands for.
+pub const SORT_BY: &str = "@sortByAssociatedKeys";
+/// What the macro `transformMapEntry` stands for.
+pub const MAP_INSERT: &str = "cel.@mapInsert";
 
 /// The formats of `format.NAME()`.
 pub const FORMATS: [&str; 13] = [
@@ -202,6 +193,13 @@ fn table() -> &'static BTreeMap<String, Vec<Signature>> {
             overloads.extend(numbers.iter().flat_map(|a| numbers.iter().filter_map(move |b| read(&format!("({a},{b})->bool")))));
             all.insert(op.to_owned(), overloads);
         }
+        let of_each = |like: &str| COMPARABLE.iter().filter_map(|ty| read(&like.replace('T', ty))).collect::<Vec<_>>();
+        for (name, like) in
+            [("isSorted", "list<T>.()->bool"), ("min", "list<T>.()->T"), ("max", "list<T>.()->T"), ("sort", "list<T>.()->list<T>")]
+        {
+            all.insert(name.to_owned(), of_each(like));
+        }
+        all.insert(SORT_BY.to_owned(), of_each("list<A>.(list<T>)->list<A>"));
         for format in FORMATS {
             all.insert(format!("format.{format}"), read("()->format").into_iter().collect());
         }
@@ -242,4 +240,11 @@ pub fn of(name: &str) -> &'static [Signature] {
 /// Whether there is a function of this name.
 pub fn is_function(name: &str) -> bool {
     table().contains_key(name)
+}
+
+/// Types that an expression may name, as in `type(x) == net.IP`.
+pub fn is_type(name: &str) -> bool {
+    const PLAIN: [&str; 11] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "optional_type"];
+    const OF_LIBRARIES: [&str; 4] = ["google.protobuf.Duration", "google.protobuf.Timestamp", "net.CIDR", "net.IP"];
+    PLAIN.contains(&name) || OF_LIBRARIES.contains(&name)
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 
 use super::eval::{Fault, Outcome, Run, error};
-use super::time;
 use super::value::Val;
+use super::{templates, time};
 use crate::custom::formats;
+use crate::patterns;
 use crate::validate::names::{self, NameUse};
 
 /// A method of a text.
@@ -29,7 +30,6 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
         ("lowerAscii", []) => Ok(Val::text(&text.to_ascii_lowercase())),
         ("upperAscii", []) => Ok(Val::text(&text.to_ascii_uppercase())),
         ("trim", []) => Ok(Val::text(text.trim())),
-        ("reverse", []) => Ok(Val::text(&text.chars().rev().collect::<String>())),
         ("replace", [Val::Text(a), Val::Text(b), rest @ ..]) => {
             let growth = (text.len() / a.len().max(1) + 1).saturating_mul(b.len());
             run.pay(growth / 10)?;
@@ -43,10 +43,15 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
         ("substring", [Val::Int(from), rest @ ..]) => {
             let all = chars();
             let to = if let [Val::Int(to)] = rest { *to } else { all.len() as i64 };
-            let found = usize::try_from(*from).ok().zip(usize::try_from(to).ok()).and_then(|(from, to)| all.get(from..to));
-            found
-                .map(|c| Val::text(&c.iter().collect::<String>()))
-                .ok_or_else(|| Fault::Error(format!("invalid substring range. start: {from}, end: {to}")))
+            if matches!(rest, [_]) && from > &to {
+                return error(format!("invalid substring range. start: {from}, end: {to}"));
+            }
+            let within = |at: i64| usize::try_from(at).ok().filter(|at| *at <= all.len());
+            let (Some(start), Some(end)) = (within(*from), within(to)) else {
+                let bad = if within(*from).is_none() { *from } else { to };
+                return error(format!("index out of range: {bad}"));
+            };
+            Ok(Val::text(&all[start..end].iter().collect::<String>()))
         }
         ("find", [Val::Text(pattern)]) => Ok(Val::text(compile(run, pattern)?.find(text).map_or("", |m| m.as_str()))),
         ("findAll", [Val::Text(pattern), rest @ ..]) => {
@@ -56,8 +61,8 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
             };
             Ok(Val::list(compile(run, pattern)?.find_iter(text).take(most).map(|m| Val::text(m.as_str())).collect()))
         }
-        ("format", [Val::List(values)]) => template(run, text, values),
-        _ => error(format!("no such overload: string.{name}")),
+        ("format", [Val::List(values)]) => templates::fill(run, text, values),
+        _ => error("no such overload"),
     }
 }
 
@@ -77,8 +82,7 @@ fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
         return Ok(made.clone());
     }
     run.pay(COMPILE_COST)?;
-    let made = RegexBuilder::new(pattern).size_limit(PROGRAM_BYTES_MAX).dfa_size_limit(PROGRAM_BYTES_MAX).build();
-    let made = made.map_err(|_| Fault::Error(format!("error parsing regexp: {pattern}")))?;
+    let made = patterns::compile(pattern, PROGRAM_BYTES_MAX).map_err(|why| Fault::Error(format!("error parsing regexp: {why}")))?;
     if programs.len() >= PROGRAMS_MAX {
         programs.clear();
     }
@@ -86,26 +90,29 @@ fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
     Ok(made)
 }
 
-/// Whether a text is a pattern at all.
-pub(super) fn is_pattern(text: &str) -> bool {
-    // Its program is not wanted: a pattern that has a large one is a pattern, too.
-    !matches!(RegexBuilder::new(text).size_limit(1).build(), Err(regex::Error::Syntax(_)))
-}
-
 /// Whether a text matches a pattern.
 pub(super) fn matches(run: &Run<'_>, text: &str, pattern: &str) -> Outcome {
     Ok(Val::Bool(compile(run, pattern)?.is_match(text)))
 }
 
+/// Spec: `indexOfOffset` and `lastIndexOfOffset` of cel-go's `ext/strings.go`: nothing is found in place of nothing wherever one looks.
 fn place(text: &[char], wanted: &[char], last: bool, rest: &[Val]) -> Outcome {
-    let from = match rest {
-        [Val::Int(from)] => Some(
-            usize::try_from(*from).ok().filter(|f| *f <= text.len()).ok_or_else(|| Fault::Error(format!("index out of range: {from}")))?,
-        ),
-        _ => None,
+    let asked = if let [Val::Int(from)] = rest { Some(*from) } else { None };
+    if let (Some(from), true) = (asked, wanted.is_empty()) {
+        return Ok(Val::Int(from));
+    }
+    let from = match asked {
+        Some(from) if from < 0 => return error(format!("index out of range: {from}")),
+        Some(from) => usize::try_from(from).unwrap_or(usize::MAX),
+        None if last => text.len(),
+        None => 0,
     };
+    // One that begins behind the end is not there.
+    if asked.is_some() && from >= text.len() {
+        return Ok(Val::Int(-1));
+    }
     let fits = |at: &usize| text.get(*at..*at + wanted.len()) == Some(wanted);
-    let found = if last { (0..=from.unwrap_or(text.len())).rev().find(fits) } else { (from.unwrap_or(0)..=text.len()).find(fits) };
+    let found = if last { (0..=from).rev().find(fits) } else { (from..=text.len()).find(fits) };
     Ok(Val::Int(found.map_or(-1, |i| i as i64)))
 }
 
@@ -128,6 +135,28 @@ fn split(text: &str, separator: &str, rest: &[Val]) -> Vec<String> {
     text.splitn(most, separator).map(str::to_owned).collect()
 }
 
+/// `strings.quote()`: as a literal of CEL.
+pub(super) fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
 /// `list.join()`.
 pub(super) fn join(list: &[Val], rest: &[Val]) -> Outcome {
     let separator = if let [Val::Text(s)] = rest { s.as_ref() } else { "" };
@@ -141,65 +170,30 @@ pub(super) fn show(of: &Val) -> Option<String> {
         Val::Bool(b) => b.to_string(),
         Val::Int(n) => n.to_string(),
         Val::Uint(n) => n.to_string(),
-        Val::Double(n) => n.to_string(),
+        Val::Double(n) => show_double(*n),
         Val::Text(s) => s.to_string(),
         Val::Bytes(b) => String::from_utf8(b.to_vec()).ok()?,
         Val::Time(t) => t.to_string(),
         Val::Duration(nanos) => time::show_duration(*nanos),
         Val::Ip(ip) => ip.to_string(),
         Val::Cidr(net) => net.to_string(),
-        Val::Quantity(q) => q.to_string(),
         _ => return None,
     })
 }
 
-fn template(run: &Run<'_>, text: &str, values: &[Val]) -> Outcome {
-    let (mut out, mut values, mut chars) = (String::new(), values.iter(), text.chars());
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        let mut spec: String = String::new();
-        let verb = loop {
-            match chars.next() {
-                Some(c) if c == '.' || c.is_ascii_digit() => spec.push(c),
-                Some(c) => break c,
-                None => return error("unexpected end of string"),
-            }
-        };
-        if verb == '%' {
-            out.push('%');
-            continue;
-        }
-        let Some(value) = values.next() else { return error("index out of range") };
-        run.pay(super::operators::weight(value))?;
-        // A precision beyond all sense would only fill memory.
-        let precision: usize = spec.trim_start_matches('.').parse().unwrap_or(6).min(100);
-        match (verb, value) {
-            ('s', value) => out.push_str(&plain(value)),
-            ('d', Val::Int(_) | Val::Uint(_)) => out.push_str(&plain(value)),
-            ('f', value) if value.double().is_some() => out.push_str(&format!("{:.*}", precision, value.double().unwrap_or(0.0))),
-            ('e', value) if value.double().is_some() => out.push_str(&format!("{:.*e}", precision, value.double().unwrap_or(0.0))),
-            ('b', Val::Int(n)) => out.push_str(&format!("{n:b}")),
-            ('b', Val::Bool(b)) => out.push_str(if *b { "1" } else { "0" }),
-            ('x', Val::Int(n)) => out.push_str(&format!("{n:x}")),
-            ('X', Val::Int(n)) => out.push_str(&format!("{n:X}")),
-            ('o', Val::Int(n)) => out.push_str(&format!("{n:o}")),
-            ('x', Val::Text(s)) => out.push_str(&s.bytes().map(|b| format!("{b:02x}")).collect::<String>()),
-            _ => return error(format!("could not parse formatting clause: unrecognized formatting clause {verb:?}")),
-        }
+/// As Go's `strconv` writes it with `'g'` and the fewest digits.
+fn show_double(n: f64) -> String {
+    if n.is_nan() {
+        return "NaN".to_owned();
     }
-    Ok(Val::text(&out))
-}
-
-fn plain(value: &Val) -> String {
-    match value {
-        Val::Null => "null".to_owned(),
-        Val::List(list) => format!("[{}]", list.iter().map(plain).collect::<Vec<_>>().join(", ")),
-        Val::Map(map) => format!("{{{}}}", map.iter().map(|(k, v)| format!("{k}: {}", plain(v))).collect::<Vec<_>>().join(", ")),
-        Val::Type(name) => name.to_string(),
-        other => show(other).unwrap_or_default(),
+    if n.is_infinite() {
+        return if n > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let text = format!("{n:e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    match power.parse::<i32>().unwrap_or(0) {
+        power if power < -4 || power >= 6 => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs()),
+        _ => n.to_string(),
     }
 }
 

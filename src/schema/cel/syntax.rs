@@ -14,6 +14,17 @@ pub struct Expr {
     pub kind: Kind,
 }
 
+impl Expr {
+    /// `a.b.C` as one name.
+    pub fn dotted(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Ident(name) => Some(name.clone()),
+            Kind::Select { of, field, how: Access::Plain } => Some(format!("{}.{field}", of.dotted()?)),
+            _ => None,
+        }
+    }
+}
+
 /// The sorts of nodes.
 #[derive(Clone, Debug)]
 pub enum Kind {
@@ -72,6 +83,8 @@ pub struct Issue {
 
 /// As cel-go's default.
 const TEXT_CHARS_MAX: usize = 100_000;
+/// Issues of one expression that are shown, as cel-go's default.
+const ISSUES_MAX: usize = 100;
 /// Fields, indices and calls that follow one another: `a.b[c].d()`.
 const MEMBERS_MAX: usize = 64;
 /// Nodes on the way from the root to a leaf, of whatever kind.
@@ -96,11 +109,10 @@ const RESERVED: [&str; 16] = [
     "var",
     "void",
 ];
-const MACROS: [(&str, usize, usize); 18] = [
+const MACROS: [(&str, usize, usize); 17] = [
     ("all", 1, 1),
     ("exists", 1, 1),
     ("exists_one", 1, 1),
-    ("existsOne", 1, 1),
     ("map", 1, 1),
     ("map", 1, 2),
     ("filter", 1, 1),
@@ -117,16 +129,27 @@ const MACROS: [(&str, usize, usize); 18] = [
     ("sortBy", 1, 1),
 ];
 
+/// Whose expressions these are: a few functions and types are not there for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Upstream's base environment.
+    Common,
+    /// Mutations of admission policies: `Object{…}`, `JSONPatch{…}` and `jsonpatch.escapeKey()`.
+    Patches,
+    /// Selectors of devices: `cel.bind()`.
+    Devices,
+}
+
 /// Parses a whole expression.
 ///
 /// Errors: it is no CEL.
-pub fn parse(text: &str) -> Result<Expr, Issue> {
+pub fn parse(text: &str, dialect: Dialect) -> Result<Expr, Issue> {
     let size = text.chars().count();
     if size > TEXT_CHARS_MAX {
         return Err(Issue { at: 0, text: format!("expression code point size exceeds limit: size: {size}, limit {TEXT_CHARS_MAX}") });
     }
     let tokens = lex(text)?;
-    let mut parser = Parser { tokens, next: 0, depth: 0 };
+    let mut parser = Parser { tokens, next: 0, depth: 0, dialect };
     let expr = parser.expr()?;
     match parser.peek() {
         Token::End if is_deep(&expr) => Err(Issue { at: 0, text: format!("expression recursion limit exceeded: {NODES_DEEP_MAX}") }),
@@ -164,6 +187,7 @@ struct Parser {
     tokens: Vec<(usize, Token)>,
     next: usize,
     depth: usize,
+    dialect: Dialect,
 }
 
 fn call(at: usize, name: &str, args: Vec<Expr>) -> Expr {
@@ -201,7 +225,7 @@ impl Parser {
 
     fn unexpected(&self, wanted: &str) -> Issue {
         let found = match self.peek() {
-            Token::Ident(name) | Token::Quoted(name) => name.clone(),
+            Token::Ident(name) => name.clone(),
             Token::Op(op) => (*op).to_owned(),
             Token::Literal(LiteralToken::Text(text)) => format!("\"{text}\""),
             Token::Literal(LiteralToken::Int(text)) => text.clone(),
@@ -294,9 +318,11 @@ impl Parser {
                 expr = Expr { at, kind: Kind::Select { of: Box::new(expr), field, how: Access::Optional } };
             } else if self.eat(".") {
                 let field = self.field_name()?;
+                // A call stands where its parenthesis is.
+                let open = self.at();
                 if self.eat("(") {
                     let args = self.arguments(")")?;
-                    expr = self.member_call(at, expr, field, args)?;
+                    expr = self.member_call(open, expr, field, args)?;
                 } else {
                     expr = Expr { at, kind: Kind::Select { of: Box::new(expr), field, how: Access::Plain } };
                 }
@@ -309,9 +335,9 @@ impl Parser {
                 self.expect("]")?;
                 expr = call(at, "_[_]", vec![expr, index]);
             } else if (self.is("{") || self.is("{?"))
-                && let Some(name) = dotted(&expr)
+                && let Some(name) = expr.dotted()
             {
-                expr = self.structure(expr.at, name)?;
+                expr = self.structure(self.at(), name)?;
             } else {
                 return Ok(expr);
             }
@@ -321,7 +347,7 @@ impl Parser {
 
     fn field_name(&mut self) -> Result<String, Issue> {
         match self.take() {
-            Token::Ident(name) | Token::Quoted(name) => Ok(name),
+            Token::Ident(name) => Ok(name),
             _ => {
                 self.next -= 1;
                 Err(self.unexpected("IDENTIFIER"))
@@ -433,7 +459,9 @@ impl Parser {
                 return Err(self.unexpected("IDENTIFIER"));
             }
             reserved if RESERVED.contains(&reserved) => return Err(Issue { at, text: format!("reserved identifier: {reserved}") }),
-            _ if self.eat("(") => {
+            _ if self.is("(") => {
+                let at = self.at();
+                self.next += 1;
                 let mut args = self.arguments(")")?;
                 if name == "has" && args.len() == 1 {
                     let arg = args.remove(0);
@@ -444,7 +472,7 @@ impl Parser {
                         _ => Err(Issue { at: arg.at, text: "invalid argument to has() macro".into() }),
                     };
                 }
-                Kind::Call { name, target: None, args }
+                return Ok(Expr { at, kind: Kind::Call { name, target: None, args } });
             }
             _ => Kind::Ident(name),
         };
@@ -455,7 +483,7 @@ impl Parser {
     fn member_call(&mut self, at: usize, target: Expr, name: String, mut args: Vec<Expr>) -> Result<Expr, Issue> {
         let ident = |e: &Expr| if let Kind::Ident(name) = &e.kind { Some(name.clone()) } else { None };
         if let Some(library) = ident(&target) {
-            if library == "cel" && name == "bind" && args.len() == 3 {
+            if self.dialect == Dialect::Devices && library == "cel" && name == "bind" && args.len() == 3 {
                 let Some(var) = ident(&args[0]) else {
                     return Err(Issue { at: args[0].at, text: "cel.bind() variable names must be simple identifiers".into() });
                 };
@@ -463,10 +491,9 @@ impl Parser {
                 let range = args.remove(1);
                 return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: "bind", range, vars: vec![var], body })) });
             }
-            let namespaced =
-                ["optional", "math", "sets", "strings", "semver", "ip", "cidr", "url", "base64", "format", "lists", "jsonpatch"];
-            if namespaced.contains(&library.as_str()) && super::signatures::is_function(&format!("{library}.{name}")) {
-                return Ok(Expr { at, kind: Kind::Call { name: format!("{library}.{name}"), target: None, args } });
+            let whole = format!("{library}.{name}");
+            if super::signatures::is_function(&whole) && (self.dialect == Dialect::Patches || library != "jsonpatch") {
+                return Ok(Expr { at, kind: Kind::Call { name: whole, target: None, args } });
             }
         }
         if matches!(name.as_str(), "optMap" | "optFlatMap") && args.len() == 2 {
@@ -477,27 +504,30 @@ impl Parser {
             let name = if name == "optMap" { "optMap" } else { "optFlatMap" };
             return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name, range: target, vars: vec![var], body })) });
         }
+        if name == "sortBy" && args.len() == 2 && matches!(target.kind, Kind::Literal(_) | Kind::Map(_) | Kind::Struct { .. }) {
+            let text = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
+            return Err(Issue { at: target.at, text: text.into() });
+        }
         let found = MACROS
             .iter()
             .find(|(m, vars, bodies)| *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some()));
         if let Some((macro_name, vars, _)) = found {
             let body = args.split_off(*vars);
             let vars: Vec<String> = args.iter().filter_map(ident).collect();
+            if let [first, second] = vars.as_slice()
+                && first == second
+            {
+                return Err(Issue { at: args[1].at, text: format!("duplicate variable name: {first}") });
+            }
             return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: macro_name, range: target, vars, body })) });
         }
-        if MACROS.iter().any(|(m, vars, bodies)| *m == name && vars + bodies == args.len()) && name != "map" {
-            return Err(Issue { at: args[0].at, text: "argument must be a simple name".into() });
+        if let Some((_, n_vars, _)) = MACROS.iter().find(|(m, vars, bodies)| *m == name && vars + bodies == args.len()) {
+            let no_name = args[..*n_vars].iter().find(|arg| ident(arg).is_none()).unwrap_or(&args[0]);
+            let is_list = matches!(name.as_str(), "map" | "filter" | "sortBy");
+            let text = if is_list { "argument is not an identifier" } else { "argument must be a simple name" };
+            return Err(Issue { at: no_name.at, text: text.into() });
         }
         Ok(Expr { at, kind: Kind::Call { name, target: Some(Box::new(target)), args } })
-    }
-}
-
-/// `a.b.C` as one name.
-fn dotted(expr: &Expr) -> Option<String> {
-    match &expr.kind {
-        Kind::Ident(name) => Some(name.clone()),
-        Kind::Select { of, field, how: Access::Plain } => Some(format!("{}.{field}", dotted(of)?)),
-        _ => None,
     }
 }
 
@@ -506,7 +536,17 @@ pub fn is_reserved(word: &str) -> bool {
     RESERVED.contains(&word)
 }
 
-/// Every place where a message stands, as cel-go prints issues.
+/// Issues as cel-go prints them, by their places.
+pub fn show_all(mut issues: Vec<Issue>, text: &str) -> String {
+    issues.sort_by_key(|issue| issue.at);
+    let mut lines: Vec<String> = issues.iter().take(ISSUES_MAX).map(|issue| show(issue, text)).collect();
+    if issues.len() > ISSUES_MAX {
+        lines.push(format!("{} more errors were truncated", issues.len() - ISSUES_MAX));
+    }
+    lines.join("\n")
+}
+
+/// The place where a message stands, as cel-go prints an issue.
 pub fn show(issue: &Issue, text: &str) -> String {
     let before: String = text.chars().take(issue.at).collect();
     let line = before.matches('\n').count();

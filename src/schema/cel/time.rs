@@ -27,7 +27,7 @@ pub fn read_duration(text: &str) -> Option<i64> {
         rest = &rest[unit.len()..];
     }
     let nanos = sign * nanos;
-    (nanos.abs() < 9.2e18).then_some(nanos.round() as i64)
+    (nanos.abs() < i64::MAX as f64).then_some(nanos.round() as i64)
 }
 
 /// Seconds, as `string()` and JSON show a duration: `5400s`, `1.5s`.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub enum Ty {
     /// Not known before it runs.
     Dyn,
+    /// Of what is wrong; it fits everywhere, so that one mistake is told once.
+    Wrong,
     /// null
     Null,
     /// Scalars and library types, by cel-go's names.
@@ -76,6 +78,10 @@ impl Ty {
             "semver" => "kubernetes.Semver",
             "format" => "kubernetes.NamedFormat",
             "authorizer" => "kubernetes.authorization.Authorizer",
+            "pathcheck" => "kubernetes.authorization.PathCheck",
+            "groupcheck" => "kubernetes.authorization.GroupCheck",
+            "resourcecheck" => "kubernetes.authorization.ResourceCheck",
+            "decision" => "kubernetes.authorization.Decision",
             _ => return Ty::Dyn,
         })
     }
@@ -85,6 +91,7 @@ impl std::fmt::Display for Ty {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Ty::Dyn => f.write_str("dyn"),
+            Ty::Wrong => f.write_str("!error!"),
             Ty::Null => f.write_str("null"),
             Ty::Named("timestamp") => f.write_str("timestamp"),
             Ty::Named(name) => f.write_str(name),

@@ -109,7 +109,7 @@ impl Vars {
             return self.substitutes(wanted, *var).0;
         }
         match (given, wanted) {
-            (Ty::Dyn, _) | (_, Ty::Dyn) | (Ty::Null, Ty::Null) => true,
+            (Ty::Dyn | Ty::Wrong, _) | (_, Ty::Dyn | Ty::Wrong) | (Ty::Null, Ty::Null) => true,
             (Ty::Null, other) | (other, Ty::Null) => is_nullable(other),
             (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => self.assignable(a, b),
             (Ty::Map(ka, va), Ty::Map(kb, vb)) => self.assignable(ka, kb) && self.assignable(va, vb),
@@ -163,8 +163,8 @@ pub(super) fn more_general(a: Ty, b: Ty) -> Ty {
 
 fn is_as_general(a: &Ty, b: &Ty) -> bool {
     match (a, b) {
-        (Ty::Dyn | Ty::Var(_), _) => true,
-        (_, Ty::Dyn | Ty::Var(_)) => false,
+        (Ty::Dyn | Ty::Wrong | Ty::Var(_), _) => true,
+        (_, Ty::Dyn | Ty::Wrong | Ty::Var(_)) => false,
         (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => is_as_general(a, b),
         (Ty::Map(ka, va), Ty::Map(kb, vb)) => is_as_general(ka, kb) && is_as_general(va, vb),
         (a, b) => a == b,

@@ -18,7 +18,7 @@ pub struct Url {
 impl Url {
     /// Reads a URI or an absolute path.
     pub fn read(text: &str) -> Option<Url> {
-        if text.is_empty() || text.chars().any(|c| c.is_control() || c == ' ') {
+        if text.is_empty() || text.chars().any(|c| c.is_ascii_control()) {
             return None;
         }
         let text = text.split('#').next().unwrap_or_default();
@@ -39,17 +39,17 @@ impl Url {
                 (rest[..at].rsplit('@').next().unwrap_or_default(), &rest[at..])
             }
             None if rest.starts_with('/') => ("", rest),
-            None => return None,
+            // `mailto:a@b` has no parts that are asked for.
+            None => ("", ""),
         };
         let port = host.rsplit_once(':').filter(|(h, _)| !h.contains(':') || h.ends_with(']')).map_or("", |(_, p)| p);
         let escapes_are_whole =
             path.match_indices('%').all(|(i, _)| path.get(i + 1..i + 3).is_some_and(|h| h.bytes().all(|b| b.is_ascii_hexdigit())));
-        (port.bytes().all(|b| b.is_ascii_digit()) && escapes_are_whole && (!host.starts_with('[') || host.contains(']'))).then(|| Url {
-            scheme,
-            host: host.to_owned(),
-            path: path.to_owned(),
-            query: query.to_owned(),
-        })
+        (!host.contains(' ')
+            && port.bytes().all(|b| b.is_ascii_digit())
+            && escapes_are_whole
+            && (!host.starts_with('[') || host.contains(']')))
+        .then(|| Url { scheme, host: host.to_owned(), path: escaped(path), query: query.to_owned() })
     }
 
     /// The host without its port and brackets.
@@ -78,6 +78,12 @@ impl Url {
         }
         all
     }
+}
+
+/// With what may not stand in a path put as its bytes.
+fn escaped(path: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b);
+    path.bytes().map(|b| if is_plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 fn decode(text: &str) -> String {

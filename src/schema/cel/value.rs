@@ -163,6 +163,22 @@ impl Val {
         }
     }
 
+    /// As cel-go's own type is named.
+    pub(super) fn go_name(&self) -> &'static str {
+        match self {
+            Val::Null => "types.Null",
+            Val::Bool(_) => "types.Bool",
+            Val::Int(_) => "types.Int",
+            Val::Uint(_) => "types.Uint",
+            Val::Double(_) => "types.Double",
+            Val::Text(_) => "types.String",
+            Val::Bytes(_) => "types.Bytes",
+            Val::Time(_) => "types.Timestamp",
+            Val::Duration(_) => "types.Duration",
+            _ => "ref.Val",
+        }
+    }
+
     /// A map's key of this value.
     pub fn key(&self) -> Option<Key> {
         Some(match self {

@@ -6,6 +6,10 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::rules::Rule;
+use crate::patterns;
+
+/// The largest program of a schema's pattern.
+pub(super) const PATTERN_BYTES_MAX: usize = 10 << 20;
 
 /// The JSON type that a schema asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +200,7 @@ fn bounds(schema: &Value) -> Bounds {
         items: (count("minItems"), count("maxItems")),
         properties: (count("minProperties"), count("maxProperties")),
         unique: schema["uniqueItems"] == true,
-        pattern: schema["pattern"].as_str().filter(|p| !p.is_empty()).map(|p| (p.to_owned(), Regex::new(p).ok())),
+        pattern: schema["pattern"].as_str().filter(|p| !p.is_empty()).map(|p| (p.to_owned(), patterns::compile(p, PATTERN_BYTES_MAX).ok())),
         format: schema["format"].as_str().filter(|f| !f.is_empty()).map(str::to_owned),
     }
 }

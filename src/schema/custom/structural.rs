@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::node::Node;
+use super::node::{Node, PATTERN_BYTES_MAX};
 use super::{shape, values};
+use crate::patterns;
 use crate::validate::error::FieldError;
 
 /// Where in a schema a level stands.
@@ -47,9 +47,8 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
         types(map, path, place, errors)
     }
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
-        && let Err(why) = Regex::new(pattern)
+        && let Err(why) = patterns::compile(pattern, PATTERN_BYTES_MAX)
     {
-        let why = why.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
         errors.push(FieldError::invalid(
             format!("{path}.pattern"),
             pattern,

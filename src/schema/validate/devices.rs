@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::cel::Program;
+use crate::cel::syntax::Dialect;
+use crate::cel::types::Ty;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::device_slice;
@@ -191,7 +194,7 @@ fn selectors(of: &Value, path: &str, errors: &mut Errors) {
         let text = read::text(cel, "expression");
         if text.len() > EXPRESSION_BYTES_MAX {
             errors.push(FieldError::too_long(format!("{path}.cel.expression"), EXPRESSION_BYTES_MAX));
-        } else if let Err(why) = crate::cel::Program::compile(text, &[("device".to_owned(), crate::cel::types::Ty::Dyn)]) {
+        } else if let Err(why) = Program::compile_in(Dialect::Devices, text, &[("device".to_owned(), Ty::Dyn)]) {
             let why = format!("compilation failed: {why}");
             errors.push(FieldError::invalid(format!("{path}.cel.expression"), text, why));
         }

@@ -152,7 +152,12 @@ pub(super) fn conditions(of: &Value, path: &str, params: bool, errors: &mut Erro
 
 /// An expression compiles, and makes what is wanted; its type.
 pub(super) fn compiles(text: &str, names: &[(String, Ty)], wanted: Option<&Ty>, path: &str, errors: &mut Errors) -> Ty {
-    match Program::compile(text, names) {
+    made(Program::compile(text, names), text, wanted, path, errors)
+}
+
+/// What was compiled makes what is wanted; its type.
+pub(super) fn made(compiled: Result<Program, String>, text: &str, wanted: Option<&Ty>, path: &str, errors: &mut Errors) -> Ty {
+    match compiled {
         Err(why) => {
             errors.push(FieldError::invalid(path, text, format!("compilation failed: {why}")));
             Ty::Dyn

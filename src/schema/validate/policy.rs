@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::cel::Program;
 use crate::cel::admission::{self, Extras};
+use crate::cel::syntax::Dialect;
 use crate::cel::types::{BOOL, TEXT, Ty};
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
-use crate::validate::matching::{compiles, conditions, match_resources, one_of};
+use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
 use crate::validate::names;
 use crate::{meta, read};
 
@@ -189,7 +191,7 @@ pub(super) fn mutating(object: &Value, errors: &mut Errors) {
                 let here = format!("{path}.{own}.expression");
                 match read::text(patch, "expression").trim() {
                     "" => errors.push(FieldError::required(here, "")),
-                    text => drop(compiles(text, &names, Some(&wanted), &here, errors)),
+                    text => drop(made(Program::compile_in(Dialect::Patches, text, &names), text, Some(&wanted), &here, errors)),
                 }
             }
         }

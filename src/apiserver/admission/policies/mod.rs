@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::cel::admission::{self, Extras};
 use schema::cel::eval::{Fault, Outcome};
+use schema::cel::syntax::Dialect;
 use schema::cel::types::Ty;
 use schema::cel::value::Val;
 use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
@@ -69,8 +70,8 @@ impl Policy {
         })
     }
 
-    fn compile(&self, text: &str) -> Compiled {
-        Program::compile(text.trim(), &self.names)
+    fn compile(&self, dialect: Dialect, text: &str) -> Compiled {
+        Program::compile_in(dialect, text.trim(), &self.names)
     }
 
     /// Runs `with` where the policy's variables are made when they are asked for.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use schema::cel::syntax::Dialect;
 use schema::cel::value::Val;
 use schema::decode::FieldValidation;
 use schema::read;
@@ -36,7 +37,7 @@ impl Rules {
         let mutation = |m: &Value| {
             let (patch, field) =
                 if read::text(m, "patchType") == "JSONPatch" { (Patch::Json, "jsonPatch") } else { (Patch::Apply, "applyConfiguration") };
-            (patch, policy.compile(read::text(&m[field], "expression")))
+            (patch, policy.compile(Dialect::Patches, read::text(&m[field], "expression")))
         };
         let mutations = read::list(spec, "mutations").iter().map(mutation).collect();
         Some(Rules { policy, mutations, again_if_needed: read::text(spec, "reinvocationPolicy") == "IfNeeded" })

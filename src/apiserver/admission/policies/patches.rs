@@ -125,12 +125,13 @@ pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
 mod tests {
     use schema::catalog::Catalog;
     use schema::cel::admission::{Extras, names};
+    use schema::cel::syntax::Dialect;
     use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
 
     use super::*;
 
     fn made(text: &str) -> Val {
-        let program = Program::compile(text, &names(Extras::default())).unwrap();
+        let program = Program::compile_in(Dialect::Patches, text, &names(Extras::default())).unwrap();
         program.run(&Surroundings::default(), &std::cell::Cell::new(OBJECT_BUDGET)).unwrap()
     }
 

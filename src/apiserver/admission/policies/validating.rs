@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use schema::cel::Surroundings;
+use schema::cel::syntax::Dialect;
 use schema::cel::types::{BOOL, Ty};
 use schema::cel::value::Val;
 use schema::read;
@@ -44,13 +45,13 @@ impl Rules {
         let validation = |v: &Value| Validation {
             expression: read::text(v, "expression").trim().to_owned(),
             program: policy
-                .compile(read::text(v, "expression"))
+                .compile(Dialect::Common, read::text(v, "expression"))
                 .and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }),
             message: read::some_text(v, "message").map(|m| m.trim().to_owned()).filter(|m| !m.is_empty()),
-            message_program: read::some_text(v, "messageExpression").filter(|m| !m.is_empty()).map(|m| policy.compile(m)),
+            message_program: read::some_text(v, "messageExpression").filter(|m| !m.is_empty()).map(|m| policy.compile(Dialect::Common, m)),
             reason: read::some_text(v, "reason").unwrap_or("Invalid").to_owned(),
         };
-        let annotation = |a: &Value| (read::text(a, "key").to_owned(), policy.compile(read::text(a, "valueExpression")));
+        let annotation = |a: &Value| (read::text(a, "key").to_owned(), policy.compile(Dialect::Common, read::text(a, "valueExpression")));
         let validations = read::list(spec, "validations").iter().map(validation).collect();
         let annotations = read::list(spec, "auditAnnotations").iter().map(annotation).collect();
         Some(Rules { policy, validations, annotations })
