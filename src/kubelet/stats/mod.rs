@@ -4,6 +4,8 @@ pub(crate) mod metrics;
 
 pub(crate) mod read;
 
+mod system;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
@@ -155,7 +157,8 @@ pub(crate) async fn summary(node: &Node, pods: &Pods, only_cpu_and_memory: bool)
     for used in look(node, pods).await? {
         listed.push(pod_value(node, used, at, only_cpu_and_memory).await);
     }
-    Ok(json!({"node": machine(node, at), "pods": listed}))
+    let runtime = system::runtime_pid(&node.runtime.socket).await;
+    Ok(json!({"node": machine(node, at, runtime), "pods": listed}))
 }
 
 async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory: bool) -> Value {
@@ -298,13 +301,12 @@ fn driver_value(now: &str, u: csi::stats::Usage) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-fn machine(node: &Node, at: Timestamp) -> Value {
+fn machine(node: &Node, at: Timestamp, runtime: Option<i32>) -> Value {
     let now = rfc3339_secs(at);
     let (total, available) = (node.machine.memory, memory_available());
     let nanos = cpu_nanos();
     let disk = without_null(Value::Object(disk_value(&now, node.disk())));
     let images = without_null(Value::Object(disk_value(&now, node.image_disk())));
-    let pods = of_pods(&node.cgroups);
     let (maxpid, curproc) = (processes_max(), processes_running());
     json!({
         "nodeName": node.config.node_name,
@@ -316,9 +318,21 @@ fn machine(node: &Node, at: Timestamp) -> Value {
         "fs": disk,
         "runtime": {"imageFs": images, "containerFs": images},
         "rlimit": {"time": now, "maxpid": maxpid, "curproc": curproc},
-        "systemContainers": [{"name": "pods", "startTime": boot_time().map(rfc3339_secs), "memory": memory(&now, &pods),
-            "cpu": cpu(&now, pods.cpu_nanos, pods.cpu_nanos.and_then(|n| node.rates.rate("pods", n)))}],
+        "systemContainers": system_containers(node, &now, runtime),
     })
+}
+
+/// All pods together, and the two programs that run them. `misc`, the machine's rest, is not told: nobody asks for it.
+fn system_containers(node: &Node, now: &str, runtime: Option<i32>) -> Vec<Value> {
+    let booted = boot_time();
+    let pods = system::Program { name: "pods", started: booted, usage: of_pods(&node.cgroups) };
+    let programs = system::programs(node.cgroups.is_unified(), booted, runtime);
+    let one = |program: system::Program| {
+        let nanos = program.usage.cpu_nanos;
+        without_null(json!({"name": program.name, "startTime": program.started.map(rfc3339_secs), "memory": memory(now, &program.usage),
+            "cpu": cpu(now, nanos, nanos.and_then(|n| node.rates.rate(program.name, n)))}))
+    };
+    std::iter::once(pods).chain(programs).map(one).collect()
 }
 
 fn boot_time() -> Option<Timestamp> {
