@@ -25,6 +25,23 @@ pub(crate) struct Host<'a> {
     pub(crate) strict_groups: bool,
 }
 
+#[cfg(test)]
+impl<'a> Host<'a> {
+    /// A bare node with these amounts, for tests: no labels, taints or pressures.
+    pub(crate) fn with(amounts: &[(&str, i64)], settings: &'a Settings) -> Host<'a> {
+        Host {
+            name: "n",
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            allocatable: amounts.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect(),
+            settings,
+            pressure: Vec::new(),
+            has_apparmor: false,
+            strict_groups: false,
+        }
+    }
+}
+
 type Verdict = Result<(), (String, String)>;
 
 fn refuse(reason: &str, message: impl Into<String>) -> Verdict {
@@ -308,16 +325,9 @@ mod tests {
 
     fn check(spec: serde_json::Value) -> String {
         let settings = Settings::default();
-        let host = Host {
-            name: "n1",
-            labels: [("disk".to_owned(), "ssd".to_owned()), ("size".to_owned(), "5".to_owned())].into(),
-            taints: Vec::new(),
-            allocatable: [("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30), ("pods".to_owned(), 3), ("x.y/z".to_owned(), 1)].into(),
-            settings: &settings,
-            pressure: Vec::new(),
-            has_apparmor: false,
-            strict_groups: false,
-        };
+        let labels = [("disk".to_owned(), "ssd".to_owned()), ("size".to_owned(), "5".to_owned())].into();
+        let amounts = [("cpu", 2000), ("memory", 1 << 30), ("pods", 3), ("x.y/z", 1)];
+        let host = Host { name: "n1", labels, ..Host::with(&amounts, &settings) };
         let other = pod(
             serde_json::json!({"spec": {"containers": [{"name": "o", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.1"}],
             "resources": {"requests": {"cpu": "1500m"}}}]}}),
@@ -362,16 +372,7 @@ mod tests {
     #[test]
     fn a_critical_pod_takes_the_room_of_the_least_others() {
         let settings = Settings::default();
-        let host = Host {
-            name: "n",
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            allocatable: [("cpu".to_owned(), 2000), ("pods".to_owned(), 10)].into(),
-            settings: &settings,
-            pressure: Vec::new(),
-            has_apparmor: false,
-            strict_groups: false,
-        };
+        let host = Host::with(&[("cpu", 2000), ("pods", 10)], &settings);
         let of = |name: &str, cpu: &str, priority: i64| {
             let container = serde_json::json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
             Arc::new(pod(serde_json::json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [container]}})))

@@ -58,8 +58,6 @@ pub(super) fn grant_in_turn(host: &Host<'_>, pod: &Pod, shares: &[Share]) -> Gra
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -81,16 +79,7 @@ mod tests {
 
     fn verdict(shares: &[Share], uid: &str) -> Grant {
         let settings = Settings::default();
-        let host = Host {
-            name: "n",
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            allocatable: [("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30)].into(),
-            settings: &settings,
-            pressure: Vec::new(),
-            has_apparmor: false,
-            strict_groups: false,
-        };
+        let host = Host::with(&[("cpu", 2000), ("memory", 1 << 30)], &settings);
         let wanted = &shares.iter().find(|share| share.wanted.metadata.uid.as_deref() == Some(uid)).unwrap().wanted;
         grant_in_turn(&host, wanted, shares)
     }

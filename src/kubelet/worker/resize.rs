@@ -426,16 +426,7 @@ mod tests {
     #[test]
     fn a_wish_is_granted_deferred_or_infeasible() {
         let settings = Settings::default();
-        let host = Host {
-            name: "n",
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            allocatable: [("cpu".to_owned(), 2000), ("memory".to_owned(), 1 << 30)].into(),
-            settings: &settings,
-            pressure: Vec::new(),
-            has_apparmor: false,
-            strict_groups: false,
-        };
+        let host = Host::with(&[("cpu", 2000), ("memory", 1 << 30)], &settings);
         let others = [Arc::new(pod("1"))];
         assert_eq!(grant(&host, &pod("1"), &others), Grant::Granted);
         assert!(
