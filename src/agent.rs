@@ -173,6 +173,16 @@ pub(crate) fn helm_dir(data_dir: &Path) -> PathBuf {
     path.into()
 }
 
+/// Where containerd finds the plugins of the pods' network.
+pub(crate) fn cni_bin_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("data/cni")
+}
+
+/// Where containerd finds the configuration of the pods' network.
+pub(crate) fn cni_conf_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("agent/etc/cni/net.d")
+}
+
 /// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
 /// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
 /// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.
@@ -284,8 +294,8 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         runtime,
         search_path: config.search_path.clone(),
         pause_image,
-        cni_bin_dir: config.data_dir.join("data/cni"),
-        cni_conf_dir: agent_dir.join("etc/cni/net.d"),
+        cni_bin_dir: cni_bin_dir(&config.data_dir),
+        cni_conf_dir: cni_conf_dir(&config.data_dir),
         images_dir: managed.then(|| agent_dir.join("images")),
         registries: managed.then(|| kubelet::registries::Places {
             file: config.registries.file.clone(),

@@ -3,6 +3,7 @@
 //!
 //! It never removes anything through a mount: mounts are detached, folders are left.
 
+mod attachments;
 mod owned;
 mod uninstall;
 
@@ -128,6 +129,8 @@ impl Cleaner {
         self.stop_server()?;
         self.stop_pods()?;
         self.stop_processes()?;
+        self.end_attachments();
+        self.remove_runtime_rests();
         self.detach_mounts()?;
         self.remove_network();
         Ok(())
@@ -218,15 +221,18 @@ impl Cleaner {
         let root = self.data_dir.join("agent/containerd").display().to_string();
         let ours = |p: &Process| {
             let program = Path::new(&p.args[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
-            program.starts_with("containerd") && p.args.iter().any(|arg| arg.contains(&state) || arg.contains(&root))
+            let runs_pods = program.starts_with("containerd") || program == "runc";
+            let names_us = p.args.iter().any(|arg| arg.contains(&state) || arg.contains(&root));
+            (runs_pods && names_us).then_some(program)
         };
-        let (daemons, shims): (Vec<_>, Vec<_>) =
-            processes()?.into_iter().filter(ours).partition(|p| !p.args[0].contains("containerd-shim"));
-        for process in daemons {
+        let is_daemon = |program: &str| program.starts_with("containerd") && !program.starts_with("containerd-shim");
+        for process in processes()?.into_iter().filter(|p| ours(p).is_some_and(|program| is_daemon(&program))) {
             self.step(&format!("stop containerd, process {}", process.pid), || end(process.pid));
         }
-        for process in shims {
-            self.step(&format!("stop shim, process {}", process.pid), || {
+        // Looked for when no containerd is left that starts another one. A runc is here whose shim has ended before it.
+        for process in processes()? {
+            let Some(program) = ours(&process).filter(|program| !is_daemon(program)) else { continue };
+            self.step(&format!("stop {program}, process {}", process.pid), || {
                 for child in descendants(process.pid) {
                     // It may have ended with another one.
                     let _gone = kill(Pid::from_raw(child), Signal::SIGKILL);
@@ -249,6 +255,7 @@ impl Cleaner {
     }
 
     fn remove_network(&mut self) {
+        self.remove_cables();
         for (family, name) in traces::NETWORK_TABLES.into_iter().chain(traces::PLUGIN_TABLES) {
             if succeeds("nft", &["list", "table", family, name]) {
                 self.step(&format!("remove nft table {family} {name}"), || run("nft", &["delete", "table", family, name]));

@@ -9,6 +9,7 @@ mod harness;
 
 mod clients;
 mod kills;
+mod leftovers;
 mod namespaces;
 mod node;
 mod plugins;

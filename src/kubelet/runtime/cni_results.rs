@@ -6,9 +6,6 @@ use std::path::Path;
 use serde::de::IgnoredAny;
 use tracing::warn;
 
-/// Where libcni keeps its records, whoever calls it: `NETWORK-CONTAINER-INTERFACE`.
-pub(super) const DIR: &str = "/var/lib/cni/results";
-
 /// Names of our pods' two networks, the second being containerd's own.
 const NETWORKS: [&str; 2] = ["kedge-", "cni-loopback-"];
 

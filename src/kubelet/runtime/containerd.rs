@@ -18,8 +18,10 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::CgroupDriver;
+use super::attachments::{self, Places};
 use super::cni_results;
 use super::cri::Cri;
+use super::leftovers::{Containerd, Leftovers};
 use super::settle;
 use crate::config::Config;
 use crate::error::Error;
@@ -189,13 +191,21 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         settle::shims(&daemon.socket).into_iter().chain([adopted]).for_each(shelter::bring_in);
     }
     if adopted.is_none() {
-        cni_results::drop_torn(Path::new(cni_results::DIR));
+        cni_results::drop_torn(Path::new(attachments::RECORDS));
     }
     let socket = daemon.socket.clone();
     let log = daemon.log.clone();
     supervise(daemon, adopted, group)?;
     wait_until_it_answers(&socket, &log).await?;
+    let containerd = if adopted.is_some() { Containerd::Adopted } else { Containerd::New };
+    leftovers(config, &socket).watch(containerd, group).await;
     Ok(socket)
+}
+
+fn leftovers(config: &Config, socket: &Path) -> Leftovers {
+    let (conf_dir, plugin_dir) = (config.cni_conf_dir.clone(), config.cni_bin_dir.clone());
+    let places = Places { records: attachments::RECORDS.into(), conf_dir, plugin_dir };
+    Leftovers { places, cri: Cri::connect(socket), root_dir: config.root_dir.clone() }
 }
 
 async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {

@@ -4,6 +4,10 @@ pub mod containerd;
 
 mod cni_results;
 
+pub mod attachments;
+
+mod leftovers;
+
 mod settle;
 
 pub mod cri;
