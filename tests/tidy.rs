@@ -67,6 +67,11 @@ const BY_PATH: [&str; 17] = [
 /// Calls of those rooms that may go by a path, by file, and why nobody else can change it.
 const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ("src/cleanup.rs", &["fs::read(", "fs::read_to_string(", "fs::read_dir("], "/proc of the kernel"),
+    (
+        "src/cleanup/attachments.rs",
+        &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file("],
+        "/proc, /var/lib/cni of root, and what root's runtimes have in /run",
+    ),
     ("src/cleanup/owned.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /etc of root; names only, removed by descriptors"),
     (
         "src/cleanup/uninstall.rs",
@@ -132,6 +137,11 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/kubelet/resolv.rs", &["fs::read_to_string("], "the node's resolv.conf"),
     (
+        "src/kubelet/runtime/attachments.rs",
+        &["fs::read(", "fs::read_dir(", "fs::read_to_string(", "fs::remove_file("],
+        "/var/lib/cni, /run/netns and our own folders: root alone writes there",
+    ),
+    (
         "src/kubelet/runtime/cni_results.rs",
         &["fs::read(", "fs::read_dir(", "fs::remove_file("],
         "results that containerd keeps, root's alone",
@@ -146,6 +156,7 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ("src/kubelet/sources/manifests.rs", &["fs::read_dir(", "fs::create_dir_all(", "File::open("], "manifests of the administrator"),
     ("src/kubelet/stats/metrics.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc"),
     ("src/kubelet/stats/mod.rs", &["fs::read_to_string("], "/proc"),
+    ("src/kubelet/stats/system.rs", &["fs::read_to_string("], "/proc"),
     ("src/kubelet/stats/read.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /sys/fs/cgroup"),
     (
         "src/kubelet/volumes/host_path.rs",

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::chain::Chain;
+use base::confined::tree;
 use base::{program, traces};
 use kubelet::runtime::attachments::{self, Places};
 
@@ -77,7 +78,7 @@ impl Cleaner {
         }
         let state = self.run_dir.join("containerd");
         for path in containers_of(Path::new(CONTAINERS), &state) {
-            self.step(&format!("remove {}", path.display()), || gone(fs::remove_dir_all(&path)));
+            self.step(&format!("remove {}", path.display()), || gone(tree::remove(&path).as_error()));
         }
     }
 }
