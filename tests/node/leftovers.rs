@@ -26,7 +26,7 @@ fn networks_that_no_sandbox_has_are_ended() {
     }
     match namespaces::what_is_missing() {
         Some(missing) => base::skips::say(&missing),
-        None => namespaces::enter("networks_that_no_sandbox_has_are_ended"),
+        None => namespaces::enter("leftovers::networks_that_no_sandbox_has_are_ended"),
     }
 }
 
