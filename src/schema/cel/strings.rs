@@ -192,7 +192,7 @@ fn show_double(n: f64) -> String {
     let text = format!("{n:e}");
     let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
     match power.parse::<i32>().unwrap_or(0) {
-        power if power < -4 || power >= 6 => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs()),
+        power if !(-4..6).contains(&power) => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs()),
         _ => n.to_string(),
     }
 }
