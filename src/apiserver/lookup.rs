@@ -1,12 +1,15 @@
 //! Reading objects inside the server: what authorizers and admission plugins see of the watch cache.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use schema::table::Resource;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::cache::Kind;
+use crate::cache::change::Change;
+use crate::cache::entry::Entry;
 use crate::status::Status;
 
 /// Objects in their storage version, from the watch cache. The newest write of this server is always visible.
@@ -28,6 +31,11 @@ pub trait Lookup: Send + Sync + 'static {
     /// All objects of a resource, of one namespace or of all, by namespace and name.
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
+    /// What has become of a resource's objects in a namespace since a mark, and those of some names, all of one moment.
+    ///
+    /// Errors: `TimedOut` if the cache has to be filled first.
+    fn since(&self, group: &str, resource: &str, namespace: &str, mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status>;
+
     /// How many objects of a resource there are, as far as is known here. Asked for what nobody has heard of, it remembers nothing.
     fn count(&self, _group: &str, _resource: &str) -> usize {
         0
@@ -42,6 +50,32 @@ pub trait Lookup: Send + Sync + 'static {
     async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
         crate::kinds::convert(object, from, to)
     }
+}
+
+/// Up to where somebody has followed the changes of a resource.
+pub struct Mark {
+    /// The cache that they came from: another one may read stored objects in another way.
+    pub(crate) kind: Weak<Kind>,
+    /// All changes up to here are known.
+    pub(crate) revision: u64,
+}
+
+/// See [`Lookup::since`].
+pub struct Since {
+    /// Where to go on from; `None`: all objects have to be read the next time, too.
+    pub mark: Option<Mark>,
+    /// What to make of what is known.
+    pub news: News,
+    /// In the order of the names.
+    pub named: Vec<Option<Arc<Entry>>>,
+}
+
+/// What has become of objects.
+pub enum News {
+    /// Forget what is known: these are all.
+    All(Vec<Arc<Entry>>),
+    /// These have changed, oldest change first.
+    Changes(Vec<Arc<Change>>),
 }
 
 /// Resources whose cache is filled before the first request: `(group, resource)`.

@@ -77,6 +77,16 @@ impl Quantity {
         self.scaled(1_000_000)
     }
 
+    /// The exact amount, in billionths.
+    pub fn nanos(&self) -> i128 {
+        self.nanos
+    }
+
+    /// An exact amount in billionths, held at what a quantity can say.
+    pub fn from_nanos(nanos: i128, notation: Notation) -> Quantity {
+        Quantity { nanos: clamp(nanos), notation }
+    }
+
     /// Whether it is exactly nothing.
     pub fn is_zero(&self) -> bool {
         self.nanos == 0

@@ -50,6 +50,54 @@ pub fn add(total: &mut Usage, more: Usage) {
     }
 }
 
+/// Usages that are added and taken off again. What comes out is the same as if only those that are left had been added: no sum is held
+/// at a bound in between.
+#[derive(Clone, Debug, Default)]
+pub struct Sums(BTreeMap<String, Sum>);
+
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    nanos: i128,
+    notation: Notation,
+    n_parts: usize,
+}
+
+impl Sums {
+    /// Adds a usage.
+    pub fn add(&mut self, usage: &Usage) {
+        for (name, amount) in usage {
+            let sum = self.0.entry(name.clone()).or_insert(Sum { nanos: 0, notation: amount.notation(), n_parts: 0 });
+            if sum.nanos == 0 {
+                sum.notation = amount.notation();
+            }
+            sum.nanos += amount.nanos();
+            sum.n_parts += 1;
+        }
+    }
+
+    /// Takes a usage off that was added before.
+    pub fn take(&mut self, usage: &Usage) {
+        for (name, amount) in usage {
+            let Some(sum) = self.0.get_mut(name) else { continue };
+            sum.nanos -= amount.nanos();
+            sum.n_parts -= 1;
+            if sum.n_parts == 0 {
+                self.0.remove(name);
+            }
+        }
+    }
+
+    /// What is left of one name.
+    pub fn get(&self, name: &str) -> Option<Quantity> {
+        self.0.get(name).map(|sum| Quantity::from_nanos(sum.nanos, sum.notation))
+    }
+
+    /// All that is left.
+    pub fn total(&self) -> Usage {
+        self.0.iter().map(|(name, sum)| (name.clone(), Quantity::from_nanos(sum.nanos, sum.notation))).collect()
+    }
+}
+
 fn units(n: usize) -> Quantity {
     Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), Notation::DecimalSi)
 }
@@ -137,10 +185,17 @@ fn finished(pod: &Value) -> bool {
 ///
 /// Spec: upstream v1.36 `QuotaV1Pod`, which counts the grace once more from the end that the deletion was given.
 fn overdue(pod: &Value, now: Timestamp) -> bool {
-    let end = meta::deletion_timestamp(pod).and_then(|end| end.parse::<Timestamp>().ok());
-    let grace = meta::deletion_grace_period_seconds(pod);
-    let last = end.zip(grace).and_then(|(end, grace)| end.checked_add(SignedDuration::from_secs(grace)).ok());
-    last.is_some_and(|last| now > last)
+    paid_until("", "pods", pod).is_some_and(|last| now > last)
+}
+
+/// The moment after which an object uses less without having changed, if there is one.
+pub fn paid_until(group: &str, resource: &str, object: &Value) -> Option<Timestamp> {
+    if (group, resource) != ("", "pods") {
+        return None;
+    }
+    let end = meta::deletion_timestamp(object)?.parse::<Timestamp>().ok()?;
+    let grace = meta::deletion_grace_period_seconds(object)?;
+    end.checked_add(SignedDuration::from_secs(grace)).ok()
 }
 
 fn pod_usage(pod: &Value, usage: &mut Usage) {

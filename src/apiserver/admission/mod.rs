@@ -38,6 +38,7 @@ pub mod service_account;
 pub mod standard;
 pub mod storage_in_use;
 pub mod taint_nodes;
+pub mod tally;
 pub mod timing;
 pub mod volume_resize;
 pub mod webhooks;

@@ -1,6 +1,7 @@
 //! Quotas of a namespace: what all its objects together may ask for.
 //!
-//! What is used is counted from the objects themselves at the moment of the request, so a stale status never lets too much in.
+//! What is used is counted from the objects themselves as of the moment of the request, so a stale status never lets too much in. The count
+//! is kept from one request to the next, and follows what has changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -10,10 +11,11 @@ use base::time::Clock;
 use jiff::Timestamp;
 use schema::meta;
 use schema::quantity::{Notation, Quantity};
-use schema::quota::{self, Usage};
+use schema::quota::{self, Sums, Usage};
 use serde_json::Value;
 
 use super::charges::{Charges, Coming};
+use super::tally::{Counted, Tallies};
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::serve::ApiServer;
@@ -25,11 +27,13 @@ pub struct ResourceQuota {
     server: OnceLock<Weak<ApiServer>>,
     /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the last place.
     charges: Charges,
+    /// What is stored, as far as it was asked for.
+    tallies: Tallies,
 }
 
 impl Default for ResourceQuota {
     fn default() -> ResourceQuota {
-        ResourceQuota { clock: Clock::system(), server: OnceLock::new(), charges: Charges::default() }
+        ResourceQuota { clock: Clock::system(), server: OnceLock::new(), charges: Charges::default(), tallies: Tallies::default() }
     }
 }
 
@@ -69,7 +73,7 @@ impl Plugin for ResourceQuota {
         review.lookup.load(&a.group, &a.resource).await;
         let judge_all = |coming: &[Coming]| {
             known(server.as_deref(), &a.group, &a.resource)?;
-            quotas.iter().try_for_each(|quota| judge(review, quota, coming, now))
+            quotas.iter().try_for_each(|quota| judge(review, &self.tallies, quota, coming, now))
         };
         let Some(server) = server.as_deref().filter(|_| !review.dry_run) else { return judge_all(&[]) };
         let moment = self.charges.moment(&server.cache, &server.config.rng, &a.namespace).await?;
@@ -135,14 +139,14 @@ fn concerned(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     asked(review, quota, now).into_iter().filter(|(name, _)| watched.contains(&name)).collect()
 }
 
-fn judge(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<(), Status> {
+fn judge(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<(), Status> {
     let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
     let concerned = concerned(review, quota, now);
-    let used = used(review, quota, coming, now);
+    let used = used(review, tallies, quota, coming, now)?;
     let mut over: Vec<Excess<'_>> = Vec::new();
     for (name, amount) in &concerned {
         let (name, amount) = (name.as_str(), *amount);
-        let have = used.get(name).copied().unwrap_or(Quantity::from_units(0, Notation::DecimalSi));
+        let have = used.get(name).unwrap_or(Quantity::from_units(0, Notation::DecimalSi));
         if let Some(limit) = hard(name).filter(|limit| have.add(amount) > *limit) {
             over.push(Excess { name, asked: amount, used: have, limit });
         }
@@ -163,12 +167,9 @@ fn judge(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) 
 
 /// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces nothing. One
 /// that is being changed counts as the larger of what it is and what it becomes.
-fn used(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) -> Usage {
+fn used(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<Sums, Status> {
     let a = review.attributes;
-    let usage_of = |object: &Value| {
-        let counts = quota::in_scope(quota, &a.resource, object);
-        if counts { quota::usage_of(&a.group, &a.resource, object, now) } else { Usage::new() }
-    };
+    let counted = Counted { quota, group: &a.group, resource: &a.resource, namespace: &a.namespace };
     // Of two changes of one object the store takes one: what is on its way beside this one does not come on top of it.
     let is_other = |c: &&Coming| {
         (c.group == a.group && c.resource == a.resource) && meta::namespace(&c.object) == a.namespace && meta::name(&c.object) != a.name
@@ -177,18 +178,19 @@ fn used(review: &Review<'_>, quota: &Value, coming: &[Coming], now: Timestamp) -
     for one in coming.iter().filter(is_other) {
         becomes.entry(meta::name(&one.object)).or_default().push(&one.object);
     }
-    let mut total = Usage::new();
-    for object in review.lookup.list(&a.group, &a.resource, Some(&a.namespace)) {
-        if review.operation == Operation::Create && meta::name(&object) == a.name {
-            continue;
+    if review.operation == Operation::Create {
+        becomes.insert(&a.name, Vec::new());
+    }
+    let names: Vec<&str> = becomes.keys().copied().collect();
+    let (mut sums, stored) = tallies.used(review.lookup, &counted, &names, now)?;
+    for ((name, more), is) in becomes.into_iter().zip(stored) {
+        let had = is.map_or_else(Usage::new, |is| counted.usage_of(&is, now));
+        sums.take(&had);
+        if name != a.name {
+            sums.add(&more.into_iter().map(|object| counted.usage_of(object, now)).fold(had, larger));
         }
-        let more = becomes.remove(meta::name(&object)).unwrap_or_default();
-        quota::add(&mut total, more.into_iter().map(&usage_of).fold(usage_of(&object), larger));
     }
-    for objects in becomes.into_values() {
-        quota::add(&mut total, objects.into_iter().map(&usage_of).fold(Usage::new(), larger));
-    }
-    total
+    Ok(sums)
 }
 
 /// The larger of each amount.

@@ -7,7 +7,10 @@ use schema::meta;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::lookup::Lookup;
+use crate::cache::entry::{Entry, Form};
+use crate::keys;
+use crate::lookup::{Lookup, Mark, News, Since};
+use crate::status::Status;
 
 /// A [`Lookup`] over a map.
 pub(crate) struct Objects {
@@ -48,6 +51,16 @@ impl Lookup for Objects {
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let hit = |key: &(String, String, String, String)| key.0 == group && key.1 == resource && namespace.is_none_or(|ns| ns == key.2);
         self.objects.iter().filter(|(key, _)| hit(key)).map(|(_, object)| object.clone()).collect()
+    }
+
+    fn since(&self, group: &str, resource: &str, namespace: &str, _mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status> {
+        let entry = |object: Arc<Value>| {
+            let local = keys::local(meta::namespace(&object), meta::name(&object));
+            Arc::new(Entry::build(&local, object.to_string().as_bytes(), 1, &Form::default()).unwrap())
+        };
+        let all = self.list(group, resource, Some(namespace)).into_iter().map(entry).collect();
+        let named = names.iter().map(|name| self.get(group, resource, namespace, name).map(entry)).collect();
+        Ok(Since { mark: None, news: News::All(all), named })
     }
 
     fn count(&self, group: &str, resource: &str) -> usize {

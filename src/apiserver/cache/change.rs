@@ -51,6 +51,11 @@ impl Change {
         Change { rv, before, after, frames: Default::default() }
     }
 
+    /// Where the object is or was.
+    pub fn namespace(&self) -> &str {
+        self.after.as_ref().or(self.before.as_ref()).map_or("", |entry| entry.namespace())
+    }
+
     /// Bytes that are kept for it: what it adds to the state before, and the frame that this becomes.
     pub fn cost(&self) -> usize {
         let object = self.after.as_ref().or(self.before.as_ref()).map_or(0, |entry| entry.json.len());

@@ -13,6 +13,8 @@ use tracing::error;
 use super::change::{Change, EventType};
 use super::entry::{Entry, Form};
 use super::filter::Filter;
+use crate::keys;
+use crate::lookup::News;
 
 /// What a watcher's channel carries.
 pub type Delivery = (EventType, Arc<Change>);
@@ -272,6 +274,24 @@ impl Kind {
         }
         let start = state.ring.partition_point(|change| change.rv <= rv);
         Some((state.ring.range(start..).cloned().collect(), state.newest))
+    }
+
+    /// What has changed in a namespace after `rv`, or all its objects if that is too long ago; the objects of some names; the revision of
+    /// all that. `None`: the cache has to be filled first.
+    pub fn since(&self, namespace: &str, rv: Option<u64>, names: &[&str]) -> Option<(News, Vec<Option<Arc<Entry>>>, u64)> {
+        let state = self.state();
+        if !matches!(state.phase, Phase::Ready) {
+            return None;
+        }
+        let named = names.iter().map(|name| state.items.get(keys::local(namespace, name).as_str()).cloned()).collect();
+        let news = match rv.filter(|rv| (state.floor..=state.newest).contains(rv)) {
+            Some(rv) => {
+                let start = state.ring.partition_point(|change| change.rv <= rv);
+                News::Changes(state.ring.range(start..).filter(|change| change.namespace() == namespace).cloned().collect())
+            }
+            None => News::All(select(&state.items, Some(namespace))),
+        };
+        Some((news, named, state.newest))
     }
 
     /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago, or the cache has to be

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::Cache;
 use crate::custom::conversion;
 use crate::keys;
-use crate::lookup::Lookup;
+use crate::lookup::{Lookup, Mark, Since};
 use crate::status::Status;
 
 #[async_trait]
@@ -40,6 +40,13 @@ impl Lookup for Cache {
 
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
+    }
+
+    fn since(&self, group: &str, resource: &str, namespace: &str, mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status> {
+        let kind = self.kind(group, resource);
+        let revision = mark.filter(|mark| std::ptr::eq(mark.kind.as_ptr(), &*kind)).map(|mark| mark.revision);
+        let (news, named, newest) = kind.since(namespace, revision, names).ok_or(store::error::Error::TimedOut)?;
+        Ok(Since { mark: Some(Mark { kind: Arc::downgrade(&kind), revision: newest }), news, named })
     }
 
     fn count(&self, group: &str, resource: &str) -> usize {
