@@ -13,6 +13,9 @@ use crate::cli;
 /// At the end of the process, for blocking threads: a slow disk must not hold up the exit.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// For the tasks of one group to end: what holds one up longer (a disk, a call that blocks its thread) must not hold up the groups after it.
+const GROUP_ENDS: Duration = Duration::from_secs(10);
+
 /// After the start, until what only starting needs is given back.
 const SETTLED: Duration = Duration::from_secs(8);
 
@@ -66,10 +69,17 @@ pub(crate) async fn live<E: From<LifeError>>(
     };
     notify("STOPPING=1");
     info!("stopping; pods keep running");
-    for group in stopped {
-        group.shutdown().await;
-    }
+    stop(stopped, GROUP_ENDS).await;
     outcome
+}
+
+/// Stops groups one after another: the next one when no task of the last one, or of a child of it, is left, or not `within` this time.
+async fn stop(groups: impl IntoIterator<Item = Group>, within: Duration) {
+    for group in groups {
+        if tokio::time::timeout(within, group.shutdown()).await.is_err() {
+            warn!(group = group.name(), "a task does not end: what it stands on is closed without waiting for it");
+        }
+    }
 }
 
 /// Waits for the end of a part; meanwhile the process takes no more memory than it uses.
@@ -95,5 +105,30 @@ async fn end_of_a_part(fatal: &mut mpsc::Receiver<Fatal>) -> Result<Option<Fatal
 pub(crate) fn notify(state: &str) {
     if let Err(err) = base::sys::sd_notify(cli::notify_socket().as_deref(), state) {
         warn!(err = %err, "cannot tell systemd about our state");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn groups_end_one_after_another_and_a_task_that_does_not_end_holds_up_no_other() {
+        let (root, _fatal) = Group::root("test");
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let groups = ["workers", "api", "store"].map(|name| root.child(name));
+        for (group, takes) in groups.iter().zip([100, 3_600_000, 1]) {
+            let (child, ended, name) = (group.child("child"), Arc::clone(&ended), group.name().to_owned());
+            let stop = child.token();
+            child.spawn_graceful("slow", async move {
+                stop.cancelled().await;
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+                ended.lock().unwrap().push(name);
+            });
+        }
+        stop(groups, Duration::from_millis(500)).await;
+        assert_eq!(*ended.lock().unwrap(), ["test/workers", "test/store"]);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument as _, error};
 
 use crate::limits;
@@ -27,6 +28,8 @@ pub struct Fatal {
 pub struct Group {
     name: Arc<str>,
     tracker: TaskTracker,
+    /// Those of the groups that this one is a child of: they end when its tasks have ended.
+    above: Arc<[TaskTracker]>,
     stop: CancellationToken,
     fatal: mpsc::Sender<Fatal>,
 }
@@ -36,14 +39,16 @@ impl Group {
     pub fn root(name: &str) -> (Group, mpsc::Receiver<Fatal>) {
         // One report is enough to end the process; later ones are dropped when the slot is full.
         let (fatal, reports) = mpsc::channel(limits::FATAL_REPORTS);
-        (Group { name: name.into(), tracker: TaskTracker::new(), stop: CancellationToken::new(), fatal }, reports)
+        let above = Arc::new([]);
+        (Group { name: name.into(), tracker: TaskTracker::new(), above, stop: CancellationToken::new(), fatal }, reports)
     }
 
-    /// A group that stops with this one, or alone by its own [`Group::shutdown`].
+    /// A group that stops with this one, which waits for its tasks, or alone by its own [`Group::shutdown`].
     pub fn child(&self, name: &str) -> Group {
         Group {
             name: format!("{}/{name}", self.name).into(),
             tracker: TaskTracker::new(),
+            above: self.above.iter().chain([&self.tracker]).cloned().collect(),
             stop: self.stop.child_token(),
             fatal: self.fatal.clone(),
         }
@@ -62,12 +67,12 @@ impl Group {
     #[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
     fn start(&self, name: &str, task: impl Future<Output = ()> + Send + 'static, lasting: bool) {
         let full = format!("{}/{name}", self.name);
-        let (stop, fatal) = (self.stop.clone(), self.fatal.clone());
-        let task = tokio::spawn(task.in_current_span());
+        let (stop, fatal, awaited) = (self.stop.clone(), self.fatal.clone(), self.awaited());
+        let mut task = tokio::spawn(task.in_current_span());
         self.tracker.spawn(async move {
-            let abort = task.abort_handle();
+            let _awaited = awaited;
             let how = tokio::select! {
-                ended = task => match ended {
+                ended = &mut task => match ended {
                     Ok(()) if lasting => "ended before its group",
                     Ok(()) => return,
                     Err(err) if err.is_panic() => {
@@ -80,7 +85,9 @@ impl Group {
                     Err(_) => return,
                 },
                 () = stop.cancelled() => {
-                    abort.abort();
+                    task.abort();
+                    // It may be at work on another thread until it waits for something the next time.
+                    let _ended = task.await;
                     return;
                 }
             };
@@ -118,9 +125,10 @@ impl Group {
     #[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
     pub fn spawn_graceful(&self, name: &str, task: impl Future<Output = ()> + Send + 'static) {
         let full = format!("{}/{name}", self.name);
-        let (stop, fatal) = (self.stop.clone(), self.fatal.clone());
+        let (stop, fatal, awaited) = (self.stop.clone(), self.fatal.clone(), self.awaited());
         let task = tokio::spawn(task.in_current_span());
         self.tracker.spawn(async move {
+            let _awaited = awaited;
             let how = match task.await {
                 Err(err) if err.is_panic() => "panicked",
                 _ => "ended before its group",
@@ -131,7 +139,17 @@ impl Group {
         });
     }
 
-    /// Tells every task to stop and waits until all have ended.
+    /// What a task holds for the groups above its own to wait for it.
+    fn awaited(&self) -> Vec<TaskTrackerToken> {
+        self.above.iter().map(TaskTracker::token).collect()
+    }
+
+    /// The group's name, with those of the groups above it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tells every task to stop, those of children too, and waits until all have ended.
     pub async fn shutdown(&self) {
         self.stop.cancel();
         self.tracker.close();
@@ -141,6 +159,9 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
@@ -152,12 +173,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shutdown_ends_tasks_of_children_too() {
+    async fn shutdown_ends_tasks_of_children_too_and_waits_for_them() {
         let (group, mut reports) = Group::root("test");
-        let child = group.child("child");
-        child.spawn("forever", std::future::pending());
+        let grandchild = group.child("child").child("grandchild");
+        grandchild.spawn("forever", std::future::pending());
+        let (stop, ended) = (grandchild.token(), Arc::new(AtomicBool::new(false)));
+        let end = Arc::clone(&ended);
+        grandchild.spawn_graceful("tidies-up", async move {
+            stop.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            end.store(true, Ordering::SeqCst);
+        });
         group.shutdown().await;
-        child.shutdown().await;
+        assert!(ended.load(Ordering::SeqCst), "the group above was done first");
         assert!(reports.try_recv().is_err());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn shutdown_waits_for_a_task_that_is_at_work() {
+        let (group, _reports) = Group::root("test");
+        let (begun, (tell, told)) = (Arc::new(tokio::sync::Notify::new()), std::sync::mpsc::channel::<()>());
+        let (begin, ended) = (Arc::clone(&begun), Arc::new(AtomicBool::new(false)));
+        let end = Arc::clone(&ended);
+        group.spawn("busy", async move {
+            begin.notify_one();
+            let _nobody_tells = told.recv_timeout(Duration::from_millis(100));
+            end.store(true, Ordering::SeqCst);
+            std::future::pending().await
+        });
+        begun.notified().await;
+        group.shutdown().await;
+        drop(tell);
+        assert!(ended.load(Ordering::SeqCst), "it was still at work");
     }
 }
