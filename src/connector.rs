@@ -10,10 +10,11 @@ use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
-use base::unicast;
+use client::node;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use http::{Request, Response};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeStatus};
 use serde_json::Value;
 use wire::dial::Dial;
 use wire::{Body, proxy};
@@ -69,17 +70,18 @@ impl Direct {
     }
 }
 
-/// Where the kubelet of a node listens, by the node's own word: an address that `follows` is dialled, and no name.
+/// Where the kubelet of a node listens, by the node's own word: an address of one machine is dialled, of this server's `own` node any, and
+/// no name.
 ///
 /// Errors: 400 where the node has addresses, but none such; 500 where it has none.
-fn kubelet_host(node: &Value, follows: impl Fn(IpAddr) -> bool) -> Result<IpAddr, Status> {
-    let addresses = node["status"]["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let of_type = |wanted: &'static str| addresses.iter().filter(move |a| a["type"] == wanted).filter_map(|a| a["address"].as_str());
-    let mut all = ADDRESS_TYPES.into_iter().flat_map(of_type).peekable();
-    if all.peek().is_none() {
+fn kubelet_host(node: &Value, own: bool) -> Result<IpAddr, Status> {
+    let addresses: Vec<NodeAddress> = serde_json::from_value(node["status"]["addresses"].clone()).unwrap_or_default();
+    if !addresses.iter().any(|address| ADDRESS_TYPES.contains(&address.type_.as_str())) {
         return Err(Status::internal(format!("no preferred addresses found for node {:?}", schema::meta::name(node))));
     }
-    all.filter_map(|text| text.parse::<IpAddr>().ok()).find(|ip| follows(*ip)).ok_or_else(|| Status::bad_request("address not allowed"))
+    let said = Node { status: Some(NodeStatus { addresses: Some(addresses), ..NodeStatus::default() }), ..Node::default() };
+    let first = |kind| if own { node::own_addresses(&said, kind).next() } else { node::addresses(&said, kind).next() };
+    ADDRESS_TYPES.into_iter().find_map(first).ok_or_else(|| Status::bad_request("address not allowed"))
 }
 
 fn kubelet_port(node: &Value) -> u16 {
@@ -99,7 +101,7 @@ impl Connector for Direct {
                     // At the end of its tunnel a kubelet is on loopback.
                     Some(_) => IpAddr::from([127, 0, 0, 1]),
                     // This server's own node may call itself 127.0.0.1; to another one's word that would be this server.
-                    None => kubelet_host(&node, |ip| name == self.own || unicast::is_global(ip))?,
+                    None => kubelet_host(&node, name == self.own)?,
                 };
                 let (host, port) = (host.to_string(), kubelet_port(&node));
                 let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
@@ -138,9 +140,9 @@ mod tests {
             "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "10.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 11250}},
         }});
-        assert_eq!(kubelet_host(&node, unicast::is_global).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(kubelet_host(&node, false).unwrap(), IpAddr::from([10, 0, 0, 1]));
         assert_eq!(kubelet_port(&node), 11250);
-        assert_eq!(kubelet_host(&json!({}), unicast::is_global).unwrap_err().code, 500);
+        assert_eq!(kubelet_host(&json!({}), false).unwrap_err().code, 500);
     }
 
     #[test]
@@ -150,11 +152,11 @@ mod tests {
             json!({"status": {"addresses": all}})
         };
         for text in ["127.0.0.1", "169.254.169.254", "::1", "localhost", "vault.prod.svc"] {
-            assert_eq!(kubelet_host(&node(&[text]), unicast::is_global).unwrap_err().code, 400, "{text}");
+            assert_eq!(kubelet_host(&node(&[text]), false).unwrap_err().code, 400, "{text}");
         }
-        assert!(kubelet_host(&node(&["127.0.0.1"]), |_| true).is_ok(), "this server's own node");
-        assert_eq!(kubelet_host(&node(&["127.0.0.1", "10.0.0.1"]), unicast::is_global).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert!(kubelet_host(&node(&["127.0.0.1"]), true).is_ok(), "this server's own node");
+        assert_eq!(kubelet_host(&node(&["127.0.0.1", "10.0.0.1"]), false).unwrap(), IpAddr::from([10, 0, 0, 1]));
         let named = json!({"status": {"addresses": [{"type": "Hostname", "address": "10.0.0.1"}]}});
-        assert_eq!(kubelet_host(&named, unicast::is_global).unwrap_err().code, 500);
+        assert_eq!(kubelet_host(&named, false).unwrap_err().code, 500);
     }
 }

@@ -12,9 +12,14 @@ pub const ADDRESSES_MAX: usize = 32;
 /// A node's addresses of one type (`InternalIP`, `ExternalIP`) in its order. What is no address, and what is none of one machine, is left
 /// out.
 pub fn addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
+    own_addresses(node, kind).filter(|ip| unicast::is_global(*ip))
+}
+
+/// As [`addresses`], of the Node of this very machine, which may call itself 127.0.0.1: nobody else follows such a word.
+pub fn own_addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let parsed = all.filter(move |address| address.type_ == kind).filter_map(|address| address.address.parse::<IpAddr>().ok());
-    parsed.map(|ip| ip.to_canonical()).filter(|ip| unicast::is_global(*ip)).take(ADDRESSES_MAX)
+    parsed.map(|ip| ip.to_canonical()).take(ADDRESSES_MAX)
 }
 
 #[cfg(test)]
