@@ -5,6 +5,7 @@
 
 pub(crate) mod claims;
 mod gate;
+mod heavy;
 mod interest;
 mod model;
 mod rules;
@@ -24,12 +25,14 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
+use crate::policy::heavy::Heavy;
 use crate::policy::interest::Interest;
-use crate::policy::model::Facts;
+use crate::policy::model::{Facts, World};
 use crate::policy::walls::Walls;
 use crate::service::rules::Family;
 use crate::table::{Ruleset, Table};
@@ -37,8 +40,6 @@ use crate::{Config, NetworkError, host, nft, table};
 
 /// A burst of changes is gathered this long; a pod that waits to start is served at once.
 const GATHER: Duration = Duration::from_millis(20);
-/// After a refusal the whole table is tried again, this much later.
-const RETRY: Duration = Duration::from_secs(2);
 /// Plugin calls that wait for the loop below; more wait in their sockets.
 const REQUESTS_BACKLOG: usize = 64;
 
@@ -97,6 +98,7 @@ pub(crate) async fn run(config: &Config, gate: &Gate, foreign: Watched, informer
         walls: Walls::load(&gate.walls),
         applied: Applied::Unknown,
         interest: None,
+        heavy: Heavy::default(),
         waiting: Vec::new(),
         foreign,
     };
@@ -163,6 +165,8 @@ struct Enforcer {
     applied: Applied,
     /// Which pods the rules in force depend on; `None`: on all of them.
     interest: Option<Interest>,
+    /// Namespaces that are too much for nft.
+    heavy: Heavy,
     /// New pods that may be under a policy.
     waiting: Vec<(PodRef, Done)>,
     /// What others do to our table.
@@ -183,16 +187,17 @@ impl Enforcer {
         loop {
             let urgent = tokio::select! {
                 _ = changes.next() => false,
-                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()) => match relevant {
+                // What nft failed on is not given to it again for each pod that comes.
+                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()), if retry.is_none() => match relevant {
                     // The pod that just appeared may be the one that waits.
                     true => !self.waiting.is_empty(),
                     false => continue,
                 },
                 Some(request) = inbox.recv() => match self.take(request) {
-                    true => true,
-                    false => continue,
+                    true if retry.is_none() => true,
+                    _ => continue,
                 },
-                () = sleep(retry) => false,
+                () = sleep_until(retry) => false,
                 news = self.foreign.next() => match self.distrust(&news) {
                     true => true,
                     false => continue,
@@ -296,14 +301,24 @@ impl Enforcer {
         }
     }
 
-    /// Brings the kernel to what the objects say; `Some` is the time after which to try again.
-    async fn enforce(&mut self) -> Option<Duration> {
+    /// Brings the kernel to what the objects say; `Some` is when to try again. Until then what was in force stays.
+    async fn enforce(&mut self) -> Option<Instant> {
         self.waiting.retain(|(_, done)| !done.is_closed());
-        if let Err(err) = self.apply().await {
-            warn!(err = %Chain(&err), "cannot apply network policies, trying the whole table again");
+        let mut world = self.look();
+        let applied = match &mut world {
+            Some(world) => {
+                self.heavy.lighten(world, &self.families);
+                self.apply(world).await
+            }
+            None => self.apply_nothing().await,
+        };
+        if let Err(err) = applied {
+            let wait = self.heavy.failed(&err, &mut world.unwrap_or_default(), &self.families);
+            warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
             self.applied = Applied::Unknown;
-            return Some(RETRY);
+            return Some(Instant::now() + wait);
         }
+        self.heavy.succeeded();
         let waiting = std::mem::take(&mut self.waiting);
         let is_known = |pod: &PodRef| {
             let facts = self.cluster.as_ref().and_then(|cluster| cluster.facts(pod));
@@ -318,25 +333,23 @@ impl Enforcer {
         None
     }
 
-    async fn apply(&mut self) -> Result<(), NetworkError> {
+    /// What the objects say; `None` where there are no policies.
+    fn look(&mut self) -> Option<World> {
         let policies = self.policies.list();
         remember(self.walls.note(policies.iter().filter_map(|policy| policy.metadata.namespace.clone()).collect()));
-        if let Some(cluster) = &mut self.cluster {
-            cluster.look();
+        let cluster = self.cluster.as_mut()?;
+        cluster.look();
+        if policies.is_empty() {
+            return None;
         }
-        let (Some(cluster), false) = (&mut self.cluster, policies.is_empty()) else {
-            self.interest = Some(Interest::default());
-            if !matches!(self.applied, Applied::Nothing) {
-                nft::apply(&table::remove(rules::TABLE)).await?;
-                self.applied = Applied::Nothing;
-            }
-            return Ok(());
-        };
         self.claims.note(|pod| cluster.facts(pod).filter(|facts| facts.is(pod, &self.node)));
         let facts: Vec<Arc<Facts>> = cluster.known.values().filter_map(|(_, facts)| facts.clone()).collect();
-        let world = model::world(&policies, &facts, &cluster.namespaces.list(), &self.claims, &self.node);
-        let after = rules::render(&world, &self.families);
-        self.interest = Some(Interest::of(&world, &after, &self.node));
+        Some(model::world(&policies, &facts, &cluster.namespaces.list(), &self.claims, &self.node))
+    }
+
+    async fn apply(&mut self, world: &World) -> Result<(), NetworkError> {
+        let after = rules::render(world, &self.families);
+        self.interest = Some(Interest::of(world, &after, &self.node));
         match std::mem::replace(&mut self.applied, Applied::Unknown) {
             Applied::Table(before) => {
                 let script = table::update(rules::TABLE, &before, &after);
@@ -345,8 +358,17 @@ impl Enforcer {
             }
             Applied::Nothing | Applied::Unknown => nft::apply(&table::full(rules::TABLE, &after)).await?,
         }
-        debug!(n = policies.len(), "network policies are in force");
+        debug!(n = world.policies.len(), "network policies are in force");
         self.applied = Applied::Table(after);
+        Ok(())
+    }
+
+    async fn apply_nothing(&mut self) -> Result<(), NetworkError> {
+        self.interest = Some(Interest::default());
+        if !matches!(self.applied, Applied::Nothing) {
+            nft::apply(&table::remove(rules::TABLE)).await?;
+            self.applied = Applied::Nothing;
+        }
         Ok(())
     }
 }
@@ -374,9 +396,9 @@ async fn next<K: Kind>(changes: &mut Changes<K>) -> Change<K> {
     changes.next().await
 }
 
-async fn sleep(wait: Option<Duration>) {
-    match wait {
-        Some(wait) => tokio::time::sleep(wait).await,
+async fn sleep_until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
         None => std::future::pending().await,
     }
 }

@@ -23,6 +23,7 @@ fn without_a_server(dir: &std::path::Path, walls: Option<&str>, group: &Group) -
         walls: Walls::load(&path),
         applied: Applied::Unknown,
         interest: None,
+        heavy: Heavy::default(),
         waiting: Vec::new(),
         foreign: Monitor::default().watch([table()]),
     };
