@@ -305,6 +305,7 @@ impl Enforcer {
     async fn enforce(&mut self) -> Option<Instant> {
         self.waiting.retain(|(_, done)| !done.is_closed());
         let mut world = self.look();
+        let is_whole = !matches!(self.applied, Applied::Table(_));
         let applied = match &mut world {
             Some(world) => {
                 self.heavy.lighten(world, &self.families);
@@ -313,7 +314,7 @@ impl Enforcer {
             None => self.apply_nothing().await,
         };
         if let Err(err) = applied {
-            let wait = self.heavy.failed(&err, &mut world.unwrap_or_default(), &self.families);
+            let wait = self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families);
             warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
             self.applied = Applied::Unknown;
             return Some(Instant::now() + wait);

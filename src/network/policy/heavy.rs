@@ -18,11 +18,20 @@ const HEAVY_MAX: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
+/// The whole table is tried this often before anybody is blamed: a stalled machine, or a table that somebody takes away meanwhile, is nobody's
+/// fault.
+const TRIES: u32 = 3;
+/// Bytes of script of a namespace that is never why.
+const LIGHT: usize = 2 << 10;
+
 /// The namespaces with their weights when they were too much, and what came of tries without them.
 #[derive(Debug, Default)]
 pub(crate) struct Heavy {
     weights: BTreeMap<String, usize>,
+    /// Of the whole table, in a row, since it was made lighter.
     failures: u32,
+    /// nft failed without the heavy namespaces, too.
+    is_nobodys: bool,
 }
 
 impl Heavy {
@@ -45,14 +54,20 @@ impl Heavy {
         }
     }
 
-    /// nft did not take the table of this world: says how long to wait until it is tried again, without one namespace more if the script
-    /// may be why.
-    pub(crate) fn failed(&mut self, err: &NetworkError, world: &mut World, families: &BTreeSet<Family>) -> Duration {
+    /// nft did not take what was made of this world, the whole table or a change of it: says how long to wait until the whole table is
+    /// tried, without one namespace more if the script may be why.
+    pub(crate) fn failed(&mut self, err: &NetworkError, is_whole: bool, world: &mut World, families: &BTreeSet<Family>) -> Duration {
+        if !is_whole {
+            return RETRY;
+        }
+        self.failures += 1;
         let is_of_the_script = matches!(err, NetworkError::NftRefused { .. } | NetworkError::NftHangs);
-        if is_of_the_script && self.failures == 0 && self.weights.len() < HEAVY_MAX {
+        if is_of_the_script && self.failures >= TRIES && !self.is_nobodys {
             // Those that let nothing through weigh little.
-            let heaviest = weights(world, families).into_iter().max_by_key(|(_, bytes)| *bytes);
-            if let Some((ns, bytes)) = heaviest.filter(|(ns, _)| !self.weights.contains_key(ns)) {
+            let heavy = weights(world, families).into_iter().filter(|(ns, bytes)| *bytes >= LIGHT && !self.weights.contains_key(ns));
+            let heaviest = heavy.max_by_key(|(_, bytes)| *bytes).filter(|_| self.weights.len() < HEAVY_MAX);
+            self.failures = 0;
+            if let Some((ns, bytes)) = heaviest {
                 error!(
                     ns,
                     bytes,
@@ -61,19 +76,17 @@ impl Heavy {
                 self.weights.insert(ns, bytes);
                 return RETRY;
             }
-        }
-        if is_of_the_script && !self.weights.is_empty() {
             error!(namespaces = ?self.weights.keys(), "nft takes no rules of network policies without these namespaces either: they are not why");
             self.weights.clear();
+            self.is_nobodys = true;
         }
-        let wait = RETRY.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
-        self.failures += 1;
-        wait
+        RETRY.saturating_mul(1 << self.failures.saturating_sub(1).min(16)).min(RETRY_MAX)
     }
 
     /// The table is in force.
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
+        self.is_nobodys = false;
     }
 }
 
@@ -125,7 +138,9 @@ mod tests {
         let mut all = world(&[("a", 2), ("evil", 200), ("z", 3)]);
         heavy.lighten(&mut all, &families);
         assert_eq!(opens(&all), ["a", "evil", "z"]);
-        assert_eq!(heavy.failed(&NetworkError::NftHangs, &mut all, &families), RETRY);
+        assert_eq!(heavy.failed(&NetworkError::NftHangs, false, &mut all, &families), RETRY);
+        let waits = [0; 3].map(|_| heavy.failed(&NetworkError::NftHangs, true, &mut all, &families).as_secs());
+        assert_eq!(waits, [2, 4, 2]);
         for more in [200, 150] {
             let mut all = world(&[("a", 2), ("evil", more), ("z", 3)]);
             heavy.lighten(&mut all, &families);
@@ -141,17 +156,32 @@ mod tests {
     #[test]
     fn when_nft_fails_whatever_it_is_given_nobody_is_blamed_and_tries_become_rare() {
         let (families, mut heavy) = ([Family::V4].into(), Heavy::default());
-        let blocks: Vec<(String, u8)> = (0..20).map(|n| (format!("ns{n}"), 10 + n)).collect();
+        let blocks: Vec<(String, u8)> = (0..20).map(|n| (format!("ns{n}"), 180 + n)).collect();
         let blocks: Vec<(&str, u8)> = blocks.iter().map(|(ns, n)| (ns.as_str(), *n)).collect();
         let mut waits = Vec::new();
-        for _ in 0..20 {
+        for _ in 0..40 {
             let mut all = world(&blocks);
             heavy.lighten(&mut all, &families);
-            waits.push(heavy.failed(&NetworkError::NftHangs, &mut all, &families).as_secs());
+            waits.push(heavy.failed(&NetworkError::NftHangs, true, &mut all, &families).as_secs());
         }
-        assert_eq!(waits[..HEAVY_MAX], [2; HEAVY_MAX]);
-        assert_eq!(waits[HEAVY_MAX..], [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300, 300]);
+        let (blaming, after) = waits.split_at(HEAVY_MAX * 3);
+        assert!(blaming.chunks(3).all(|round| round == [2, 4, 2]));
+        assert_eq!(after[..12], [2, 4, 2, 2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert!(heavy.weights.is_empty());
-        assert_eq!(Heavy::default().failed(&NetworkError::NoNft, &mut world(&blocks), &families), RETRY);
+    }
+
+    #[test]
+    fn a_table_that_somebody_took_away_and_light_namespaces_are_nobodys_fault() {
+        let (families, mut heavy) = ([Family::V4].into(), Heavy::default());
+        let refused = || NetworkError::NftRefused { text: "No such file or directory".to_owned() };
+        for _ in 0..10 {
+            heavy.failed(&refused(), false, &mut world(&[("a", 200)]), &families);
+            heavy.failed(&refused(), true, &mut world(&[("a", 2)]), &families);
+            heavy.failed(&NetworkError::NoNft, true, &mut world(&[("a", 200)]), &families);
+            assert!(heavy.weights.is_empty());
+        }
+        heavy.succeeded();
+        heavy.failed(&refused(), true, &mut world(&[("a", 200)]), &families);
+        assert!(heavy.weights.is_empty(), "once is chance");
     }
 }
