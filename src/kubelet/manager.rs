@@ -95,6 +95,11 @@ impl Pods {
         let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
         let (host, others) = (node.host(), self.holders_beside(pod));
         if let Err(refusal) = admit::admit(&host, pod, &others) {
+            // The scheduler counts no pod of which the API knows no more.
+            let staying = self.staying_beside(pod);
+            if staying.len() < others.len() && admit::admit(&host, pod, &staying).is_ok() {
+                return Err(Refusal::NotYet);
+            }
             let victims = admit::victims(&host, pod, &others);
             if victims.is_empty() {
                 return Err(Refusal::Final(refusal));
@@ -102,7 +107,7 @@ impl Pods {
             for victim in victims {
                 self.preempt(node, &victim);
             }
-            return Err(Refusal::Preempting);
+            return Err(Refusal::NotYet);
         }
         let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = map.get(pod.metadata.uid.as_deref().unwrap_or_default()) {
@@ -114,6 +119,15 @@ impl Pods {
     /// The other pods that hold something of the node: those that were admitted and have not ended, whatever the API says of them.
     pub(crate) fn holders_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
         self.shares().into_iter().filter(|share| share.wanted.metadata.uid != pod.metadata.uid).map(|share| share.granted).collect()
+    }
+
+    /// Those of them that are not on their way out for good: their objects, or files, are there.
+    fn staying_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: BTreeSet<String> = map.iter().filter(|(_, entry)| entry.tx.borrow().gone).map(|(uid, _)| uid.clone()).collect();
+        drop(map);
+        let stays = |other: &Arc<Pod>| !gone.contains(other.metadata.uid.as_deref().unwrap_or_default());
+        self.holders_beside(pod).into_iter().filter(stays).collect()
     }
 
     fn shares(&self) -> Vec<Share> {
@@ -212,8 +226,8 @@ impl Pods {
 pub(crate) enum Refusal {
     /// For good: reason and text.
     Final((String, String)),
-    /// Others are being ended for it: it is to ask again.
-    Preempting,
+    /// Others are being ended: it is to ask again.
+    NotYet,
 }
 
 fn key(pod: &Pod) -> (String, String) {

@@ -74,3 +74,21 @@ async fn a_pods_task_that_panics_is_begun_anew() {
     to_the_end(work, Backoff::new(Duration::ZERO, Duration::ZERO), &base::rng::Rng::from_os(), "u").await;
     assert_eq!(begun.get(), 3);
 }
+
+// seen in upstream's preemption with the async preemption: a pod was refused for good while those whose objects were deleted still ended
+#[test]
+fn room_of_pods_whose_objects_are_gone_is_waited_for() {
+    let pods = Pods::default();
+    let add = |uid: &str, gone: bool| {
+        let pod = Arc::new(serde_json::from_value(serde_json::json!({"metadata": {"uid": uid}, "spec": {"containers": []}})).unwrap());
+        let (tx, _) = watch::channel(Desired { gone, ..Desired::new(pod) });
+        let shared = Arc::new(Mutex::new(Snapshot { holds: true, ..Snapshot::default() }));
+        pods.0.map.lock().unwrap().insert(uid.to_owned(), Entry { tx, shared });
+    };
+    add("stays", false);
+    add("leaves", true);
+    let own = serde_json::from_value(serde_json::json!({"metadata": {"uid": "new"}})).unwrap();
+    assert_eq!(pods.holders_beside(&own).len(), 2, "it has its share until it has ended");
+    let staying = pods.staying_beside(&own);
+    assert_eq!(staying.iter().map(|pod| pod.metadata.uid.as_deref().unwrap()).collect::<Vec<_>>(), ["stays"]);
+}
