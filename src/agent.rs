@@ -387,6 +387,7 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
         let mut changes = nodes.changes();
         let mut mtus = network::overlay::pod_mtu(&files.net, &tasks).await;
         nodes.synced().await;
+        let guards = guards_sources().await;
         let mut written = (Vec::new(), None);
         loop {
             let mtu = *mtus.borrow_and_update();
@@ -396,7 +397,7 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
             let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
             let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
             if !cidrs.is_empty() && (&cidrs, &mtu) != (&written.0, &written.1) {
-                match write_conflist(&files, &cidrs, mtu) {
+                match write_conflist(&files, &cidrs, mtu, guards) {
                     Ok(()) => {
                         info!(node = %node_name, cidr = ?cidrs, mtu, "pod network configured");
                         written = (cidrs, mtu);
@@ -412,13 +413,25 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
     });
 }
 
-fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>) -> Result<(), FileError> {
+/// Whether pods of this node can be held to their addresses; if not, that is said.
+async fn guards_sources() -> bool {
+    let why = match Group::blocking(cni::source_guard_is_possible).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(why)) => why,
+        Err(err) => err.to_string(),
+    };
+    warn!(why, "pods of this node can send under addresses of others, and so pass network policies: nftables has no family bridge here");
+    false
+}
+
+fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>, source_guard: bool) -> Result<(), FileError> {
     let text = conflist(&Conflist {
         pod_cidrs: cidrs.to_vec(),
         mtu,
         ipam_dir: cni.ipam_dir.display().to_string(),
         bridge: base::traces::BRIDGE.to_owned(),
         policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
+        source_guard,
         own_ports: cni.net.own_ports.clone(),
     });
     if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {

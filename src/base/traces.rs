@@ -10,10 +10,18 @@ pub const MASQUERADE_TABLE: &str = "kedge-masq";
 pub const POLICY_TABLE: &str = "kedge-policy";
 /// nft table of limits of pods' bandwidth, in `inet`; the CNI plugin `bandwidth` writes it.
 pub const BANDWIDTH_TABLE: &str = "kedge-bandwidth";
+/// nft table that holds pods to their own addresses, in `bridge`; the CNI plugin `bridge` writes it.
+pub const SOURCE_TABLE: &str = "kedge-source";
 
 /// The tables that CNI plugins write, by family and name: they are only called when pods come and go.
-pub const PLUGIN_TABLES: [(&str, &str); 5] =
-    [("ip", HOSTPORT_TABLE), ("ip6", HOSTPORT_TABLE), ("ip", MASQUERADE_TABLE), ("ip6", MASQUERADE_TABLE), ("inet", BANDWIDTH_TABLE)];
+pub const PLUGIN_TABLES: [(&str, &str); 6] = [
+    ("ip", HOSTPORT_TABLE),
+    ("ip6", HOSTPORT_TABLE),
+    ("ip", MASQUERADE_TABLE),
+    ("ip6", MASQUERADE_TABLE),
+    ("inet", BANDWIDTH_TABLE),
+    ("bridge", SOURCE_TABLE),
+];
 
 /// The tables that the network room writes, by family and name.
 pub const NETWORK_TABLES: [(&str, &str); 3] = [("ip", PROXY_TABLE), ("ip6", PROXY_TABLE), ("inet", POLICY_TABLE)];

@@ -10,7 +10,7 @@ use crate::error::{CniError, Code};
 use crate::netlink::{Link, Net, Veth};
 use crate::request::Request;
 use crate::result::{Interface, NetResult, Route};
-use crate::{ipam, nft};
+use crate::{ipam, nft, source};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -28,6 +28,8 @@ struct Config {
     macspoofchk: bool,
     port_isolation: bool,
     disable_container_interface: bool,
+    /// Our own: the container sends under the addresses that it is given, and under no others.
+    source_guard: bool,
 }
 
 impl Config {
@@ -79,6 +81,9 @@ pub(crate) async fn add(request: &Request) -> Result<NetResult, CniError> {
         if let Ok(Some(link)) = host.link(&veth).await {
             let _first_error_counts = host.del_link(link.index).await;
         }
+        if config.source_guard {
+            let _first_error_counts = source::del(&veth);
+        }
     }
     outcome
 }
@@ -89,14 +94,18 @@ pub(crate) async fn del(request: &Request) -> Result<(), CniError> {
         ipam::del(request, kind)?;
     }
     // The host's end takes the other one with it, even when the namespace has no name any more.
-    let host = Net::host()?;
-    if let Some(link) = host.link(&host_name(&request.container_id, &request.ifname)).await? {
+    let (host, veth) = (Net::host()?, host_name(&request.container_id, &request.ifname));
+    if let Some(link) = host.link(&veth).await? {
         host.del_link(link.index).await?;
     } else if let Some(container) = request.netns.as_deref().and_then(|path| Net::inside(path).ok())
         && let Some(link) = container.link(&request.ifname).await?
     {
         // Made by another plugin under its own name for the host's end.
         container.del_link(link.index).await?;
+    }
+    // When the cable is gone: not sooner may anything pass.
+    if config.source_guard {
+        source::del(&veth)?;
     }
     if config.ip_masq {
         nft::masquerade_del(&request.container_id)?;
@@ -116,6 +125,9 @@ pub(crate) async fn check(request: &Request) -> Result<(), CniError> {
     let veth = host_name(&request.container_id, &request.ifname);
     if host.link(&veth).await?.is_none_or(|link| link.master != Some(bridge.index)) {
         return Err(CniError::internal(format!("host veth interface {veth} is not attached to {}", config.bridge())));
+    }
+    if config.source_guard {
+        source::check(&veth)?;
     }
     let link = container.link(&request.ifname).await?;
     let link = link.ok_or_else(|| CniError::internal(format!("Container interface {} not found", request.ifname)))?;
@@ -164,6 +176,11 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
     if config.is_gateway {
         set_gateways(ends.host, ends.bridge, config, &result).await?;
     }
+    if config.source_guard {
+        let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
+        source::add(ends.veth, &inner.mac, &ips)?;
+        shut_port(ends)?;
+    }
     // Neighbours may know another machine under this address from a moment ago: announce when the link comes up.
     for (family, name) in [("ipv4", "arp_notify"), ("ipv6", "ndisc_notify")] {
         // A kernel without IPv6 has no such file.
@@ -181,6 +198,23 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
         nft::masquerade_add(&request.container_id, &ips)?;
     }
     Ok(result)
+}
+
+/// Has the host take nothing that comes by the port and not by its bridge: a frame to one of the addresses that bridges talk to each other by
+/// passes by the bridge, and its tables.
+fn shut_port(ends: &Ends<'_>) -> Result<(), CniError> {
+    for (path, value) in [
+        // No address of a pod is beyond the port itself.
+        (format!("net/ipv4/conf/{}/rp_filter", ends.veth), "1"),
+        (format!("net/ipv6/conf/{}/disable_ipv6", ends.veth), "1"),
+    ] {
+        match ends.host.sysctl(&path, value) {
+            // A kernel without IPv6.
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => {}
+            done => done.map_err(|err| CniError::io(format!("cannot write /proc/sys/{path}"), &err))?,
+        }
+    }
+    Ok(())
 }
 
 /// Points addresses at the container's interface, and gives routes without a gateway that of their family.
@@ -220,6 +254,10 @@ async fn ensure_bridge(host: &Net, config: &Config) -> Result<Link, CniError> {
     let bridge = host.link(name).await?.ok_or_else(|| CniError::internal(format!("could not find bridge {name:?} just made")))?;
     if !bridge.is_bridge {
         return Err(CniError::internal(format!("{name:?} already exists but is not a bridge")));
+    }
+    if config.is_gateway {
+        // Pods are behind it, and no router: none gives this machine addresses and routes. (A kernel without IPv6 has no such file.)
+        let _optional = host.sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
     }
     if !bridge.up {
         host.set_up(bridge.index).await?;

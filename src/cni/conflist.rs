@@ -17,6 +17,8 @@ pub struct Conflist {
     pub bridge: String,
     /// Socket at which new pods wait for their network policies; `None` if there are no policies on this node.
     pub policy_socket: Option<String>,
+    /// Whether pods are held to the addresses that they are given.
+    pub source_guard: bool,
     /// TCP ports of the node that are the system's beside those that are on every node: no pod has one as its host port.
     pub own_ports: Vec<u16>,
 }
@@ -33,6 +35,7 @@ pub fn conflist(node: &Conflist) -> String {
         "isDefaultGateway": true,
         "forceAddress": true,
         "hairpinMode": true,
+        "sourceGuard": node.source_guard,
         "ipam": { "type": "host-local", "dataDir": node.ipam_dir, "ranges": ranges, "routes": routes },
     });
     if let Some(mtu) = node.mtu {
@@ -60,6 +63,7 @@ mod tests {
             ipam_dir: "/var/lib/cni/networks".to_owned(),
             bridge: "cni0".to_owned(),
             policy_socket: Some("/run/kedge/network.sock".to_owned()),
+            source_guard: true,
             own_ports: vec![10_250],
         });
         let list: Value = serde_json::from_str(&text).unwrap();
@@ -67,6 +71,7 @@ mod tests {
         assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.42.0.0/24" }], [{ "subnet": "fd00:42::/64" }]]));
         assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
         assert_eq!(list["plugins"][0]["mtu"], 1450);
+        assert_eq!(list["plugins"][0]["sourceGuard"], true);
         assert_eq!(list["plugins"][2]["ownPorts"], json!(["10256/tcp", "8472/udp", "8473/udp", "10250/tcp"]));
         assert_eq!(list["plugins"][1], json!({ "type": "kedge-policy", "socket": "/run/kedge/network.sock" }));
     }

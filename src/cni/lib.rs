@@ -16,6 +16,7 @@ mod policy;
 mod portmap;
 mod request;
 mod result;
+mod source;
 
 #[cfg(test)]
 mod fuzz_tests;
@@ -30,6 +31,7 @@ use crate::result::NetResult;
 pub const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "bandwidth", "kedge-policy"];
 
 pub use crate::conflist::{Conflist, conflist};
+pub use crate::source::is_possible as source_guard_is_possible;
 
 /// Runs one CNI call as `plugin` (the base name of argv[0]) and returns the exit code: 0, or 1 with the spec's error JSON on stdout.
 pub fn main(plugin: &str) -> i32 {

@@ -18,6 +18,30 @@ pub(crate) fn apply(script: &str) -> Result<(), CniError> {
     run(&["-f", "-"], script).map(drop)
 }
 
+/// As [`apply`], where what is not there any more is no error: then nothing is changed.
+pub(crate) fn apply_or_absent(script: &str) -> Result<(), CniError> {
+    match apply(script) {
+        Err(err) if !is_absent(&err) => Err(err),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the kernel would take a script. Nothing is changed.
+///
+/// Errors: of the code `Internal` if it would not, of `Io` if nft does not answer.
+pub(crate) fn would_take(script: &str) -> Result<(), CniError> {
+    run(&["-c", "-f", "-"], script).map(drop)
+}
+
+/// Whether there is such a chain.
+pub(crate) fn has_chain(family: &str, table: &str, chain: &str) -> Result<bool, CniError> {
+    match run(&["list", "chain", family, table, chain], "") {
+        Ok(_) => Ok(true),
+        Err(err) if is_absent(&err) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
 /// The elements of a set or map as nft's JSON: `{"elem": {"val": …, "comment": …}}` or `[key, value]` pairs around them.
 /// A table that is not there has none.
 pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Result<Vec<Value>, CniError> {

@@ -1,4 +1,4 @@
-//! The tables that the CNI plugins write (host ports, masquerade, bandwidth), remembered so that they come back when somebody flushes
+//! The tables that the CNI plugins write (host ports, masquerade, bandwidth, pods' own addresses), remembered so that they come back when somebody flushes
 //! them: the plugins themselves are only called when pods come and go.
 
 use std::collections::BTreeMap;
@@ -52,8 +52,39 @@ async fn restore(table: Table, content: &str) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// A plugin may have made the table anew meanwhile: its rules are ours, and its elements stay beside ours.
+/// A plugin may have made the table anew meanwhile: its elements, and the chains of pods that are new, stay beside ours. A chain that is in
+/// both is written anew.
 fn script(table: Table, content: &str) -> String {
     let Table { family, name } = table;
-    format!("add table {family} {name}\nflush table {family} {name}\n{content}")
+    let (mut frame, mut flush, mut in_chain) = (String::new(), String::new(), false);
+    for line in content.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("chain"), Some(chain)) => {
+                in_chain = true;
+                flush += &format!("flush chain {family} {name} {chain}\n");
+                frame += &format!("add chain {family} {name} {chain}");
+            }
+            (Some("type"), Some(_)) if in_chain => frame += &format!(" {{ {} }}", line.trim()),
+            (Some("}"), None) if in_chain => {
+                in_chain = false;
+                frame.push('\n');
+            }
+            _ => {}
+        }
+    }
+    format!("add table {family} {name}\n{frame}{flush}{content}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plugin_wrote_since_the_flush_stays() {
+        let content = "table bridge kedge-source {\n\tmap ports {\n\t\ttype ifname : verdict\n\t\telements = { \"v1\" : goto v1 }\n\t}\n\n\tchain prerouting {\n\t\ttype filter hook prerouting priority dstnat; policy accept;\n\t\tiifname vmap @ports\n\t}\n\n\tchain v1 {\n\t\tdrop\n\t}\n}\n";
+        let table = Table::known("bridge", "kedge-source").unwrap();
+        let wanted = "add table bridge kedge-source\nadd chain bridge kedge-source prerouting { type filter hook prerouting priority dstnat; policy accept; }\nadd chain bridge kedge-source v1\nflush chain bridge kedge-source prerouting\nflush chain bridge kedge-source v1\n";
+        assert_eq!(script(table, content), format!("{wanted}{content}"));
+    }
 }

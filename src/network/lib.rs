@@ -2,7 +2,7 @@
 //!
 //! In: Services, EndpointSlices, NetworkPolicies, Pods, Namespaces and Nodes from `client`'s informers, and the addresses of new sandboxes
 //! over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet kedge-policy`, changed by one transaction per
-//! update, and written anew when somebody else touches them; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
+//! update, and written anew when somebody else touches them, as the plugins' tables are; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
 
 pub mod addresses;
 mod forward;
@@ -99,7 +99,11 @@ pub async fn run(config: Config, node_client: kube::Client, informers: &Informer
 /// no error.
 pub async fn cleanup() -> Result<(), NetworkError> {
     forward::cleanup().await?;
-    nft::apply(&(service::removal() + &policy::removal())).await
+    let there = nft::tables().await?;
+    for table in service::tables().chain(keep::tables()).chain([policy::table()]).filter(|table| there.contains(table)) {
+        nft::apply(&table::remove(table)).await?;
+    }
+    Ok(())
 }
 
 /// Why the proxy cannot work.

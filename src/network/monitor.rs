@@ -177,6 +177,7 @@ fn table_of(body: &[u8]) -> Option<Table> {
     let family = match body.first()? {
         1 => "inet",
         2 => "ip",
+        7 => "bridge",
         10 => "ip6",
         _ => return None,
     };

@@ -29,10 +29,10 @@ use crate::service::health::{Health, LocalEndpoints};
 use crate::service::listeners::Listeners;
 use crate::service::parts::Parts;
 use crate::service::reserved::{Elements, Reserved};
-use crate::service::rules::{Family, Part, Site, TABLE};
+use crate::service::rules::{Family, Part, Site};
 use crate::service::snapshot::{Place, ServicePort};
 use crate::table::{Ruleset, Table};
-use crate::{Config, NetworkError, keep, nft, table};
+use crate::{Config, NetworkError, nft, table};
 
 /// A burst of changes (a rolling update) is gathered this long before nft is called.
 const GATHER: Duration = Duration::from_millis(20);
@@ -392,12 +392,6 @@ async fn forget_flows(family: Family, stale: Stale, local: &[IpAddr]) {
         Ok(Err(err)) => warn!(err = %err, "cannot forget UDP flows of endpoints that are gone"),
         Err(err) => warn!(err = %Chain(&err), "cannot forget UDP flows of endpoints that are gone"),
     }
-}
-
-/// The script that removes the tables of the proxy and of the CNI plugins.
-pub(crate) fn removal() -> String {
-    let own = ["ip", "ip6"].map(|family| Table { family, name: TABLE });
-    own.into_iter().chain(keep::tables()).map(table::remove).collect()
 }
 
 #[cfg(test)]

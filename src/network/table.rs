@@ -8,19 +8,26 @@ use base::traces;
 /// A table of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Table {
-    /// `ip`, `ip6` or `inet`.
+    /// `ip`, `ip6`, `inet` or `bridge`.
     pub(crate) family: &'static str,
     pub(crate) name: &'static str,
 }
 
 /// Names of our tables, and of iptables' own, whose policy for forwarded packets concerns us.
-const NAMES: [&str; 6] =
-    ["filter", traces::BANDWIDTH_TABLE, traces::HOSTPORT_TABLE, traces::MASQUERADE_TABLE, traces::POLICY_TABLE, traces::PROXY_TABLE];
+const NAMES: [&str; 7] = [
+    "filter",
+    traces::BANDWIDTH_TABLE,
+    traces::HOSTPORT_TABLE,
+    traces::MASQUERADE_TABLE,
+    traces::POLICY_TABLE,
+    traces::PROXY_TABLE,
+    traces::SOURCE_TABLE,
+];
 
 impl Table {
     /// The table of this name, if it is one that we look after.
     pub(crate) fn known(family: &str, name: &str) -> Option<Table> {
-        let family = ["inet", "ip", "ip6"].into_iter().find(|known| *known == family)?;
+        let family = ["inet", "ip", "ip6", "bridge"].into_iter().find(|known| *known == family)?;
         NAMES.into_iter().find(|known| *known == name).map(|name| Table { family, name })
     }
 }

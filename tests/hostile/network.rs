@@ -14,6 +14,7 @@ use crate::{BUSYBOX, Chapter, POD_LIMIT, namespaces, node};
 pub(crate) const CHAPTERS: &[Chapter] = &[
     ("a pod cannot leave its network policies", a_pod_cannot_leave_its_network_policies),
     ("no address of the bridge goes around a policy", no_address_of_the_bridge_goes_around_a_policy),
+    ("a pod sends under its own address and no other", a_pod_sends_under_its_own_address_and_no_other),
     ("a Service does not take the machine's ports", a_service_does_not_take_the_machines_ports),
     ("a Service does not take another node's ports, nor a pod this one's", a_service_does_not_take_another_nodes_ports),
     ("a pod does not reach the machine's loopback", a_pod_does_not_reach_the_machines_loopback),
@@ -124,6 +125,54 @@ fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
     let answers = exec("thief", group);
     assert!(answers.contains("PING ff02::1") && !answers.contains(own), "{answers}");
     server.ok(&["delete", "namespace", "link", "--wait=false"]);
+}
+
+/// review security-3 F12: a policy tells peers by their source address, and a pod that takes an address of another one was let through where
+/// that one is.
+fn a_pod_sends_under_its_own_address_and_no_other(server: &Server) {
+    let allow = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "web", "namespace": "source" },
+        "spec": { "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"],
+            "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "friend" } } }] }] } });
+    let mut thief = pod("source", "thief", "sleep 9999", &json!({}));
+    thief["spec"]["containers"][0]["securityContext"] = json!({ "capabilities": { "add": ["NET_ADMIN", "NET_RAW"] } });
+    let others = ["web", "friend"].map(|name| pod("source", name, if name == "web" { WEB } else { "sleep 9999" }, &json!({})));
+    apply(server, &[&[namespace("source"), allow, thief], &others[..]].concat());
+    let (web, friend) = (address(server, "source", "web"), address(server, "source", "friend"));
+    address(server, "source", "thief");
+    let exec = |name: &str, script: &str| server.said(&["-n", "source", "exec", name, "--", "sh", "-c", script]).out;
+    let ask = format!("timeout 1 wget -qO- http://{web}/; echo asked");
+    let friend_reads = |when: &str| {
+        wait_for(&format!("the page for the friend {when}"), MENDED_LIMIT, || match exec("friend", &ask).as_str() {
+            "page\nasked\n" => Ok(()),
+            other => Err(other.to_owned()),
+        });
+    };
+    friend_reads("at first");
+    assert_eq!(exec("thief", &ask), "asked\n", "the policy does not name it");
+    let mac = exec("friend", "cat /sys/class/net/eth0/address");
+    // The friend answers for the address, too: one try of many is enough for the thief.
+    let tries = format!("for i in 1 2 3 4 5 6 7 8; do timeout 1 wget -qO- http://{web}/; done; echo asked");
+    let take = format!("ip addr add {friend}/32 dev eth0 && ip route add {web}/32 dev eth0 src {friend} && {tries}");
+    assert_eq!(exec("thief", &take), "asked\n", "as the friend by its address");
+    let answer = format!("arping -c 3 -w 4 -U -I eth0 -s {friend} {friend} >/dev/null; echo said");
+    assert_eq!(exec("thief", &answer), "said\n");
+    friend_reads("that somebody else said to be");
+    let disguise = format!(
+        "ip link set eth0 down && ip link set eth0 address {} && ip link set eth0 up && ip route add {web}/32 dev eth0 src {friend} && {tries}",
+        mac.trim()
+    );
+    assert_eq!(exec("thief", &disguise), "asked\n", "as the friend by both its addresses");
+    friend_reads("whose MAC somebody took");
+    let said = run_with(Command::new("nft").args(["flush", "ruleset"]), "");
+    assert_eq!(said.code, 0, "{said:?}");
+    let table = || run_with(Command::new("nft").args(["list", "table", "bridge", "kedge-source"]), "").out;
+    let holds = |ip: &str| table().contains(&format!("ip saddr {ip} accept"));
+    wait_for("the addresses after a flush of all rules", MENDED_LIMIT, || if holds(&friend) { Ok(()) } else { Err(table()) });
+    friend_reads("after a flush of all rules");
+    assert_eq!(exec("thief", &tries), "asked\n", "after a flush of all rules");
+    server.ok(&["-n", "source", "delete", "pod", "thief", "friend", "--wait=false"]);
+    wait_for("nothing of pods that are gone", POD_LIMIT, || if holds(&friend) { Err(table()) } else { Ok(()) });
+    server.ok(&["delete", "namespace", "source", "--wait=false"]);
 }
 
 /// A Service of the web pod with what `more` says.

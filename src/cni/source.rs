@@ -1,0 +1,144 @@
+//! What ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a frame that says another source never
+//! passes the bridge's port. Network policies tell peers by their source address.
+//!
+//! One table of the family `bridge`: a map from a port to its pod's chain, which lets through what is the pod's own and drops the rest:
+//! other sources of Ethernet, ARP, IPv4 and IPv6, answers of ARP and neighbour discovery for addresses of others, routers' advertisements
+//! and redirects, tagged frames (which pass by the tables of IP) and protocols that pods do not speak. It sees a frame before anything else
+//! does, the bridge's table of stations included.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use base::traces::SOURCE_TABLE;
+
+use crate::error::{CniError, Code};
+use crate::nft;
+
+const FAMILY: &str = "bridge";
+
+/// Lets the port's pod send under these addresses and this MAC (`02:00:5e:00:53:01`), and under nothing else.
+pub(crate) fn add(port: &str, mac: &str, ips: &[IpAddr]) -> Result<(), CniError> {
+    let bytes = parse_mac(mac).ok_or_else(|| CniError::internal(format!("the container's interface has the MAC {mac:?}")))?;
+    nft::apply(&script(port, bytes, ips))
+}
+
+/// Forgets a port. One that is not known is no error: its pod may be older than the table.
+pub(crate) fn del(port: &str) -> Result<(), CniError> {
+    let element = format!("delete element {FAMILY} {SOURCE_TABLE} ports {{ \"{port}\" }}\n");
+    let chain = format!("delete chain {FAMILY} {SOURCE_TABLE} {port}\n");
+    nft::apply_or_absent(&(element.clone() + &chain)).or_else(|_| {
+        // Older kernels refuse to delete a chain in the transaction that drops its last reference.
+        nft::apply_or_absent(&element)?;
+        nft::apply_or_absent(&chain)
+    })
+}
+
+/// Whether the port's pod is held to its addresses.
+pub(crate) fn check(port: &str) -> Result<(), CniError> {
+    match nft::has_chain(FAMILY, SOURCE_TABLE, port)? {
+        true => Ok(()),
+        false => Err(CniError::internal(format!("nothing holds {port} to its addresses"))),
+    }
+}
+
+/// Whether kernel and nft can hold pods to their addresses; a kernel without nftables for bridges cannot. Nothing is changed. If nft gives no
+/// answer now, they can: no pod begins unguarded for want of one.
+///
+/// Errors: nft's words.
+pub fn is_possible() -> Result<(), String> {
+    let ips = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    match nft::would_take(&script("veth0", [2, 0, 0, 0, 0, 1], &ips)) {
+        Err(err) if err.code == Code::Internal as u32 => Err(err.msg),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Adding what is there changes nothing; rules are written anew. A frame of another type comes first in the chain, as nft writes what
+/// depends on it in its own way: `ether type` sees a tag, which the kernel has taken off already.
+fn script(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> String {
+    let table = format!("{FAMILY} {SOURCE_TABLE}");
+    let ether = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let v4 = ips.iter().filter(|ip| ip.is_ipv4());
+    let v6: Vec<Ipv6Addr> = ips.iter().filter_map(as_v6).chain([link_local(mac)]).collect();
+    let mut rules = vec![format!("ether saddr != {ether} drop"), "ether type != { ip, ip6, arp } drop".to_owned()];
+    rules.extend(v4.clone().map(|ip| format!("ether type ip ip saddr {ip} accept")));
+    // Nobody's address is what asks whether an address is free.
+    let senders = v4.map(IpAddr::to_string).chain(["0.0.0.0".to_owned()]);
+    rules.extend(senders.map(|ip| format!("ether type arp arp saddr ether {ether} arp saddr ip {ip} accept")));
+    rules.push("ether type != ip6 drop".to_owned());
+    // Words of an older nft: the target stands behind eight bytes of head.
+    let targets: Vec<String> = v6.iter().map(|ip| format!("@th,64,128 0x{:032x}", u128::from(*ip))).collect();
+    rules.extend(targets.iter().map(|target| format!("icmpv6 type nd-neighbor-advert {target} accept")));
+    rules.push("icmpv6 type { nd-neighbor-advert, nd-router-advert, nd-redirect } drop".to_owned());
+    rules.extend(targets.iter().map(|target| format!("ip6 saddr :: icmpv6 type nd-neighbor-solicit {target} accept")));
+    rules.push("ip6 saddr :: icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept".to_owned());
+    rules.extend(v6.iter().map(|ip| format!("ip6 saddr {ip} accept")));
+    rules.push("drop".to_owned());
+    let mut script = format!(
+        "add table {table}\nadd map {table} ports {{ type ifname : verdict; }}\n\
+         add chain {table} prerouting {{ type filter hook prerouting priority -300; }}\nflush chain {table} prerouting\n\
+         add rule {table} prerouting iifname vmap @ports\nadd chain {table} {port}\nflush chain {table} {port}\n"
+    );
+    for rule in rules {
+        let _infallible = writeln!(script, "add rule {table} {port} {rule}");
+    }
+    script + &format!("add element {table} ports {{ \"{port}\" : goto {port} }}\n")
+}
+
+fn as_v6(ip: &IpAddr) -> Option<Ipv6Addr> {
+    match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => Some(*ip),
+    }
+}
+
+/// The address that the kernel gives an interface by its MAC. Spec: RFC 4291, appendix A.
+fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac;
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let bytes: Vec<u8> = text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
+    bytes.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_lets_through_what_is_its_pods_own_and_drops_the_rest() {
+        let ips = ["10.42.0.5".parse().unwrap(), "fd00:42::5".parse().unwrap()];
+        let text = script("veth00000000001", parse_mac("02:00:5e:00:53:01").unwrap(), &ips);
+        let prefix = "add rule bridge kedge-source veth00000000001 ";
+        let rules: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(prefix)).collect();
+        assert_eq!(rules.first(), Some(&"ether saddr != 02:00:5e:00:53:01 drop"));
+        assert_eq!(rules.last(), Some(&"drop"));
+        let accepted: Vec<&str> = rules.iter().filter_map(|rule| rule.strip_suffix(" accept")).collect();
+        assert_eq!(
+            accepted,
+            [
+                "ether type ip ip saddr 10.42.0.5",
+                "ether type arp arp saddr ether 02:00:5e:00:53:01 arp saddr ip 10.42.0.5",
+                "ether type arp arp saddr ether 02:00:5e:00:53:01 arp saddr ip 0.0.0.0",
+                "icmpv6 type nd-neighbor-advert @th,64,128 0xfd000042000000000000000000000005",
+                "icmpv6 type nd-neighbor-advert @th,64,128 0xfe8000000000000000005efffe005301",
+                "ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 0xfd000042000000000000000000000005",
+                "ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 0xfe8000000000000000005efffe005301",
+                "ip6 saddr :: icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit }",
+                "ip6 saddr fd00:42::5",
+                "ip6 saddr fe80::5eff:fe00:5301",
+            ]
+        );
+        assert!(text.ends_with("ports { \"veth00000000001\" : goto veth00000000001 }\n"), "last, when all rules are there: {text}");
+    }
+
+    #[test]
+    fn a_mac_is_six_bytes() {
+        assert_eq!(parse_mac("02:00:5e:00:53:ff"), Some([2, 0, 0x5e, 0, 0x53, 0xff]));
+        for text in ["", "02:00:5e:00:53", "02:00:5e:00:53:01:02", "02:00:5e:00:53:x"] {
+            assert_eq!(parse_mac(text), None, "{text}");
+        }
+    }
+}
