@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn what_one_before_will_give_up_is_not_given_before_it_is_given_up() {
         let mut shares = vec![
-            share("grows", "1200m", 0, false, Some(1)),
+            share("grows", "900m", 0, false, Some(1)),
             share("shrinks", "100m", 0, false, Some(2)),
-            share("last", "700m", 0, false, Some(3)),
+            share("last", "900m", 0, false, Some(3)),
         ];
         shares[1].granted = pod("shrinks", "1000m", 0, false);
         // It asks for more memory, which is why it waits for its turn, too.
