@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
 
-use super::{host_path, local, nfs};
+use super::{host_path, local, nfs, uses};
 use crate::csi::expand;
 use crate::csi::wanted::Wanted;
 use crate::node::Node;
@@ -116,12 +116,10 @@ fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(),
 fn fits_use(volume: &PersistentVolume, pod: &Pod, in_pod: &str) -> Result<(), String> {
     let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
     let Some(spec) = &pod.spec else { return Ok(()) };
-    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| (&c.volume_mounts, &c.volume_devices));
-    let all = plain.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.volume_mounts, &c.volume_devices)));
-    for (mounts, devices) in all {
+    for (mounts, devices) in uses(spec) {
         let field = match mode {
-            "Filesystem" if devices.iter().flatten().any(|device| device.name == in_pod) => "volumeDevices",
-            "Block" if mounts.iter().flatten().any(|mount| mount.name == in_pod) => "volumeMounts",
+            "Filesystem" if devices.iter().any(|device| device.name == in_pod) => "volumeDevices",
+            "Block" if mounts.iter().any(|mount| mount.name == in_pod) => "volumeMounts",
             _ => continue,
         };
         return Err(format!("volume {in_pod} has volumeMode {mode}, but is specified in {field}"));

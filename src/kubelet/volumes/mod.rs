@@ -30,7 +30,7 @@ use base::confined::deadline::within;
 use base::confined::{Dir, tree};
 use base::owner::{self, Owner};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume, VolumeDevice, VolumeMount};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::cgroups;
@@ -128,6 +128,19 @@ pub(crate) fn is_our_pod(root: &Path, uid: &str) -> bool {
     marked(root) == Some(Owner::Ours) || marked(&root.join("pods").join(uid)).is_some()
 }
 
+/// The mounts and the devices of each container.
+fn uses(spec: &PodSpec) -> impl Iterator<Item = (&[VolumeMount], &[VolumeDevice])> {
+    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    let all = plain.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.volume_mounts, &c.volume_devices)));
+    all.map(|(mounts, devices)| (mounts.as_deref().unwrap_or_default(), devices.as_deref().unwrap_or_default()))
+}
+
+/// Whether any container uses a volume: else it is left alone, as upstream's `processPodVolumes` leaves it.
+fn is_used(spec: &PodSpec, volume: &str) -> bool {
+    uses(spec)
+        .any(|(mounts, devices)| mounts.iter().any(|mount| mount.name == volume) || devices.iter().any(|device| device.name == volume))
+}
+
 /// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
 pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -135,7 +148,7 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
     let mut mounted = Mounted { shown: shown(pod), ..Mounted::default() };
     let spec = pod.spec.clone().unwrap_or_default();
     let fs_group = spec.security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok());
-    for volume in spec.volumes.iter().flatten() {
+    for volume in spec.volumes.iter().flatten().filter(|volume| is_used(&spec, &volume.name)) {
         let failed = |why: String| VolumeError::new("MountVolume.SetUp", &volume.name, why);
         let known = before.paths.contains_key(&volume.name);
         if volume.image.is_some() {
@@ -445,6 +458,16 @@ mod tests {
         let plain = serde_json::json!([{"name": "v", "emptyDir": {}}]);
         let mounted = Mounted { shown: shown(&labelled(plain.clone(), "1")), ..Mounted::default() };
         assert!(!mounted.is_outdated(&labelled(plain, "2")));
+    }
+
+    // Seen with upstream's "should not mount / map unused volumes in a pod".
+    #[test]
+    fn a_volume_that_no_container_uses_is_left_alone() {
+        let spec = serde_json::json!({"containers": [{"name": "c", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}],
+            "initContainers": [{"name": "i", "volumeDevices": [{"name": "b", "devicePath": "/b"}]}],
+            "ephemeralContainers": [{"name": "e", "volumeMounts": [{"name": "c", "mountPath": "/c"}]}]});
+        let spec: PodSpec = serde_json::from_value(spec).unwrap();
+        assert_eq!(["a", "b", "c", "d"].map(|name| is_used(&spec, name)), [true, true, true, false]);
     }
 
     #[test]
