@@ -54,7 +54,7 @@ fn gone(words: &[&str]) {
 // review node.md N3
 fn a_pod_ends_for_others_only_when_it_has_ended(server: &Server) {
     let script = "trap '' TERM; i=0; while [ $i -lt 99999 ]; do sleep 1; i=$((i+1)); done # outliver";
-    apply(server, &pod("outliver", script, &json!({ "activeDeadlineSeconds": 2, "terminationGracePeriodSeconds": 12 })));
+    apply(server, &pod("outliver", script, &json!({ "activeDeadlineSeconds": 15, "terminationGracePeriodSeconds": 12 })));
     running(server, "outliver");
     let over = |text: &str| text.starts_with("Failed");
     server.until(&["get", "events", "--field-selector=reason=DeadlineExceeded", "-o", "name"], POD_LIMIT, |out| !out.is_empty());
