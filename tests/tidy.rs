@@ -164,7 +164,6 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
         "a path of the host that the pod's author may name with all its links",
     ),
     ("src/kubelet/volumes/image.rs", &["fs::create_dir_all("], "the volume's folder, in a pod's folder, before it is mounted"),
-    ("src/kubelet/volumes/mod.rs", &["fs::read_to_string("], "/proc/self/mountinfo"),
     (
         "src/kubelet/worker/act.rs",
         &["fs::read_to_string(", "fs::write(", "fs::set_permissions(", "fs::create_dir_all("],
