@@ -111,6 +111,12 @@ impl Index {
         self.keys.get(key).and_then(|versions| versions.last()).copied()
     }
 
+    /// The version of a key before the row `id`, be it its deletion.
+    pub fn before(&self, key: &[u8], id: u64) -> Option<Version> {
+        let versions = self.keys.get(key)?;
+        versions[..versions.partition_point(|v| v.id < id)].last().copied()
+    }
+
     /// The live keys of a range as of `revision`, in order.
     pub fn range<'a>(&'a self, key: &'a [u8], range_end: &'a [u8], revision: u64) -> impl Iterator<Item = (&'a Bytes, Version)> {
         let (from, to) = bounds(key, range_end);
@@ -179,5 +185,26 @@ fn n_superseded(versions: &[Version], floor: u64) -> usize {
         None => 0,
         Some(newest) if newest.is_live() || newest.revision() == floor => n_until - 1,
         Some(_) => n_until,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen under `make chaos`: watches that ask for keys as they were read 58 GB of history in three minutes, as they walked back in the
+    // table from each row, and all of it for a key that was new.
+    #[test]
+    fn what_was_before_a_row_is_known_without_the_table() {
+        let mut index = Index::at_floor(0);
+        let version = |revision: u64, version: u64| Version { id: revision << POSITION_BITS, create: 2, version, lease: 0 };
+        let key = Bytes::from_static(b"k");
+        for (revision, n) in [(2, 1), (5, 2), (7, 0)] {
+            index.push(&key, version(revision, n));
+        }
+        let before = |id: u64| index.before(&key, id << POSITION_BITS).map(|v| v.revision());
+        assert_eq!([2, 3, 5, 7, 9].map(before), [None, Some(2), Some(2), Some(5), Some(7)]);
+        assert!(!index.before(&key, 9 << POSITION_BITS).unwrap().is_live(), "its deletion");
+        assert!(index.before(b"new", 9 << POSITION_BITS).is_none());
     }
 }

@@ -71,10 +71,10 @@ impl Writer {
         let failed = |err| database::sqlite(&self.path, "cannot read the database", err);
         let mut next = before + 1;
         while next <= revision {
-            let page = past::page(&self.conn, &self.shared.behind, &all, next, revision).map_err(failed)?;
+            let page = past::page(&self.conn, (&self.shared.index, &self.shared.behind), &all, next, revision).map_err(failed)?;
             let from = std::mem::replace(&mut next, page.1);
             self.hub.publish(Told { batches: page.0, has_prev: all.prev_kv }, next - 1, || {
-                past::everything(&self.conn, &self.shared.behind, from, next - 1).map_err(failed)
+                past::everything(&self.conn, (&self.shared.index, &self.shared.behind), from, next - 1).map_err(failed)
             });
         }
         self.hub.start_at(revision);

@@ -1,13 +1,13 @@
 //! Reading the past for a watch: the rows from its first revision to where its live part begins, page by page.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::Error;
 use crate::mvcc::behind::{Behind, Row};
-use crate::mvcc::index::{POSITION_BITS, Version, covers};
+use crate::mvcc::index::{Index, POSITION_BITS, Version, covers};
 use crate::mvcc::read::Reader;
 use crate::{Event, EventBatch, EventKind, KeyValue, Revision, WatchRequest};
 
@@ -37,8 +37,8 @@ impl Past {
             return Ok(None);
         }
         let (request, next, until) = (Arc::clone(&self.request), self.next, self.until);
-        let behind = self.reader.behind();
-        let (batches, after) = self.reader.with_connection(move |conn| page(conn, &behind, &request, next, until)).await?;
+        let (index, behind) = (self.reader.index(), self.reader.behind());
+        let (batches, after) = self.reader.with_connection(move |conn| page(conn, (&index, &behind), &request, next, until)).await?;
         // Asked after reading: rows were complete if the floor has not passed them meanwhile.
         let floor = self.reader.floor();
         if next < floor {
@@ -50,10 +50,16 @@ impl Past {
 }
 
 /// Batches of whole revisions from `next` on, and the first revision not looked at.
-pub fn page(conn: &Connection, behind: &Behind, request: &WatchRequest, next: u64, until: u64) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
+pub fn page(
+    conn: &Connection,
+    (index, behind): (&RwLock<Index>, &Behind),
+    request: &WatchRequest,
+    next: u64,
+    until: u64,
+) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
     // Before the database: what is committed in between is seen twice then, and not missed.
     let behind = behind.until(until);
-    let mut page = Page { request, behind: &behind, batches: Vec::new(), n_rows: 0, last: next };
+    let mut page = Page { request, index, behind: &behind, batches: Vec::new(), n_rows: 0, last: next };
     let mut statement =
         conn.prepare_cached("SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id")?;
     let mut rows = statement.query(params![next << POSITION_BITS, (until + 1) << POSITION_BITS])?;
@@ -82,12 +88,12 @@ pub fn page(conn: &Connection, behind: &Behind, request: &WatchRequest, next: u6
 }
 
 /// All that happened in the revisions `from..=until`, keys as they were before included.
-pub fn everything(conn: &Connection, behind: &Behind, from: u64, until: u64) -> rusqlite::Result<Vec<EventBatch>> {
+pub fn everything(conn: &Connection, known: (&RwLock<Index>, &Behind), from: u64, until: u64) -> rusqlite::Result<Vec<EventBatch>> {
     let all = Bytes::from_static(&[0]);
     let request = WatchRequest { key: all.clone(), range_end: all, prev_kv: true, ..WatchRequest::default() };
     let (mut batches, mut next) = (Vec::new(), from);
     while next <= until {
-        let (more, after) = page(conn, behind, &request, next, until)?;
+        let (more, after) = page(conn, known, &request, next, until)?;
         batches.extend(more);
         next = after;
     }
@@ -96,6 +102,7 @@ pub fn everything(conn: &Connection, behind: &Behind, from: u64, until: u64) -> 
 
 struct Page<'a> {
     request: &'a WatchRequest,
+    index: &'a RwLock<Index>,
     behind: &'a [Row],
     batches: Vec<(u64, Vec<Event>)>,
     n_rows: usize,
@@ -120,13 +127,17 @@ impl Page<'_> {
         Ok(())
     }
 
+    /// The key as it was before the row `id`. The index says which row that is: the table is ordered by revision, and to walk back in it
+    /// costs the whole history for a key that was not there.
     fn before(&self, conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
-        let behind = self.behind.iter().rev().find(|row| row.version.id < id && row.key == *key);
-        let found = match behind {
-            Some(row) => Some(row.version.with(key, row.value.clone())),
-            None => before(conn, key, id)?,
-        };
-        Ok(found.filter(|kv| kv.version > 0))
+        let before = self.index.read().unwrap_or_else(PoisonError::into_inner).before(key, id);
+        let Some(version) = before.filter(Version::is_live) else { return Ok(None) };
+        if let Some(row) = self.behind.iter().rev().find(|row| row.version.id == version.id) {
+            return Ok(Some(version.with(key, row.value.clone())));
+        }
+        let mut statement = conn.prepare_cached("SELECT value FROM history WHERE id = ?")?;
+        let value = statement.query_row(params![version.id], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)));
+        Ok(value.optional()?.map(|value| version.with(key, value)))
     }
 }
 
@@ -141,18 +152,4 @@ pub fn event(key: &Bytes, version: Version, value: Bytes, prev: Option<KeyValue>
     }
     let kv = KeyValue { key: key.clone(), mod_revision: Revision(version.revision()), ..KeyValue::default() };
     Event { kind: EventKind::Delete, kv, prev }
-}
-
-// Walks back from the row: rows are ordered by revision, not by key, so it costs the distance to the version before.
-// Only watches that ask for `prev_kv` of the past pay it.
-fn before(conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
-    let mut statement =
-        conn.prepare_cached("SELECT id, created, version, lease, value FROM history WHERE id < ? AND key = ? ORDER BY id DESC LIMIT 1")?;
-    let found = statement
-        .query_row(params![id, &key[..]], |row| {
-            let version = Version { id: row.get(0)?, create: row.get(1)?, version: row.get(2)?, lease: row.get(3)? };
-            Ok(version.with(key, Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?)))
-        })
-        .optional()?;
-    Ok(found.filter(|kv| kv.version > 0))
 }

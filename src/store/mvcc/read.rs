@@ -114,6 +114,11 @@ impl Reader {
         .map_err(|_| Error::Closed)?
     }
 
+    /// What the versions of keys are.
+    pub fn index(&self) -> Arc<RwLock<Index>> {
+        Arc::clone(&self.index)
+    }
+
     /// The rows that are not in the database yet.
     pub fn behind(&self) -> Arc<Behind> {
         Arc::clone(&self.behind)

@@ -457,7 +457,7 @@ impl Writer {
         self.shared.ahead.applied(self.applied.log);
         let before = self.hub.revision();
         self.hub.publish(told, revision, || {
-            past::everything(&self.conn, &self.shared.behind, before + 1, revision)
+            past::everything(&self.conn, (&self.shared.index, &self.shared.behind), before + 1, revision)
                 .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))
         });
         if entries.iter().any(touches_leases) {
