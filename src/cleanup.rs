@@ -145,7 +145,7 @@ impl Cleaner {
         for service in uninstall::installed(uninstall::RECORD, &self.data_dir) {
             let (name, file) = (service.name.as_str(), service.path.display().to_string());
             match service.kind.as_str() {
-                "systemd" if succeeds("systemctl", &["is-active", "--quiet", name]) => {
+                "systemd" if may_run(&said("systemctl", &["is-active", name])) => {
                     self.step(&format!("stop service {name}"), || run("systemctl", &["stop", name]));
                 }
                 "openrc" if succeeds("rc-service", &[name, "status"]) => {
@@ -307,7 +307,36 @@ fn succeeds(name: &str, args: &[&str]) -> bool {
     program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).is_ok_and(|output| output.status.success())
 }
 
+/// What a program says, whatever its exit code; nothing if it does not run.
+fn said(name: &str, args: &[&str]) -> String {
+    let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT);
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// Whether a unit of systemd's in this state has processes, or gets them by itself: one that is starting, or waits for its next start, would
+/// begin again in the midst of a cleanup. Spec: systemctl(1), "is-active".
+fn may_run(state: &str) -> bool {
+    !["", "inactive", "failed", "unknown"].contains(&state)
+}
+
 fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen in the virtual machine: the unit was still starting, so it was not stopped, and systemd began it again in the midst of the
+    // uninstall.
+    #[test]
+    fn a_service_that_is_starting_is_stopped_like_one_that_runs() {
+        for state in ["active", "activating", "reloading", "deactivating", "maintenance"] {
+            assert!(may_run(state), "{state}");
+        }
+        for state in ["inactive", "failed", "unknown", ""] {
+            assert!(!may_run(state), "{state}");
+        }
+    }
 }

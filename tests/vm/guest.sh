@@ -269,7 +269,7 @@ write() { # write WRITER
 picture() {
     {
         find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path '/var/log/journal' -o -path /var/lib/systemd -o -path /var/lib/apt \
-            -o -path /var/cache -o -path /var/lib/dbus -o -path /var/lib/nfs -o -path /root -o -path /var/tmp \) -prune -o -print | sort
+            -o -path /var/cache -o -path /var/backups -o -path /var/lib/dbus -o -path /var/lib/nfs -o -path /root -o -path /var/tmp \) -prune -o -print | sort
         find /run -maxdepth 1 | sort | sed 's/^/run /'
         cut -d' ' -f5 /proc/self/mountinfo | sort | sed 's/^/mount /'
         ip -o link | cut -d: -f2 | sort | sed 's/^/link /'
