@@ -63,8 +63,8 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
     if let Some(source) = spec.local.as_ref() {
         let block = spec.volume_mode.as_deref() == Some("Block");
-        let options = spec.mount_options.as_deref().unwrap_or_default();
-        let device = local::Device { volume: &name, path: &source.path, fs_type: source.fs_type.as_deref(), options, read_only };
+        let (path, fs_type, options) = (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
+        let device = local::Device { volume: name.clone(), path, fs_type, options, read_only };
         let is_mounted = !block && host_path::is_block_device(&source.path).await?;
         let local = of_machine(node, &device, block, is_mounted, &targets.local).await?;
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
@@ -87,14 +87,14 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
 }
 
 /// A `local` volume: a folder, a raw device, or a device whose filesystem is mounted first.
-async fn of_machine(node: &Node, device: &local::Device<'_>, block: bool, is_mounted: bool, target: &Path) -> Result<Local, String> {
+async fn of_machine(node: &Node, device: &local::Device, block: bool, is_mounted: bool, target: &Path) -> Result<Local, String> {
     let read_only = device.read_only;
     if is_mounted {
         let place = local::attach(node, device, target).await?;
         return Ok(Local { path: target.to_owned(), read_only, group_at: Some(place), may_grow: true });
     }
     let kind = if block { "BlockDevice" } else { "Directory" };
-    let source = HostPathVolumeSource { path: device.path.to_owned(), type_: Some(kind.to_owned()) };
+    let source = HostPathVolumeSource { path: device.path.clone(), type_: Some(kind.to_owned()) };
     let path = host_path::prepare(&source).await?;
     Ok(Local { group_at: (!block).then(|| path.clone()), path, read_only, may_grow: true })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::confined::Dir;
 use base::confined::deadline::within;
+use base::task::Group;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tracing::{info, warn};
 
@@ -30,55 +31,66 @@ const FSCK_MENDED: i32 = 1;
 const FSCK_LEFT: i32 = 4;
 
 /// A block device that holds the filesystem of a persistent volume.
-pub(super) struct Device<'a> {
+#[derive(Clone)]
+pub(super) struct Device {
     /// The persistent volume.
-    pub(super) volume: &'a str,
-    pub(super) path: &'a str,
+    pub(super) volume: String,
+    pub(super) path: String,
     /// `spec.local.fsType`; ext4 if none is named.
-    pub(super) fs_type: Option<&'a str>,
+    pub(super) fs_type: Option<String>,
     /// `spec.mountOptions`.
-    pub(super) options: &'a [String],
+    pub(super) options: Vec<String>,
     pub(super) read_only: bool,
 }
 
 /// Mounts the device for the machine and binds it at `target`. Gives the folder of the machine's mount.
 ///
 /// Errors: why not, in upstream's words.
-pub(super) async fn attach(node: &Node, device: &Device<'_>, target: &Path) -> Result<PathBuf, String> {
-    let place = base_of(node).join(device.volume);
+/// Cancel safety: dropped, what was begun goes on to its end, and nobody else begins with that volume before.
+pub(super) async fn attach(node: &Node, device: &Device, target: &Path) -> Result<PathBuf, String> {
+    let place = base_of(node).join(&device.volume);
     if is_mount_point(target).map_err(|err| err.to_string())? {
         return Ok(place);
     }
     if !device.path.starts_with('/') {
         return Err(format!("local volume {:?}: want an absolute path", device.path));
     }
-    let lock = node.csi.lock(PLUGIN, device.volume);
-    let _one_at_a_time = lock.lock().await;
-    if !is_mount_point(&place).map_err(|err| err.to_string())? {
-        drop(Dir::open_or_make(&place, 0o750).map_err(|err| err.to_string())?);
+    let one_at_a_time = node.csi.lock(PLUGIN, &device.volume).lock_owned().await;
+    let (device, at, target) = (device.clone(), place.clone(), target.to_owned());
+    let work = move || {
+        let _until_the_end = one_at_a_time;
+        mount_and_bind(&device, &at, &target)
+    };
+    Group::blocking(work).await.map_err(|err| err.to_string())??;
+    Ok(place)
+}
+
+fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), String> {
+    if !is_mount_point(place).map_err(|err| err.to_string())? {
+        drop(Dir::open_or_make(place, 0o750).map_err(|err| err.to_string())?);
         let failed = |why: String| format!("local: failed to mount device {} at {}: {why}", device.path, place.display());
-        format_and_mount(device, &place).await.map_err(failed)?;
+        format_and_mount(device, place).map_err(failed)?;
         info!(volume = device.volume, device = device.path, "mounted the device of a local volume");
     }
-    let (from, to) = (place.clone(), target.to_owned());
-    let bind = move || -> io::Result<()> {
-        drop(Dir::open_or_make(&to, 0o750)?);
-        mount(Some(&from), &to, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(io::Error::from)
-    };
-    within(&place, DISK_LIMIT, bind).await.map_err(|err| err.to_string())?;
-    Ok(place)
+    drop(Dir::open_or_make(target, 0o750).map_err(|err| err.to_string())?);
+    mount(Some(place), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|err| err.to_string())
 }
 
 /// Makes the filesystem as large as its device (upstream's mount-utils `ResizeFs`).
 ///
 /// Errors: why not, in upstream's words.
-pub(super) async fn grow(node: &Node, device: &Device<'_>) -> Result<(), String> {
-    let place = base_of(node).join(device.volume);
-    let fs_type = found_on(device.path).await?.unwrap_or_default();
-    let (program, args) = grower(&fs_type, device.path, &place)?;
-    let failed = |why: String| format!("resize of device {} failed: {why}", device.path);
-    let ended = program::run(program, &args, MAKE_LIMIT).await.map_err(failed)?;
-    if ended.status == 0 { Ok(()) } else { Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output))) }
+pub(super) async fn grow(node: &Node, device: &Device) -> Result<(), String> {
+    let one_at_a_time = node.csi.lock(PLUGIN, &device.volume).lock_owned().await;
+    let (device, place) = (device.path.clone(), base_of(node).join(&device.volume));
+    let work = move || {
+        let _until_the_end = one_at_a_time;
+        let fs_type = found_on(&device)?.unwrap_or_default();
+        let (program, args) = grower(&fs_type, &device, &place)?;
+        let failed = |why: String| format!("resize of device {device} failed: {why}");
+        let ended = program::run(program, &args, MAKE_LIMIT).map_err(failed)?;
+        if ended.status == 0 { Ok(()) } else { Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output))) }
+    };
+    Group::blocking(work).await.map_err(|err| err.to_string())?
 }
 
 /// What makes a mounted filesystem larger.
@@ -104,10 +116,13 @@ pub(crate) async fn release_unused(node: &Node) {
     };
     for place in mounted {
         let Some(volume) = place.file_name().and_then(|name| name.to_str()) else { continue };
-        let lock = node.csi.lock(PLUGIN, volume);
-        let _one_at_a_time = lock.lock().await;
+        let one_at_a_time = node.csi.lock(PLUGIN, volume).lock_owned().await;
         let (at, pods) = (place.clone(), node.config.root_dir.join("pods"));
-        match within(&place, DISK_LIMIT, move || release(&at, &pods)).await {
+        let work = move || {
+            let _until_the_end = one_at_a_time;
+            release(&at, &pods)
+        };
+        match within(&place, DISK_LIMIT, work).await {
             Ok(true) => info!(volume, "took off the device of a local volume that no pod has any more"),
             Ok(false) => {}
             Err(err) => warn!(path = %place.display(), %err, "cannot take off the device of a local volume"),
@@ -141,34 +156,34 @@ fn release(place: &Path, pods: &Path) -> io::Result<bool> {
 
 /// Mounts the device at `place`; one with nothing on it is given a filesystem first, one that has its own is checked. Nothing is ever
 /// written over: a device with anything on it that `blkid` knows, a table of partitions included, is not made anew.
-async fn format_and_mount(device: &Device<'_>, place: &Path) -> Result<(), String> {
-    let fs_type = device.fs_type.filter(|name| !name.is_empty()).unwrap_or("ext4");
+fn format_and_mount(device: &Device, place: &Path) -> Result<(), String> {
+    let fs_type = device.fs_type.as_deref().filter(|name| !name.is_empty()).unwrap_or("ext4");
     if !is_fs_type(fs_type) {
         return Err(format!("invalid fsType {fs_type:?}: want letters and digits"));
     }
     let is_read_only = device.read_only || device.options.iter().any(|option| option == "ro");
-    match found_on(device.path).await? {
+    match found_on(&device.path)? {
         None if is_read_only => {
             return Err(format!("cannot mount unformatted disk {} as we are manipulating it in read-only mode", device.path));
         }
-        None => make(device.path, fs_type).await?,
+        None => make(&device.path, fs_type)?,
         Some(found) => {
             if found != fs_type {
                 warn!(device = device.path, wanted = fs_type, found, "a local volume's device has another filesystem than asked for");
             }
             if !is_read_only {
-                check(device.path).await?;
+                check(&device.path)?;
             }
         }
     }
-    program::mount(&arguments(device, fs_type, place), LOOK_LIMIT).await
+    program::mount(&arguments(device, fs_type, place), LOOK_LIMIT)
 }
 
 /// The filesystem on a device; `None` if there is nothing on it.
-async fn found_on(device: &str) -> Result<Option<String>, String> {
+fn found_on(device: &str) -> Result<Option<String>, String> {
     let args = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--", device].map(str::to_owned);
     let failed = |why: String| format!("failed to get disk format of disk {device}: {why}");
-    let ended = program::run("blkid", &args, LOOK_LIMIT).await.map_err(failed)?;
+    let ended = program::run("blkid", &args, LOOK_LIMIT).map_err(failed)?;
     match ended.status {
         0 => read_format(&ended.output).map_err(failed),
         BLKID_NOTHING => Ok(None),
@@ -186,7 +201,7 @@ fn read_format(said: &str) -> Result<Option<String>, String> {
     }
 }
 
-async fn make(device: &str, fs_type: &str) -> Result<(), String> {
+fn make(device: &str, fs_type: &str) -> Result<(), String> {
     info!(device, fs_type, "the device of a local volume is empty, it gets a filesystem");
     let mut args: Vec<String> = match fs_type {
         // By force, as the whole device is taken; no blocks are kept for root.
@@ -196,13 +211,13 @@ async fn make(device: &str, fs_type: &str) -> Result<(), String> {
     };
     args.extend(["--".to_owned(), device.to_owned()]);
     let failed = |why: String| format!("format of disk {device:?} failed: type:({fs_type:?}) {why}");
-    let ended = program::run(&format!("mkfs.{fs_type}"), &args, MAKE_LIMIT).await.map_err(failed)?;
+    let ended = program::run(&format!("mkfs.{fs_type}"), &args, MAKE_LIMIT).map_err(failed)?;
     if ended.status == 0 { Ok(()) } else { Err(failed(format!("exit status {}: {}", ended.status, ended.output))) }
 }
 
 /// Has `fsck` mend what it can. A machine without it, and any other trouble of it, is left to the mount.
-async fn check(device: &str) -> Result<(), String> {
-    let ended = match program::run("fsck", &["-a".to_owned(), device.to_owned()], MAKE_LIMIT).await {
+fn check(device: &str) -> Result<(), String> {
+    let ended = match program::run("fsck", &["-a".to_owned(), device.to_owned()], MAKE_LIMIT) {
         Ok(ended) => ended,
         Err(why) => {
             warn!(device, why, "the device of a local volume is mounted without a check");
@@ -218,13 +233,13 @@ async fn check(device: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn arguments(device: &Device<'_>, fs_type: &str, place: &Path) -> Vec<String> {
+fn arguments(device: &Device, fs_type: &str, place: &Path) -> Vec<String> {
     let mut options = device.options.to_vec();
     if device.read_only {
         options.push("ro".to_owned());
     }
     options.push("defaults".to_owned());
-    let words = ["-t", fs_type, "-o", &options.join(","), "--", device.path].map(str::to_owned);
+    let words = ["-t", fs_type, "-o", &options.join(","), "--", &device.path].map(str::to_owned);
     words.into_iter().chain([place.display().to_string()]).collect()
 }
 
@@ -262,8 +277,8 @@ mod tests {
 
     #[test]
     fn options_end_before_the_device() {
-        let options = ["noatime".to_owned()];
-        let device = Device { volume: "v", path: "/dev/sdb", fs_type: None, options: &options, read_only: true };
+        let (volume, path, options) = ("v".to_owned(), "/dev/sdb".to_owned(), vec!["noatime".to_owned()]);
+        let device = Device { volume, path, fs_type: None, options, read_only: true };
         let args = arguments(&device, "ext4", Path::new("/m"));
         assert_eq!(args, ["-t", "ext4", "-o", "noatime,ro,defaults", "--", "/dev/sdb", "/m"]);
     }

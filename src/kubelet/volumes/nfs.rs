@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use base::confined::Dir;
+use base::task::Group;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
 use super::{is_mount_point, program};
@@ -17,7 +18,8 @@ pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target:
         return Ok(());
     }
     drop(Dir::open_or_make(target, 0o750).map_err(|err| err.to_string())?);
-    program::mount(&arguments(source, options, target)?, TIMEOUT).await
+    let args = arguments(source, options, target)?;
+    Group::blocking(move || program::mount(&args, TIMEOUT)).await.map_err(|err| err.to_string())?
 }
 
 /// What `mount` is told. Nothing that the pod's author wrote may stand where an option could: the server is a name or an address, and
