@@ -313,52 +313,65 @@ async fn collect(node: &Node) -> Result<(), CriError> {
     Ok(())
 }
 
+/// An image that is here.
+#[derive(Clone, Debug)]
+struct Here {
+    image: cri::Image,
+    age: Age,
+    /// A container is made of it, whether that runs or not.
+    in_use: bool,
+}
+
 /// Notes which images there are and which are in use; those that are gone are forgotten.
-async fn seen_now(node: &Node) -> Result<Vec<cri::Image>, CriError> {
-    let in_use: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
+async fn seen_now(node: &Node) -> Result<Vec<Here>, CriError> {
+    let used: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     let images = node.runtime.cri.images().await?;
-    let now = node.clock.now();
-    let mut ages = node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(note(images, &used, &mut node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner), node.clock.now()))
+}
+
+/// `used` holds ids and names of the images of all containers.
+fn note(images: Vec<cri::Image>, used: &HashSet<String>, ages: &mut HashMap<String, Age>, now: Timestamp) -> Vec<Here> {
     ages.retain(|id, _| images.iter().any(|image| image.id == *id));
-    for image in &images {
-        let used = in_use.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| in_use.contains(name));
+    let look = |image: cri::Image| {
+        let in_use = used.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| used.contains(name));
         let age = ages.entry(image.id.clone()).or_insert(Age { found: now, used: Timestamp::UNIX_EPOCH });
-        if used {
+        if in_use {
             age.used = now;
         }
-    }
-    Ok(images)
+        Here { age: *age, image, in_use }
+    };
+    images.into_iter().map(look).collect()
 }
 
 /// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
 pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<u64, CriError> {
-    let images = seen_now(node).await?;
-    node.pulls.pulled.keep(&images.iter().map(|image| image.id.clone()).collect::<BTreeSet<_>>()).await;
+    let here = seen_now(node).await?;
+    node.pulls.pulled.keep(&here.iter().map(|here| here.image.id.clone()).collect::<BTreeSet<_>>()).await;
     // Older versions do not tell over the CRI which images are pinned.
     let pins: HashSet<String> = match catalog::list(&node.runtime.socket).await {
         Ok(all) => all.into_iter().filter(|(_, known)| known.pinned).map(|(name, _)| name).collect(),
         Err(_) => HashSet::new(),
     };
-    let now = node.clock.now();
-    let ages = node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
     // The pause image and, of the same tag, the others that kedge made of itself: nobody could pull them again.
     let pause = &node.config.pause_image;
-    let own = |tag: &String| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
-    let mut unused: Vec<(Age, cri::Image)> = images
-        .into_iter()
-        .filter(|image| !image.pinned && !image.repo_tags.iter().any(|tag| own(tag) || pins.contains(tag)))
-        .filter_map(|image| ages.get(&image.id).map(|age| (*age, image)))
-        .filter(|(age, _)| age.used < now && old(age))
-        .collect();
-    unused.sort_by_key(|(age, _)| (age.used, age.found));
-    let unused: Vec<(String, u64)> = unused.into_iter().map(|(_, image)| (image.id, image.size)).collect();
+    let own = |tag: &str| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
+    let stays = |tag: &str| own(tag) || pins.contains(tag);
+    let unused = unused(here, stays, node.clock.now(), age_min);
     let cri = node.runtime.cri.clone();
     let remove = move |id: String| {
         let cri = cri.clone();
         async move { cri.remove_image(&id).await }.boxed()
     };
     Ok(delete(&unused, wanted, remove).await)
+}
+
+/// Ids and sizes of what may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
+fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, now: Timestamp, age_min: Duration) -> Vec<(String, u64)> {
+    let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
+    let may_go = |here: &Here| !here.in_use && !here.image.pinned && old(&here.age) && !here.image.repo_tags.iter().any(|tag| stays(tag));
+    let mut unused: Vec<Here> = here.into_iter().filter(may_go).collect();
+    unused.sort_by_key(|here| (here.age.used, here.age.found));
+    unused.into_iter().map(|here| (here.image.id, here.image.size)).collect()
 }
 
 /// Deletes images in order until `wanted` bytes are free. One that cannot be removed does not keep the others.
@@ -408,6 +421,35 @@ pub(crate) fn forget(pulls: &Pulls, uid: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // in the virtual machine, a full disk took the image from under the pods that ran of it
+    #[test]
+    fn an_image_of_a_container_is_never_unused() {
+        let image = |id: &str, tag: &str| cri::Image { id: id.to_owned(), repo_tags: vec![tag.to_owned()], size: 1, ..Default::default() };
+        let all = || {
+            vec![
+                image("a", "x/web:1"),
+                image("b", "x/old:1"),
+                image("c", "x/pause:1"),
+                cri::Image { pinned: true, ..image("d", "x/d:1") },
+                image("e", "x/e:1"),
+            ]
+        };
+        let (mut ages, then) = (HashMap::new(), Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1));
+        let used = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<HashSet<String>>();
+        note(all(), &used(&["b"]), &mut ages, then);
+        // The clock goes on between the look and the choice.
+        let (look, choice) = (then + jiff::SignedDuration::from_secs(60), then + jiff::SignedDuration::from_secs(61));
+        let here = note(all(), &used(&["a", "x/e:1"]), &mut ages, look);
+        let choose = |least: u64| unused(here.clone(), |tag| tag == "x/pause:1", choice, Duration::from_secs(least));
+        assert_eq!(choose(0), [("b".to_owned(), 1)]);
+        assert!(choose(62).is_empty(), "it is too young");
+        let here = note(all(), &used(&[]), &mut ages, choice);
+        assert_eq!(
+            unused(here, |_| false, choice, Duration::ZERO).iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
+            ["c", "b", "a", "e"]
+        );
+    }
 
     #[test]
     fn a_moving_tag_is_always_pulled_and_a_digest_is_not() {
