@@ -428,6 +428,16 @@ pub(crate) fn shares(milli: i64) -> i64 {
     (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
 }
 
+/// v1 shares as milli-CPUs, the way back.
+pub(crate) fn milli_of_shares(shares: i64) -> i64 {
+    shares.saturating_mul(1000).saturating_add(1023) / 1024
+}
+
+/// Microseconds in each period as milli-CPUs.
+pub(crate) fn milli_of_quota(quota: i64) -> i64 {
+    quota.saturating_mul(1000) / PERIOD_USEC
+}
+
 /// Milli-CPUs as microseconds in each period.
 pub(crate) fn quota(milli: i64) -> i64 {
     (milli.saturating_mul(PERIOD_USEC) / 1000).max(QUOTA_MIN_USEC)

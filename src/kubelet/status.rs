@@ -1,6 +1,7 @@
 //! A pod's status: phase, conditions and container states with upstream's reasons. Pure, but for [`publish`].
 
 pub(crate) mod phase;
+pub(crate) mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +68,7 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         facts.observed.sandbox().or(facts.observed.sandboxes.first()).map(|s| s.ips.clone()).unwrap_or_default()
     };
     let ips = if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
-    let whole = facts.pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()).filter(|_| !rejected);
+    let is_running = phase == "Running";
     let mut status = PodStatus {
         reason: failure.map(|f| f.0.clone()),
         message: failure.map(|f| f.1.clone()),
@@ -78,8 +79,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         start_time: facts.before.start_time.clone().or_else(|| Some(Time(whole_secs(facts.now)))),
         qos_class: Some(cgroups::qos(facts.pod).name().to_owned()),
         observed_generation: facts.pod.metadata.generation,
-        allocated_resources: whole.and_then(|own| own.requests.clone()),
-        resources: whole.cloned(),
+        allocated_resources: (!rejected).then(|| resources::requests(facts.pod)).filter(|all| !all.is_empty()),
+        resources: (!rejected).then(|| facts.resizing.of_pod(facts.pod, is_running)),
         init_container_statuses: (!init.is_empty() && !rejected).then_some(init),
         container_statuses: (!rejected).then_some(main),
         ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),
@@ -132,7 +133,7 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
         restart_count: latest.map_or(0, |s| i32::try_from(s.attempt).unwrap_or(i32::MAX)),
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
-        resources: resources(facts, container, role, latest.filter(|_| running)),
+        resources: of_container(facts, container, role, latest.filter(|_| running)),
         allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|_| role != Role::Ephemeral),
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         user: latest.and_then(|s| s.user.clone()),
@@ -142,7 +143,7 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
 }
 
 /// What holds in a running container, or would.
-fn resources(facts: &Facts<'_>, container: &Container, role: Role, running: Option<&Seen>) -> Option<ResourceRequirements> {
+fn of_container(facts: &Facts<'_>, container: &Container, role: Role, running: Option<&Seen>) -> Option<ResourceRequirements> {
     if role == Role::Ephemeral {
         return None;
     }

@@ -115,6 +115,7 @@ impl Worker {
                 if let Err(err) = Group::blocking(move || cgroups.settle(&pod, pids_max)).await {
                     warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits");
                 }
+                self.resizing.made_group();
                 info!(pod = %self.name(), uid = %self.uid, sandbox = %id, "made a sandbox");
                 self.pods.index(&id, &self.uid);
                 true

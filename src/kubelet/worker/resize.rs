@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use base::chain::Chain;
 use base::task::Group;
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -17,6 +18,7 @@ use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::manager::{Host, requests};
 use crate::sources;
+use crate::status::resources;
 
 /// Stands for the pod as a whole among its containers: nobody else has this name.
 const WHOLE: &str = "";
@@ -30,6 +32,8 @@ pub(crate) struct Resizing {
     applied: BTreeMap<String, ResourceRequirements>,
     /// What the pod as a whole had when a container was made or changed last, by its id: limits that it lacks are its pod's.
     under: BTreeMap<String, Option<ResourceRequirements>>,
+    /// What the pod's group is held to, if a resize said so: else what was granted.
+    group: Option<Limits>,
     /// Why the spec's wish is not granted: reason and text.
     pub(crate) pending: Option<(&'static str, String)>,
     /// Set while containers are not there yet, with the last error.
@@ -146,8 +150,10 @@ impl Resizing {
                 self.applied.insert(id.to_owned(), resources.clone());
             }
         }
-        if let (Some(own), Some(resources)) = (allocated.get_mut(WHOLE), &told.resources) {
-            own.clone_from(resources);
+        let unchanged = |resources: &ResourceRequirements| [true, false].iter().any(|run| same(&self.of_pod(pod, *run), resources));
+        if let (Some(own), Some(resources)) = (allocated.get_mut(WHOLE), told.resources.as_ref().filter(|told| !unchanged(told))) {
+            keep_to(&mut own.requests, resources.requests.as_ref());
+            keep_to(&mut own.limits, resources.limits.as_ref());
         }
         if let Some(own) = allocated.get(WHOLE) {
             self.applied.insert(WHOLE.to_owned(), own.clone());
@@ -161,10 +167,21 @@ impl Resizing {
         self.under.insert(id.to_owned(), whole(pod).cloned());
     }
 
+    /// The pod's group was made by what is granted.
+    pub(crate) fn made_group(&mut self) {
+        self.group = None;
+    }
+
     /// What a running container has for its own part and that of its pod.
     fn held(&self, id: &str, own: &ResourceRequirements) -> ResourceRequirements {
         let under = self.under.get(id).map_or_else(|| self.applied.get(WHOLE), Option::as_ref);
         held(under, own)
+    }
+
+    /// What the pod as a whole has, as its status tells. `pod` is the pod as it was granted.
+    pub(crate) fn of_pod(&self, pod: &Pod, is_running: bool) -> ResourceRequirements {
+        let own = self.applied.get(WHOLE).or(whole(pod));
+        resources::of_pod(pod, own, self.group.unwrap_or_else(|| Limits::of(pod)), is_running)
     }
 
     /// What holds in a running container.
@@ -211,6 +228,7 @@ impl Worker {
             return;
         }
         info!(pod = %self.name(), "resizing a pod");
+        self.resizing.group.get_or_insert(Limits::of(&self.pod));
         self.resizing.pending = None;
         self.resizing.progress = Some(None);
         self.resizing.allocated = Some(wish);
@@ -340,7 +358,8 @@ impl Worker {
     }
 
     /// Sets the limits of the pod as a whole.
-    async fn hold_to(&self, limits: Limits, pod: &Arc<Pod>) {
+    async fn hold_to(&mut self, limits: Limits, pod: &Arc<Pod>) {
+        self.resizing.group = Some(limits);
         let (cgroups, pod, pids_max) = (self.node.cgroups.clone(), Arc::clone(pod), self.node.config.settings.pod_max_pids);
         if let Err(err) = Group::blocking(move || cgroups.limit(&limits, &pod, pids_max)).await {
             warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits");
@@ -358,6 +377,17 @@ impl Worker {
             self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
         }
     }
+}
+
+/// Of what an earlier kubelet granted, the amounts of what the pod itself speaks of: its status tells its containers' as well.
+fn keep_to(own: &mut Option<BTreeMap<String, ApiQuantity>>, granted: Option<&BTreeMap<String, ApiQuantity>>) {
+    let Some(own) = own else { return };
+    own.retain(|name, amount| {
+        granted.and_then(|granted| granted.get(name)).is_some_and(|had| {
+            amount.clone_from(had);
+            true
+        })
+    });
 }
 
 /// What holds in a container: limits of CPU and memory that it lacks are those of its pod.
