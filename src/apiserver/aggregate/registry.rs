@@ -29,13 +29,16 @@ pub struct ApiService {
     pub priority: (i64, i64),
     /// Condition `Available`.
     pub available: bool,
+    /// When that condition last changed, RFC 3339; empty: there is none.
+    pub since: String,
 }
 
 impl ApiService {
     fn of(object: &Value, computed: Computed<'_>) -> ApiService {
         let spec = &object["spec"];
         let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
-        let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+        let condition = conditions.find(|c| c["type"] == "Available").unwrap_or(&Value::Null);
         let service = &spec["service"];
         let service = service.is_object().then(|| Endpoint {
             place: Place::Service {
@@ -54,7 +57,8 @@ impl ApiService {
             service,
             insecure: spec["insecureSkipTLSVerify"].as_bool().unwrap_or(false),
             priority: (spec["groupPriorityMinimum"].as_i64().unwrap_or(0), spec["versionPriority"].as_i64().unwrap_or(0)),
-            available: conditions.into_iter().any(|c| c["type"] == "Available" && c["status"] == "True"),
+            available: condition["status"] == "True",
+            since: condition["lastTransitionTime"].as_str().unwrap_or_default().to_owned(),
         }
     }
 }
@@ -193,6 +197,17 @@ mod tests {
             Registry::new(Arc::new(objects), vec![("m", "v1")]).backend("/apis/m/v1/pods").map(|s| (s.computed, s.service.is_some()))
         };
         assert_eq!([backend(false), backend(true)], [Some((true, false)), Some((false, true))]);
+    }
+
+    #[test]
+    fn it_is_known_since_when_a_service_is_available() {
+        let condition = json!({ "type": "Available", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        for (conditions, wanted) in [(json!([{ "type": "Else" }, condition]), (true, "2026-01-01T00:00:00Z")), (json!(null), (false, ""))] {
+            let mut object = service("g", "v1", true, 1);
+            object["status"]["conditions"] = conditions;
+            let it = ApiService::of(&object, &[]);
+            assert_eq!((it.available, it.since.as_str()), wanted);
+        }
     }
 
     #[test]
