@@ -101,20 +101,43 @@ impl Checker {
         }
     }
 
-    fn made(&mut self, at: usize, name: &str, fields: &[(String, Expr, bool)]) -> Ty {
+    fn made(&mut self, at: usize, name: &str, fields: &[(usize, String, Expr, bool)]) -> Ty {
         let is_declared = self.dialect == Dialect::Patches && (name == "JSONPatch" || name == "Object" || name.starts_with("Object."));
         if !is_declared {
-            return self.undeclared(at, name);
+            return self.not_made(at, name, fields);
         }
-        for (field, value, _) in fields {
+        for (colon, field, value, _) in fields {
             let ty = self.of(value);
             if name == "JSONPatch"
                 && let Err(text) = patch_field(field, &self.vars.closed(&ty))
             {
-                self.wrong(at, text);
+                self.wrong(*colon, text);
             }
         }
         Ty::Made(name.into())
+    }
+
+    /// A name that is no message: none at all, that of a value, or that of a plain type.
+    fn not_made(&mut self, at: usize, name: &str, fields: &[(usize, String, Expr, bool)]) -> Ty {
+        let found = self.scope.iter().rev().find(|(n, _)| n == name).map(|(_, ty)| ty.clone());
+        let text = match found {
+            Some(ty) => {
+                let shown = self.vars.closed(&ty).to_string();
+                let shown = match shown.split('(').next().unwrap_or_default() {
+                    "timestamp" => "google.protobuf.Timestamp",
+                    "duration" => "google.protobuf.Duration",
+                    other => other,
+                };
+                format!("'{shown}' is not a type")
+            }
+            None if signatures::is_type(name) && !name.starts_with("google.") => format!("'{name}' is not a message type"),
+            None => return self.undeclared(at, name),
+        };
+        for (colon, _, value, is_optional) in fields {
+            self.entry(value, *is_optional);
+            self.wrong(*colon, format!("unexpected failed resolution of '{name}'"));
+        }
+        self.wrong(at, text)
     }
 
     /// The type of an item or value; of an optional one what may be in it.
@@ -373,7 +396,8 @@ fn unreadable(name: &str, args: &[Expr]) -> Option<Issue> {
         ("duration", Val::Text(text)) => super::time::read_duration(text).is_some(),
         // Upstream reads every constant here as a text.
         ("duration", _) => false,
-        ("timestamp", Val::Text(text)) => text.parse::<jiff::Timestamp>().is_ok(),
+        ("timestamp", Val::Text(text)) => super::moment::Moment::read(text).is_ok(),
+        ("timestamp", Val::Int(seconds)) => super::moment::Moment::from_seconds(*seconds).is_some(),
         ("matches", Val::Text(text)) => crate::patterns::is_pattern(text),
         _ => true,
     };

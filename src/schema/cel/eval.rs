@@ -95,7 +95,7 @@ impl Run<'_> {
             }
             Kind::Struct { name, fields } => {
                 let mut out = BTreeMap::new();
-                for (field, value, optional) in fields {
+                for (_, field, value, optional) in fields {
                     match (self.eval(value)?, optional) {
                         (Val::Optional(None), true) => {}
                         (Val::Optional(Some(value)), true) => drop(out.insert(field.clone(), (*value).clone())),

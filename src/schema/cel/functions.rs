@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 
 use super::eval::{Fault, Outcome, Run, error};
+use super::moment::{self, Moment};
 use super::operators::weight;
 use super::semver::Semver;
 use super::url::Url;
@@ -81,8 +81,8 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
         (Val::Optional(inner), "value", []) => {
             inner.as_ref().map(|v| (**v).clone()).ok_or_else(|| Fault::Error("optional.none() dereference".into()))
         }
-        (Val::Time(at), _, []) => moment(*at, "", name),
-        (Val::Time(at), _, [Val::Text(zone)]) => moment(*at, zone, name),
+        (Val::Time(at), _, []) => field(*at, "", name),
+        (Val::Time(at), _, [Val::Text(zone)]) => field(*at, zone, name),
         (Val::Duration(nanos), _, []) => match name {
             "getHours" => Ok(Val::Int(nanos / 3_600_000_000_000)),
             "getMinutes" => Ok(Val::Int(nanos / 60_000_000_000)),
@@ -130,8 +130,12 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
     }
 }
 
-fn moment(at: Timestamp, zone: &str, name: &str) -> Outcome {
-    time::field(at, zone, name).map(Val::Int).ok_or_else(|| Fault::Error(format!("unknown time zone {zone}")))
+fn field(at: Moment, zone: &str, name: &str) -> Outcome {
+    match at.field(zone, name) {
+        Ok(Some(number)) => Ok(Val::Int(number)),
+        Ok(None) => error("no such overload"),
+        Err(why) => error(why),
+    }
 }
 
 fn size(of: &Val) -> Outcome {
@@ -152,6 +156,7 @@ fn is_zero(of: &Val) -> bool {
         Val::Bytes(b) => b.is_empty(),
         Val::List(l) => l.is_empty(),
         Val::Map(m) => m.is_empty(),
+        Val::Time(at) => at.is_zero(),
         _ => false,
     }
 }
@@ -175,7 +180,7 @@ fn convert(to: &str, of: &Val) -> Outcome {
             }
         }
         ("int", Val::Text(s)) => s.parse().map(Val::Int).or_else(|_| no_text()),
-        ("int", Val::Time(t)) => Ok(Val::Int(t.as_second())),
+        ("int", Val::Time(t)) => Ok(Val::Int(t.seconds())),
         ("int", Val::Duration(nanos)) => Ok(Val::Int(*nanos)),
         ("uint", Val::Int(n)) => u64::try_from(*n).map(Val::Uint).or_else(|_| range()),
         ("uint", Val::Double(n)) => {
@@ -197,13 +202,11 @@ fn convert(to: &str, of: &Val) -> Outcome {
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
             _ => no_text(),
         },
-        ("timestamp", Val::Text(s)) => s
-            .parse()
-            .map(Val::Time)
-            .or_else(|_| error(format!("parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {s:?} as \"2006\""))),
-        ("timestamp", Val::Int(n)) => Timestamp::from_second(*n).map(Val::Time).or_else(|_| range()),
+        ("timestamp", Val::Text(s)) => Moment::read(s).map(Val::Time).or_else(error),
+        ("timestamp", Val::Int(n)) => Moment::from_seconds(*n).map(Val::Time).ok_or_else(|| Fault::Error(moment::BEYOND.into())),
         ("duration", Val::Text(s)) => {
-            time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(format!("time: invalid duration {s:?}")))
+            let why = "type conversion error from 'string' to 'google.protobuf.Duration'";
+            time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(why.into()))
         }
         ("duration", Val::Int(n)) => Ok(Val::Duration(*n)),
         _ => error("no such overload"),

@@ -12,6 +12,7 @@ pub mod eval;
 mod functions;
 mod lexer;
 mod lists;
+pub mod moment;
 mod network;
 mod operators;
 pub mod semver;
@@ -126,7 +127,7 @@ fn uses(expr: &Expr, name: &str) -> bool {
         Kind::Chain(first, rest) => uses(first, name) || rest.iter().any(|(.., e)| uses(e, name)),
         Kind::List(items) => items.iter().any(|(e, _)| uses(e, name)),
         Kind::Map(entries) => entries.iter().any(|(k, v, _)| uses(k, name) || uses(v, name)),
-        Kind::Struct { fields, .. } => fields.iter().any(|(_, v, _)| uses(v, name)),
+        Kind::Struct { fields, .. } => fields.iter().any(|(_, _, v, _)| uses(v, name)),
         Kind::Macro(m) => uses(&m.range, name) || m.body.iter().any(|b| uses(b, name)),
     }
 }

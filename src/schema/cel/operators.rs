@@ -3,9 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use jiff::SignedDuration;
-
 use super::eval::{Fault, Outcome, Run, error};
+use super::moment::{self, Moment};
 use super::value::Val;
 
 /// An operator's result; `None` if `name` is no operator.
@@ -33,7 +32,7 @@ pub(super) fn apply(run: &Run<'_>, name: &str, args: &[Val]) -> Option<Outcome> 
         ("_%_", [Val::Int(a), Val::Int(b)]) => whole(a.checked_rem(*b)),
         ("_%_", [Val::Uint(a), Val::Uint(b)]) => natural(a.checked_rem(*b)),
         ("@in", [item, Val::List(list)]) => run.pay(list.len()).map(|()| Val::Bool(list.iter().any(|x| x.same(item)))),
-        ("@in", [key, Val::Map(map)]) => Ok(Val::Bool(key.key().is_some_and(|k| map.contains_key(&k)))),
+        ("@in", [key, Val::Map(map)]) => Ok(Val::Bool(key.entry(map).is_some())),
         ("_[_]", [of, index]) => index_of(of, index, false),
         ("_[?_]", [of, index]) => index_of(of, index, true),
         ("!_" | "-_" | "_*_" | "_/_" | "_%_" | "@in", _) => error("no such overload"),
@@ -78,7 +77,7 @@ fn add(run: &Run<'_>, a: &Val, b: &Val) -> Outcome {
         (Val::Text(x), Val::Text(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::text(&format!("{x}{y}"))),
         (Val::Bytes(x), Val::Bytes(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::Bytes([&x[..], &y[..]].concat().into())),
         (Val::List(x), Val::List(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::list(x.iter().chain(y.iter()).cloned().collect())),
-        (Val::Time(t), Val::Duration(d)) | (Val::Duration(d), Val::Time(t)) => shift(*t, *d),
+        (Val::Time(t), Val::Duration(d)) | (Val::Duration(d), Val::Time(t)) => shift(*t, i128::from(*d)),
         (Val::Duration(a), Val::Duration(b)) => a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
         _ => error("no such overload"),
     }
@@ -89,18 +88,15 @@ fn subtract(a: &Val, b: &Val) -> Outcome {
         (Val::Int(a), Val::Int(b)) => whole(a.checked_sub(*b)),
         (Val::Uint(a), Val::Uint(b)) => natural(a.checked_sub(*b)),
         (Val::Double(a), Val::Double(b)) => Ok(Val::Double(a - b)),
-        (Val::Time(t), Val::Duration(d)) => shift(*t, -*d),
-        (Val::Time(a), Val::Time(b)) => {
-            let nanos = i64::try_from(a.as_nanosecond() - b.as_nanosecond());
-            nanos.map(Val::Duration).map_err(|_| Fault::Error("integer overflow".into()))
-        }
+        (Val::Time(t), Val::Duration(d)) => shift(*t, -i128::from(*d)),
+        (Val::Time(a), Val::Time(b)) => a.since(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
         (Val::Duration(a), Val::Duration(b)) => a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
         _ => error("no such overload"),
     }
 }
 
-fn shift(at: jiff::Timestamp, nanos: i64) -> Outcome {
-    at.checked_add(SignedDuration::from_nanos(nanos)).map(Val::Time).map_err(|_| Fault::Error("timestamp overflow".into()))
+fn shift(at: Moment, nanos: i128) -> Outcome {
+    at.shifted(nanos).map(Val::Time).ok_or_else(|| Fault::Error(moment::BEYOND.into()))
 }
 
 fn index_of(of: &Val, index: &Val, optional: bool) -> Outcome {
@@ -119,7 +115,7 @@ fn index_of(of: &Val, index: &Val, optional: bool) -> Outcome {
         }
         Val::Map(map) => {
             let Some(key) = index.key() else { return error("no such overload") };
-            map.get(&key).cloned().ok_or_else(|| format!("no such key: {key}"))
+            index.entry(map).cloned().ok_or_else(|| format!("no such key: {key}"))
         }
         Val::Struct(fields) => match index {
             Val::Text(key) => fields.1.get(key.as_ref()).cloned().ok_or_else(|| format!("no such key: {key}")),

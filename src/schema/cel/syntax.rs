@@ -42,8 +42,8 @@ pub enum Kind {
     List(Vec<(Expr, bool)>),
     /// `{a: b, ?c: d}`
     Map(Vec<(Expr, Expr, bool)>),
-    /// `Name{field: value}`
-    Struct { name: String, fields: Vec<(String, Expr, bool)> },
+    /// `Name{field: value}`, with the places of the colons: the flag says optional.
+    Struct { name: String, fields: Vec<(usize, String, Expr, bool)> },
     /// A macro with variables of its own.
     Macro(Box<Macro>),
 }
@@ -178,7 +178,7 @@ fn children(expr: &Expr) -> Vec<&Expr> {
         Kind::Chain(first, rest) => std::iter::once(first.as_ref()).chain(rest.iter().map(|(.., e)| e)).collect(),
         Kind::List(items) => items.iter().map(|(e, _)| e).collect(),
         Kind::Map(entries) => entries.iter().flat_map(|(k, v, _)| [k, v]).collect(),
-        Kind::Struct { fields, .. } => fields.iter().map(|(_, e, _)| e).collect(),
+        Kind::Struct { fields, .. } => fields.iter().map(|(_, _, e, _)| e).collect(),
         Kind::Macro(m) => std::iter::once(&m.range).chain(&m.body).collect(),
     }
 }
@@ -376,8 +376,9 @@ impl Parser {
         while !self.eat("}") {
             optional |= self.eat("?");
             let field = self.field_name()?;
+            let colon = self.at();
             self.expect(":")?;
-            fields.push((field, self.expr()?, std::mem::take(&mut optional)));
+            fields.push((colon, field, self.expr()?, std::mem::take(&mut optional)));
             if !self.eat(",") {
                 self.expect("}")?;
                 break;

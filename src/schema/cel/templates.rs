@@ -257,7 +257,14 @@ fn nested(run: &Run<'_>, value: &Val) -> Result<String, Fault> {
         Val::Map(map) => {
             let mut pairs = Vec::with_capacity(map.len());
             for (key, value) in map.iter() {
-                let key = if let Key::Text(key) = key { format!("{key:?}") } else { key.to_string() };
+                let key = match key {
+                    Key::Text(key) => format!("{key:?}"),
+                    Key::Null | Key::Double(_) => {
+                        let text = "error during formatting: no formatting function for map key of type";
+                        return error(format!("{text} {}", key.to_val().type_name()));
+                    }
+                    key => key.to_string(),
+                };
                 pairs.push((key, nested(run, value)?));
             }
             pairs.sort();

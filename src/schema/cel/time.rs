@@ -1,8 +1,4 @@
-//! Durations and timestamps in CEL's and Go's spelling.
-
-use jiff::Timestamp;
-use jiff::civil::Weekday;
-use jiff::tz::{Offset, TimeZone};
+//! Durations in CEL's and Go's spelling.
 
 /// Reads Go's duration text, such as `1h30m` or `-1.5s`, as nanoseconds.
 pub fn read_duration(text: &str) -> Option<i64> {
@@ -38,36 +34,4 @@ pub fn show_duration(nanos: i64) -> String {
         return format!("{whole}s");
     }
     format!("{sign}{whole}.{}s", format!("{rest:09}").trim_end_matches('0'))
-}
-
-/// `getHours` and its like of a timestamp, in a zone (`UTC`, `Europe/Berlin`, `-08:00`).
-pub fn field(at: Timestamp, zone: &str, name: &str) -> Option<i64> {
-    let zone = match zone {
-        "" | "UTC" => TimeZone::UTC,
-        other => offset(other).map(TimeZone::fixed).or_else(|| TimeZone::get(other).ok())?,
-    };
-    let t = at.to_zoned(zone);
-    Some(match name {
-        "getFullYear" => i64::from(t.year()),
-        "getMonth" => i64::from(t.month()) - 1,
-        "getDate" => i64::from(t.day()),
-        "getDayOfMonth" => i64::from(t.day()) - 1,
-        "getDayOfWeek" => i64::from(t.weekday().since(Weekday::Sunday)),
-        "getDayOfYear" => i64::from(t.day_of_year()) - 1,
-        "getHours" => i64::from(t.hour()),
-        "getMinutes" => i64::from(t.minute()),
-        "getSeconds" => i64::from(t.second()),
-        "getMilliseconds" => i64::from(t.millisecond()),
-        _ => return None,
-    })
-}
-
-fn offset(text: &str) -> Option<Offset> {
-    let (sign, rest) = match text.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let (hours, minutes) = rest.split_once(':')?;
-    let seconds = hours.parse::<i32>().ok()?.checked_mul(3600)?.checked_add(minutes.parse::<i32>().ok()?.checked_mul(60)?)?;
-    Offset::from_seconds(sign * seconds).ok()
 }

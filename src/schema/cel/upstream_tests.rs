@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use serde_json::json;
 
+use super::moment::Moment;
 use super::syntax::Dialect;
 use super::types::{BOOL, INT, TEXT, Ty};
 use super::value::{Key, Val};
@@ -74,7 +75,7 @@ fn said(text: &str) -> String {
         ("l", Val::from_json(&json!([3, 1, 2]))),
         ("m", Val::from_json(&json!({"a": 1}))),
         ("d", Val::from_json(&json!([1, "x"]))),
-        ("t", Val::Time("2024-02-29T23:59:58.123456789Z".parse().unwrap())),
+        ("t", Val::Time(Moment::read("2024-02-29T23:59:58.123456789Z").unwrap())),
     ];
     let values = values.map(|(name, value)| (name.to_owned(), value)).to_vec();
     let value = match program.run(&Surroundings { values, ..Surroundings::default() }, &Cell::new(OBJECT_BUDGET)) {

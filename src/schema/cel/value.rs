@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::moment::Moment;
 use crate::quantity::Quantity;
 
 /// One value. Cloning is cheap.
@@ -33,7 +33,7 @@ pub enum Val {
     /// map, also objects
     Map(Arc<BTreeMap<Key, Val>>),
     /// google.protobuf.Timestamp
-    Time(Timestamp),
+    Time(Moment),
     /// google.protobuf.Duration, in nanoseconds
     Duration(i64),
     /// type
@@ -58,15 +58,45 @@ pub enum Val {
     Struct(Arc<(String, BTreeMap<String, Val>)>),
 }
 
-/// A key of a map.
+/// A key of a map. Numbers of different sorts are different keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
+    /// null
+    Null,
     /// bool
     Bool(bool),
-    /// int and uint
-    Int(i128),
+    /// int
+    Int(i64),
+    /// uint
+    Uint(u64),
+    /// double
+    Double(Double),
     /// string
     Text(Arc<str>),
+}
+
+/// A double as a key; zero has no sign there.
+#[derive(Clone, Copy, Debug)]
+pub struct Double(f64);
+
+impl PartialEq for Double {
+    fn eq(&self, other: &Double) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Double {}
+
+impl PartialOrd for Double {
+    fn partial_cmp(&self, other: &Double) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Double {
+    fn cmp(&self, other: &Double) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
 }
 
 impl Val {
@@ -182,20 +212,35 @@ impl Val {
     /// A map's key of this value.
     pub fn key(&self) -> Option<Key> {
         Some(match self {
+            Val::Null => Key::Null,
             Val::Bool(b) => Key::Bool(*b),
-            Val::Int(n) => Key::Int(i128::from(*n)),
-            Val::Uint(n) => Key::Int(i128::from(*n)),
-            Val::Double(n) if n.fract() == 0.0 && n.abs() < 9.0e15 => Key::Int(*n as i128),
+            Val::Int(n) => Key::Int(*n),
+            Val::Uint(n) => Key::Uint(*n),
+            Val::Double(n) => Key::Double(Double(n + 0.0)),
             Val::Text(s) => Key::Text(Arc::clone(s)),
             _ => return None,
         })
+    }
+
+    /// What a map has for this key. A whole number is also found under the same of another sort, but not under a double.
+    pub fn entry<'m>(&self, map: &'m BTreeMap<Key, Val>) -> Option<&'m Val> {
+        let int = |n: u64| i64::try_from(n).ok().map(Key::Int);
+        let uint = |n: i64| u64::try_from(n).ok().map(Key::Uint);
+        let others = match self {
+            Val::Int(n) => [uint(*n), None],
+            Val::Uint(n) => [int(*n), None],
+            Val::Double(n) if n.fract() == 0.0 && n.abs() < 9.0e15 => [Some(Key::Int(*n as i64)), uint(*n as i64)],
+            Val::Double(n) if n.is_nan() => return None,
+            _ => [None, None],
+        };
+        map.get(&self.key()?).or_else(|| others.into_iter().flatten().find_map(|key| map.get(&key)))
     }
 
     /// `==`: numbers of all sorts compare by value, other different sorts are unequal.
     pub fn same(&self, other: &Val) -> bool {
         match (self, other) {
             (Val::List(a), Val::List(b)) => a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.same(b)),
-            (Val::Map(a), Val::Map(b)) => a.len() == b.len() && a.iter().all(|(k, v)| b.get(k).is_some_and(|o| v.same(o))),
+            (Val::Map(a), Val::Map(b)) => a.len() == b.len() && a.iter().all(|(k, v)| k.to_val().entry(b).is_some_and(|o| v.same(o))),
             (Val::Struct(a), Val::Struct(b)) => {
                 a.0 == b.0 && a.1.len() == b.1.len() && a.1.iter().all(|(k, v)| b.1.get(k).is_some_and(|o| v.same(o)))
             }
@@ -255,7 +300,10 @@ impl Key {
     pub fn to_val(&self) -> Val {
         match self {
             Key::Bool(b) => Val::Bool(*b),
-            Key::Int(n) => i64::try_from(*n).map_or_else(|_| Val::Uint(u64::try_from(*n).unwrap_or(u64::MAX)), Val::Int),
+            Key::Null => Val::Null,
+            Key::Int(n) => Val::Int(*n),
+            Key::Uint(n) => Val::Uint(*n),
+            Key::Double(n) => Val::Double(n.0),
             Key::Text(s) => Val::Text(Arc::clone(s)),
         }
     }
@@ -265,7 +313,10 @@ impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Key::Bool(b) => write!(f, "{b}"),
+            Key::Null => f.write_str("null"),
             Key::Int(n) => write!(f, "{n}"),
+            Key::Uint(n) => write!(f, "{n}"),
+            Key::Double(n) => write!(f, "{}", n.0),
             Key::Text(s) => f.write_str(s),
         }
     }

@@ -143,7 +143,7 @@ impl<'n> Walk<'_, 'n> {
             }
             Kind::List(items) => (self.sum(items.iter().map(|(e, _)| e)).saturating_add(10), None),
             Kind::Map(entries) => (self.sum(entries.iter().flat_map(|(k, v, _)| [k, v])).saturating_add(30), None),
-            Kind::Struct { fields, .. } => (self.sum(fields.iter().map(|(_, v, _)| v)).saturating_add(40), None),
+            Kind::Struct { fields, .. } => (self.sum(fields.iter().map(|(_, _, v, _)| v)).saturating_add(40), None),
             Kind::Macro(m) => self.repeated(m),
         }
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::node::{Additional, Node, Type};
 use super::values::Partners;
 use crate::cel::eval::Fault;
+use crate::cel::moment::Moment;
 use crate::cel::types::{self, Object, Ty};
 use crate::cel::value::Val;
 use crate::cel::{OBJECT_BUDGET, Program, Surroundings, time};
@@ -99,8 +100,8 @@ fn typed(node: &Node, value: &Value, root: bool) -> Val {
                     base64::engine::general_purpose::STANDARD.decode(text).ok().map(|b| Val::Bytes(b.into()))
                 }
                 Some("duration") => time::read_duration(text).map(Val::Duration),
-                Some("date-time") => text.parse().ok().map(Val::Time),
-                Some("date") => format!("{text}T00:00:00Z").parse().ok().map(Val::Time),
+                Some("date-time") => Moment::read_field(text).map(Val::Time),
+                Some("date") => Moment::read_field(&format!("{text}T00:00:00Z")).map(Val::Time),
                 _ => None,
             };
             made.unwrap_or_else(|| Val::text(text))
