@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use base64::Engine as _;
 use regex::Regex;
 
+use crate::cel::moment::Moment;
 use crate::validate::names;
 
 /// Whether a text has a format.
 pub fn fits(format: &str, text: &str) -> bool {
     match format.replace('-', "").as_str() {
         "datetime" => is_date_time(text),
-        "date" => text.parse::<jiff::civil::Date>().is_ok() && text.len() == 10,
+        "date" => Moment::is_date(text),
         "duration" => is_duration(text),
         "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
         "uuid" => matches(0, text),
@@ -41,7 +42,7 @@ pub fn fits(format: &str, text: &str) -> bool {
 }
 
 fn matches(which: usize, text: &str) -> bool {
-    const PATTERNS: [&str; 9] = [
+    const PATTERNS: [&str; 10] = [
         r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$",
         r"(?i)^([0-9a-f]{2}[:-]){5}([0-9a-f]{2}|([0-9a-f]{2}[:-]){2}[0-9a-f]{2})$|^([0-9a-f]{4}\.){2}[0-9a-f]{4}$",
         r"^[^@\s<>]+@[^@\s<>]+$",
@@ -51,15 +52,17 @@ fn matches(which: usize, text: &str) -> bool {
         r"(?i)^[0-9a-f]{24}$",
         r"^\d{3}[- ]?\d{2}[- ]?\d{4}$",
         r"^([a-zA-Z][a-zA-Z0-9+.-]*:[^\s]*|/[^\s]*)$",
+        r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})$",
     ];
-    static COMPILED: [OnceLock<Option<Regex>>; 9] = [const { OnceLock::new() }; 9];
+    static COMPILED: [OnceLock<Option<Regex>>; 10] = [const { OnceLock::new() }; 10];
     COMPILED[which].get_or_init(|| Regex::new(PATTERNS[which]).ok()).as_ref().is_some_and(|r| r.is_match(text))
 }
 
-/// RFC 3339, as go-openapi reads it: a zone may be missing.
+/// RFC 3339, as kube-openapi reads it: an offset must be there, of any size, and what follows a further `T` is not looked at.
 fn is_date_time(text: &str) -> bool {
-    text.as_bytes().get(10).is_some_and(|c| matches!(c, b'T' | b't' | b' '))
-        && (text.parse::<jiff::Timestamp>().is_ok() || text.parse::<jiff::civil::DateTime>().is_ok())
+    let text = text.to_lowercase();
+    let mut parts = text.split('t');
+    parts.next().is_some_and(Moment::is_date) && parts.next().is_some_and(|time| matches(9, time))
 }
 
 /// Go's durations, and `3 days` as go-openapi allows.
@@ -90,4 +93,44 @@ fn is_isbn13(text: &str) -> bool {
     all.len() == 13
         && all.iter().all(|d| *d < 10)
         && all.iter().enumerate().map(|(i, d)| if i % 2 == 1 { d * 3 } else { *d }).sum::<u32>() % 10 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `strfmt` of kube-openapi in upstream v1.36.2 answered.
+    #[test]
+    fn dates_and_times_are_those_of_a_genuine_server() {
+        for text in [
+            "9999-12-31T23:59:59Z",
+            "9999-12-31T23:59:59-02:00",
+            "0000-01-01T00:00:00Z",
+            "2024-01-02t03:04:05z",
+            "2024-01-02T03:04:05+99:99",
+            "2024-01-02T03:04:05,5Z",
+            "2024-01-02T03:04:05.1234567890123Z",
+        ] {
+            assert!(fits("date-time", text), "{text}");
+        }
+        for text in [
+            "",
+            "2024-01-02",
+            "2024-01-02T03:04:05",
+            "2024-01-02 03:04:05Z",
+            "2024-01-02T03:04:60Z",
+            "2024-01-02T24:04:05Z",
+            "2024-01-02T3:04:05Z",
+            "2024-02-30T03:04:05Z",
+            "2024-01-02T03:04:05.Z",
+            "2024-01-02T03:04:05+0100",
+            "2024-01-02T03:04:05Z[UTC]",
+        ] {
+            assert!(!fits("date-time", text), "{text}");
+        }
+        assert!(fits("date", "9999-12-31") && fits("date", "0000-01-01"));
+        for text in ["2024-1-02", "2024-02-30", "20240102", "-2024-01-02", "2024-01-02 "] {
+            assert!(!fits("date", text), "{text}");
+        }
+    }
 }
