@@ -9,7 +9,6 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use schema::quantity::{Notation, Quantity};
 use tracing::{info, warn};
@@ -118,7 +117,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
         }
     });
     group.spawn("evictions", async move {
-        let mut last_seen: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
+        let mut last_seen: BTreeMap<&'static str, Stopwatch> = BTreeMap::new();
         let is_told = node.config.settings.memory_alarm;
         let mut alarm = if is_told { Alarm::new(&node.cgroups) } else { Alarm::silent() };
         loop {
@@ -170,15 +169,14 @@ async fn learn_image_dir(node: &Node) {
     }
 }
 
-async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Timestamp>) -> Round {
+async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Stopwatch>) -> Round {
     let seen = observe(node);
     let mut low = met(node, &seen);
-    let now = node.clock.now();
     for signal in &low {
-        last_seen.insert(condition_of(signal), now);
+        last_seen.insert(condition_of(signal), Stopwatch::start());
     }
     // A condition stays for a while, so that a node that swings does not invite pods in between.
-    last_seen.retain(|_, at| Duration::try_from(now.duration_since(*at)).unwrap_or_default() <= node.config.settings.pressure_transition);
+    last_seen.retain(|_, at| at.elapsed() <= node.config.settings.pressure_transition);
     *node.pressure.lock().unwrap_or_else(PoisonError::into_inner) = last_seen.keys().map(|c| (*c).to_owned()).collect();
     if low.is_empty() {
         return Round::Done;
@@ -195,7 +193,7 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
             info!(signal, "enough was reclaimed by removing dead containers");
             return Round::Done;
         }
-        if let Err(err) = images::free(node, u64::MAX, Duration::ZERO).await {
+        if let Err(err) = images::gc::free(node, u64::MAX).await {
             warn!(err = %Chain(&err), "cannot delete unused images");
         }
         if !met(node, &observe(node)).contains(&signal) {

@@ -1,43 +1,36 @@
 //! Images: whether to pull, what to say of it, how long to wait after a failure, and what to delete when the disk fills.
 
 mod credentials;
-
+pub(crate) mod gc;
 mod pulled;
 mod turns;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use base::chain::Chain;
 use base::rng::Rng;
-use base::task::Group;
 use base::time::Stopwatch;
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use tracing::{info, warn};
 
 use self::pulled::Pulled;
 use self::turns::Turns;
 use crate::events::Kind;
 use crate::node::Node;
 use crate::providers::config::repository;
-use crate::runtime::catalog;
 use crate::runtime::cri::CriError;
 use crate::worker::backoff::Backoffs;
 
-const GC_PERIOD: Duration = Duration::from_secs(300);
 /// Between two looks at all images for the node's status, unless one was pulled.
 const LIST_PERIOD: Duration = Duration::from_secs(60);
 
 /// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the turns.
 pub(crate) struct Pulls {
     failed: Mutex<Backoffs>,
-    ages: Mutex<HashMap<String, Age>>,
+    ages: Mutex<HashMap<String, gc::Age>>,
     pulled: Pulled,
     turns: Turns,
     /// When all images were listed last.
@@ -72,13 +65,6 @@ impl Pulls {
     fn note_pull(&self) {
         *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
-}
-
-/// When an image was first seen, and last in use.
-#[derive(Clone, Copy, Debug)]
-struct Age {
-    found: Timestamp,
-    used: Timestamp,
 }
 
 /// Why a container has no image yet: upstream's reason and text for its waiting state.
@@ -224,25 +210,26 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
 }
 
 async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {
-    let (own, repository) = (credentials::of_pod(node, pod, image).await, repository(image));
-    if !own.is_empty() {
+    let (own, repository, pulled) = (credentials::of_pod(node, pod, image).await, repository(image), &node.pulls.pulled);
+    // Dropped on the way, it leaves a doubt about what may have come.
+    let begun = if own.is_empty() {
+        None
+    } else {
         let images = node.runtime.cri.images().await.map_err(|err| err.to_string())?;
         let of_it = |image: &cri::Image| image.repo_tags.iter().chain(&image.repo_digests).any(|name| self::repository(name) == repository);
         let here: Vec<String> = images.into_iter().filter(of_it).map(|image| image.id).collect();
-        node.pulls.pulled.begin(&repository, &here).await;
+        Some(pulled.begin(&repository, &here).await)
+    };
+    let outcome = fetch(node, image, own.clone(), Some(sandbox.clone())).await;
+    if let Ok((found, by)) = &outcome {
+        let key = by.and_then(|idx| own.get(idx)).map(|auth| pulled.key(auth));
+        pulled.came(&found.id, &repository, key).await;
+        node.pulls.note_pull();
     }
-    match fetch(node, image, own.clone(), Some(sandbox.clone())).await {
-        Ok((found, by)) => {
-            let key = by.and_then(|idx| own.get(idx)).map(|auth| node.pulls.pulled.key(auth));
-            node.pulls.pulled.came(&found.id, &repository, key).await;
-            node.pulls.note_pull();
-            Ok(found)
-        }
-        Err(why) => {
-            node.pulls.pulled.failed(&repository).await;
-            Err(why)
-        }
+    if let Some(begun) = begun {
+        begun.end().await;
     }
+    outcome.map(|(found, _)| found)
 }
 
 /// Pulls with the credentials given, then with those of registries.yaml and of the operator's programs, one after another; without any
@@ -281,119 +268,6 @@ pub(crate) async fn fetch(
     Err(failure)
 }
 
-/// Deletes images that no container uses when the disk fills.
-pub(crate) fn start_gc(node: Arc<Node>, group: &Group) {
-    group.spawn("image-gc", async move {
-        loop {
-            tokio::time::sleep(GC_PERIOD).await;
-            if let Err(err) = collect(&node).await {
-                warn!(err = %Chain(&err), "image garbage collection failed");
-                let text = format!("Failed to garbage collect images: {err}");
-                node.events.node(&node.config.node_name, Kind::Warning, "ImageGCFailed", text);
-            }
-        }
-    });
-}
-
-async fn collect(node: &Node) -> Result<(), CriError> {
-    let settings = &node.config.settings;
-    let disk = || node.image_disk();
-    seen_now(node).await?;
-    let Some(now) = disk().filter(|d| d.used_percent() >= settings.image_gc_high_percent) else { return Ok(()) };
-    let goal = now.capacity / 100 * (100 - settings.image_gc_low_percent);
-    let wanted = goal.saturating_sub(now.available);
-    info!(percent = now.used_percent(), bytes = wanted, "the disk of images is nearly full, deleting unused ones");
-    let freed = free(node, wanted, settings.image_age_min).await?;
-    if freed < wanted {
-        let text = format!(
-            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found {freed} bytes eligible to free."
-        );
-        node.events.node(&node.config.node_name, Kind::Warning, "FreeDiskSpaceFailed", text);
-    }
-    Ok(())
-}
-
-/// An image that is here.
-#[derive(Clone, Debug)]
-struct Here {
-    image: cri::Image,
-    age: Age,
-    /// A container is made of it, whether that runs or not.
-    in_use: bool,
-}
-
-/// Notes which images there are and which are in use; those that are gone are forgotten.
-async fn seen_now(node: &Node) -> Result<Vec<Here>, CriError> {
-    let used: HashSet<String> = node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
-    let images = node.runtime.cri.images().await?;
-    Ok(note(images, &used, &mut node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner), node.clock.now()))
-}
-
-/// `used` holds ids and names of the images of all containers.
-fn note(images: Vec<cri::Image>, used: &HashSet<String>, ages: &mut HashMap<String, Age>, now: Timestamp) -> Vec<Here> {
-    ages.retain(|id, _| images.iter().any(|image| image.id == *id));
-    let look = |image: cri::Image| {
-        let in_use = used.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| used.contains(name));
-        let age = ages.entry(image.id.clone()).or_insert(Age { found: now, used: Timestamp::UNIX_EPOCH });
-        if in_use {
-            age.used = now;
-        }
-        Here { age: *age, image, in_use }
-    };
-    images.into_iter().map(look).collect()
-}
-
-/// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
-pub(crate) async fn free(node: &Node, wanted: u64, age_min: Duration) -> Result<u64, CriError> {
-    let here = seen_now(node).await?;
-    node.pulls.pulled.keep(&here.iter().map(|here| here.image.id.clone()).collect::<BTreeSet<_>>()).await;
-    // Older versions do not tell over the CRI which images are pinned.
-    let pins: HashSet<String> = match catalog::list(&node.runtime.socket).await {
-        Ok(all) => all.into_iter().filter(|(_, known)| known.pinned).map(|(name, _)| name).collect(),
-        Err(_) => HashSet::new(),
-    };
-    // The pause image and, of the same tag, the others that kedge made of itself: nobody could pull them again.
-    let pause = &node.config.pause_image;
-    let own = |tag: &str| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
-    let stays = |tag: &str| own(tag) || pins.contains(tag);
-    let unused = unused(here, stays, node.clock.now(), age_min);
-    let cri = node.runtime.cri.clone();
-    let remove = move |id: String| {
-        let cri = cri.clone();
-        async move { cri.remove_image(&id).await }.boxed()
-    };
-    Ok(delete(&unused, wanted, remove).await)
-}
-
-/// Ids and sizes of what may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
-fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, now: Timestamp, age_min: Duration) -> Vec<(String, u64)> {
-    let old = |age: &Age| Duration::try_from(now.duration_since(age.found)).is_ok_and(|d| d >= age_min);
-    let may_go = |here: &Here| !here.in_use && !here.image.pinned && old(&here.age) && !here.image.repo_tags.iter().any(|tag| stays(tag));
-    let mut unused: Vec<Here> = here.into_iter().filter(may_go).collect();
-    unused.sort_by_key(|here| (here.age.used, here.age.found));
-    unused.into_iter().map(|here| (here.image.id, here.image.size)).collect()
-}
-
-/// Deletes images in order until `wanted` bytes are free. One that cannot be removed does not keep the others.
-async fn delete<E: std::error::Error + 'static>(
-    unused: &[(String, u64)],
-    wanted: u64,
-    remove: impl Fn(String) -> BoxFuture<'static, Result<(), E>>,
-) -> u64 {
-    let mut freed = 0;
-    for (id, bytes) in unused {
-        if freed >= wanted {
-            break;
-        }
-        info!(image = %id, bytes, "deleting an unused image");
-        match remove(id.clone()).await {
-            Ok(()) => freed += bytes,
-            Err(err) => warn!(image = %id, err = %Chain(&err), "cannot delete an unused image"),
-        }
-    }
-    freed
-}
-
 /// The images for the node's status, if it is time to look at them again: there are many, and they seldom change.
 pub(crate) async fn to_list(node: &Node, max: usize) -> Option<Result<Vec<(Vec<String>, u64)>, CriError>> {
     if !node.pulls.wants_list() {
@@ -421,35 +295,6 @@ pub(crate) fn forget(pulls: &Pulls, uid: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // in the virtual machine, a full disk took the image from under the pods that ran of it
-    #[test]
-    fn an_image_of_a_container_is_never_unused() {
-        let image = |id: &str, tag: &str| cri::Image { id: id.to_owned(), repo_tags: vec![tag.to_owned()], size: 1, ..Default::default() };
-        let all = || {
-            vec![
-                image("a", "x/web:1"),
-                image("b", "x/old:1"),
-                image("c", "x/pause:1"),
-                cri::Image { pinned: true, ..image("d", "x/d:1") },
-                image("e", "x/e:1"),
-            ]
-        };
-        let (mut ages, then) = (HashMap::new(), Timestamp::UNIX_EPOCH + jiff::SignedDuration::from_secs(1));
-        let used = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<HashSet<String>>();
-        note(all(), &used(&["b"]), &mut ages, then);
-        // The clock goes on between the look and the choice.
-        let (look, choice) = (then + jiff::SignedDuration::from_secs(60), then + jiff::SignedDuration::from_secs(61));
-        let here = note(all(), &used(&["a", "x/e:1"]), &mut ages, look);
-        let choose = |least: u64| unused(here.clone(), |tag| tag == "x/pause:1", choice, Duration::from_secs(least));
-        assert_eq!(choose(0), [("b".to_owned(), 1)]);
-        assert!(choose(62).is_empty(), "it is too young");
-        let here = note(all(), &used(&[]), &mut ages, choice);
-        assert_eq!(
-            unused(here, |_| false, choice, Duration::ZERO).iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
-            ["c", "b", "a", "e"]
-        );
-    }
 
     #[test]
     fn a_moving_tag_is_always_pulled_and_a_digest_is_not() {
@@ -481,18 +326,5 @@ mod tests {
         assert!(!pulls.wants_list());
         pulls.note_pull();
         assert!(pulls.wants_list());
-    }
-
-    // node.md M7: the same image ended each round, and the disk filled.
-    #[tokio::test]
-    async fn an_image_that_cannot_be_removed_does_not_keep_the_others() {
-        let all = [("bad".to_owned(), 5), ("a".to_owned(), 3), ("b".to_owned(), 3), ("c".to_owned(), 3)];
-        let asked = Mutex::new(Vec::new());
-        let remove = |id: String| {
-            asked.lock().unwrap().push(id.clone());
-            async move { if id == "bad" { Err(std::io::Error::other("in use")) } else { Ok(()) } }.boxed()
-        };
-        assert_eq!(delete(&all, 6, remove).await, 6);
-        assert_eq!(*asked.lock().unwrap(), ["bad", "a", "b"]);
     }
 }

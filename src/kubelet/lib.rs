@@ -123,7 +123,7 @@ pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client
     register::start(Arc::clone(&node), &group);
     plugins::start(Arc::clone(&node), &group);
     devices::start(&node, &pods, &group);
-    images::start_gc(Arc::clone(&node), &group);
+    images::gc::start(Arc::clone(&node), &group);
     evict::start(Arc::clone(&node), pods.clone(), &group);
     rotate::start(Arc::clone(&node), pods.clone(), &group);
     Ok(Handle::new(node, pods))

@@ -31,6 +31,9 @@ struct Access {
     anyone: bool,
     /// By repository: whose credentials fetched it.
     keys: BTreeMap<String, BTreeSet<Key>>,
+    /// When this was noted last, by the count of all notes.
+    #[serde(skip)]
+    noted: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +43,64 @@ struct Record {
     images: BTreeMap<String, Access>,
     /// Repositories from which a pull with a pod's credentials began and was not noted: what is here of them may be secret.
     begun: BTreeSet<String>,
+    /// How many such pulls of each repository go on now.
+    #[serde(skip)]
+    going_on: BTreeMap<String, u32>,
+    /// Repositories of which one was broken off: what came of it nobody knows.
+    #[serde(skip)]
+    doubtful: BTreeSet<String>,
+    #[serde(skip)]
+    notes: u64,
+}
+
+impl Record {
+    /// The entry of an image, noted now.
+    fn note(&mut self, id: &str) -> &mut Access {
+        self.notes += 1;
+        let access = self.images.entry(id.to_owned()).or_default();
+        access.noted = self.notes;
+        access
+    }
+
+    /// One pull of a repository less. Returns whether nothing is left to doubt.
+    fn ended(&mut self, repository: &str) -> bool {
+        let left = self.going_on.get_mut(repository).map_or(0, |count| {
+            *count = count.saturating_sub(1);
+            *count
+        });
+        if left == 0 {
+            self.going_on.remove(repository);
+        }
+        left == 0 && !self.doubtful.contains(repository) && self.begun.remove(repository)
+    }
+}
+
+/// A pull with a pod's credentials that goes on. Dropped before its end it leaves a doubt about what came of it.
+pub(super) struct Begun<'p> {
+    pulled: &'p Pulled,
+    repository: String,
+    has_ended: bool,
+}
+
+impl Begun<'_> {
+    /// What came is noted, or nothing came.
+    pub(super) async fn end(mut self) {
+        self.has_ended = true;
+        let is_over = self.pulled.lock().ended(&self.repository);
+        if is_over {
+            self.pulled.save().await;
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let mut record = self.pulled.lock();
+            record.doubtful.insert(self.repository.clone());
+            record.ended(&self.repository);
+        }
+    }
 }
 
 /// The record.
@@ -87,27 +148,37 @@ impl Pulled {
     }
 
     /// A pull with a pod's credentials begins. `here` are the ids of the repository's images that are here already: what is not noted
-    /// of them was brought in by the operator, and stays everybody's however the pull ends.
-    pub(super) async fn begin(&self, repository: &str, here: &[String]) {
-        let is_new = {
+    /// of them was brought in by the operator, and stays everybody's however the pull ends. If one was broken off before, they are
+    /// nobody's until they are pulled again.
+    pub(super) async fn begin(&self, repository: &str, here: &[String]) -> Begun<'_> {
+        let is_first = {
             let mut record = self.lock();
-            let is_new = record.begun.insert(repository.to_owned());
-            for id in here.iter().filter(|_| is_new) {
-                record.images.entry(id.clone()).or_insert_with(|| Access { anyone: true, ..Access::default() });
+            let count = record.going_on.entry(repository.to_owned()).or_default();
+            *count = count.saturating_add(1);
+            let is_first = *count == 1;
+            if is_first {
+                record.doubtful.remove(repository);
+                let anyone = record.begun.insert(repository.to_owned());
+                for id in here {
+                    if !record.images.contains_key(id) {
+                        record.note(id).anyone = anyone;
+                    }
+                }
             }
-            is_new
+            is_first
         };
-        if is_new {
+        let begun = Begun { pulled: self, repository: repository.to_owned(), has_ended: false };
+        if is_first {
             self.save().await;
         }
+        begun
     }
 
     /// An image came: with the credentials of `key`, or with none that a pod gave.
     pub(super) async fn came(&self, id: &str, repository: &str, key: Option<Key>) {
         {
             let mut record = self.lock();
-            record.begun.remove(repository);
-            let access = record.images.entry(id.to_owned()).or_default();
+            let access = record.note(id);
             match key {
                 None => access.anyone = true,
                 Some(key) => {
@@ -122,19 +193,17 @@ impl Pulled {
         self.save().await;
     }
 
-    /// A pull that had begun did not succeed: nothing came of it.
-    pub(super) async fn failed(&self, repository: &str) {
-        if self.lock().begun.remove(repository) {
-            self.save().await;
-        }
+    /// The count of all notes: those that follow are of later.
+    pub(super) fn now(&self) -> u64 {
+        self.lock().notes
     }
 
-    /// Forgets images that are gone.
-    pub(super) async fn keep(&self, ids: &BTreeSet<String>) {
+    /// Forgets images that are gone. `ids` are those that were here after `until`; what was noted since stays, too.
+    pub(super) async fn keep(&self, ids: &BTreeSet<String>, until: u64) {
         let gone = {
             let mut record = self.lock();
             let before = record.images.len();
-            record.images.retain(|id, _| ids.contains(id));
+            record.images.retain(|id, access| ids.contains(id) || access.noted > until);
             before != record.images.len()
         };
         if gone {
@@ -173,10 +242,12 @@ mod tests {
         let key = |password: &str| pulled.key(&cri::AuthConfig { password: password.to_owned(), ..Default::default() });
         let (own, other) = (key("a"), key("b"));
         assert!(pulled.allows("preloaded", "r.io/x", &[]));
-        pulled.begin("r.io/a", &["older".to_owned()]).await;
+        let begun = pulled.begin("r.io/a", &["older".to_owned()]).await;
         assert!(pulled.allows("older", "r.io/a", &[]), "nobody's pull takes from others what the operator gave");
         assert!(!Pulled::open(dir.path(), &Rng::from_seed(2)).allows("new", "r.io/a", &[]), "the kubelet ended amid the pull");
         pulled.came("secret", "r.io/a", Some(own.clone())).await;
+        begun.end().await;
+        assert!(pulled.allows("new", "r.io/a", &[]), "nothing goes on any more");
         pulled.came("public", "r.io/b", None).await;
         let again = Pulled::open(dir.path(), &Rng::from_seed(3));
         for record in [&pulled, &again] {
@@ -187,10 +258,44 @@ mod tests {
         }
         again.came("secret", "r.io/a", None).await;
         assert!(again.allows("secret", "r.io/a", &[]), "it is public now");
-        again.begin("r.io/a", &["secret".to_owned(), "later".to_owned()]).await;
-        again.begin("r.io/a", &["latest".to_owned()]).await;
+        let _first = again.begin("r.io/a", &["secret".to_owned(), "later".to_owned()]).await;
+        let _second = again.begin("r.io/a", &["latest".to_owned()]).await;
         assert!(!again.allows("latest", "r.io/a", &[]), "it came while a pull had begun");
-        again.keep(&BTreeSet::new()).await;
+        again.keep(&BTreeSet::new(), again.now()).await;
         assert!(!String::from_utf8(std::fs::read(dir.path().join("image-pulls.json")).unwrap()).unwrap().contains("secret"));
+    }
+
+    // another pod's pull of the same repository that failed made everybody's what the first one was about to note
+    #[tokio::test]
+    async fn a_pull_that_goes_on_keeps_its_repository_from_others_whoever_else_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let pulled = Pulled::open(dir.path(), &Rng::from_seed(1));
+        let first = pulled.begin("r.io/a", &[]).await;
+        // The first one's image has landed and is not noted.
+        let second = pulled.begin("r.io/a", &["landed".to_owned()]).await;
+        second.end().await;
+        pulled.came("other", "r.io/a", None).await;
+        assert!(!pulled.allows("landed", "r.io/a", &[]));
+        assert!(!Pulled::open(dir.path(), &Rng::from_seed(2)).allows("landed", "r.io/a", &[]), "nor after an end of the kubelet");
+        // Broken off: a doubt remains, whoever else ends well.
+        drop(first);
+        assert!(!pulled.allows("landed", "r.io/a", &[]));
+        pulled.begin("r.io/a", &["landed".to_owned()]).await.end().await;
+        assert!(!pulled.allows("landed", "r.io/a", &[]), "it is nobody's until it is pulled again");
+        assert!(pulled.allows("brought in later", "r.io/a", &[]));
+    }
+
+    // the list of images was older than the record
+    #[tokio::test]
+    async fn what_was_noted_after_the_look_is_not_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let pulled = Pulled::open(dir.path(), &Rng::from_seed(1));
+        let key = pulled.key(&cri::AuthConfig { password: "a".to_owned(), ..Default::default() });
+        pulled.came("gone", "r.io/a", Some(key.clone())).await;
+        let until = pulled.now();
+        pulled.came("secret", "r.io/a", Some(key)).await;
+        pulled.keep(&BTreeSet::new(), until).await;
+        assert!(!pulled.allows("secret", "r.io/a", &[]));
+        assert!(pulled.allows("gone", "r.io/a", &[]), "of this nothing is here");
     }
 }

@@ -1,14 +1,14 @@
 //! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every containerd, also on those
 //! whose CRI knows no such mounts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use base::task::Group;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
-use containerd_client::services::v1::snapshots::{MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest};
+use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest};
 use containerd_client::types::Mount;
 use nix::mount::{MsFlags, mount};
 use tonic::metadata::MetadataValue;
@@ -29,9 +29,23 @@ fn request<T>(message: T) -> Request<T> {
     request
 }
 
+const KEY_PREFIX: &str = "kedge-image-";
+
 /// The snapshot's name: one for each volume of a pod.
 fn key(uid: &str, volume: &str) -> String {
-    format!("kedge-image-{uid}-{volume}")
+    format!("{KEY_PREFIX}{uid}-{volume}")
+}
+
+/// The snapshots of images that volumes of pods are views of: those images are in use.
+pub(crate) async fn parents(node: &Node) -> Result<HashSet<String>, Status> {
+    let filters = vec![format!("name~=\"^{KEY_PREFIX}\"")];
+    let wanted = ListSnapshotsRequest { snapshotter: node.runtime.snapshotter.clone(), filters };
+    let mut answers = SnapshotsClient::new(channel(&node.runtime.socket)).list(request(wanted)).await?.into_inner();
+    let mut parents = HashSet::new();
+    while let Some(part) = answers.message().await? {
+        parents.extend(part.info.into_iter().filter(|view| view.name.starts_with(KEY_PREFIX)).map(|view| view.parent));
+    }
+    Ok(parents)
 }
 
 /// Mounts the files of an image that is here at `target`.

@@ -141,6 +141,14 @@ fn is_used(spec: &PodSpec, volume: &str) -> bool {
         .any(|(mounts, devices)| mounts.iter().any(|mount| mount.name == volume) || devices.iter().any(|device| device.name == volume))
 }
 
+/// The volumes that a container uses and that are not there, though the content of those that are may be old. Those of images come with
+/// their containers.
+pub(crate) fn missing<'p>(pod: &'p Pod, mounted: &Mounted) -> Vec<&'p str> {
+    let of = |spec: &'p PodSpec| spec.volumes.iter().flatten().filter(|v| v.image.is_none() && is_used(spec, &v.name));
+    let used = pod.spec.iter().flat_map(of).map(|volume| volume.name.as_str());
+    used.filter(|name| !mounted.paths.contains_key(*name)).collect()
+}
+
 /// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
 pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -468,6 +476,17 @@ mod tests {
             "ephemeralContainers": [{"name": "e", "volumeMounts": [{"name": "c", "mountPath": "/c"}]}]});
         let spec: PodSpec = serde_json::from_value(spec).unwrap();
         assert_eq!(["a", "b", "c", "d"].map(|name| is_used(&spec, name)), [true, true, true, false]);
+        let volumes = ["a", "b", "c", "d"].map(|name| serde_json::json!({"name": name, "emptyDir": {}}));
+        let volumes = serde_json::from_value(serde_json::json!(volumes)).unwrap();
+        let pod = Pod { spec: Some(PodSpec { volumes: Some(volumes), ..spec }), ..Pod::default() };
+        let mut mounted = Mounted::default();
+        assert_eq!(missing(&pod, &mounted), ["a", "b", "c"]);
+        for name in ["a", "b"] {
+            mounted.paths.insert(name.to_owned(), "/v".into());
+        }
+        assert_eq!(missing(&pod, &mounted), ["c"], "an ephemeral container is the first to use it");
+        mounted.paths.insert("c".to_owned(), "/v".into());
+        assert!(missing(&pod, &mounted).is_empty(), "what nobody uses is not waited for");
     }
 
     #[test]

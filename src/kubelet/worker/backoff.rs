@@ -28,9 +28,10 @@ impl Backoffs {
         self.0.insert(key.to_owned(), Entry { secs, updated: now, why: String::new() });
     }
 
-    /// Until when the thing that ended at `ended` must wait, and how long the wait is in all.
+    /// Until when the thing that ended at `ended` must wait, and how long the wait is in all. What ended later than `now` did so by a
+    /// clock that was set back since: it has waited enough.
     pub(crate) fn wait(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, i64)> {
-        let entry = self.0.get(key).filter(|entry| !expired(entry, ended))?;
+        let entry = self.0.get(key).filter(|entry| !expired(entry, ended) && ended <= now)?;
         let until = ended.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
         (now < until).then_some((until, entry.secs))
     }
@@ -47,7 +48,7 @@ impl Backoffs {
 
     /// Whether an earlier failure still forbids another try, until when and why.
     pub(crate) fn blocked_until(&self, key: &str, now: Timestamp) -> Option<(Timestamp, String)> {
-        let entry = self.0.get(key)?;
+        let entry = self.0.get(key).filter(|entry| entry.updated <= now)?;
         let until = entry.updated.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
         (now < until).then(|| (until, entry.why.clone()))
     }
@@ -68,6 +69,15 @@ mod tests {
 
     fn at(secs: i64) -> Timestamp {
         Timestamp::from_second(secs).unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_a_wait() {
+        let mut backoffs = Backoffs::default();
+        assert_eq!(backoffs.fail("i", at(1000), "no"), at(1010));
+        assert!(backoffs.blocked_until("i", at(1009)).is_some() && backoffs.blocked_until("i", at(10)).is_none());
+        backoffs.next("c", at(1000), at(1000));
+        assert!(backoffs.wait("c", at(1001), at(1001)).is_some() && backoffs.wait("c", at(1001), at(10)).is_none());
     }
 
     #[test]

@@ -423,7 +423,9 @@ impl Worker {
     async fn keep_volumes(&mut self, desired: &Desired, plan: &Plan) -> Result<(), Outcome> {
         let now = self.node.clock.now();
         let starts = plan.commands.iter().any(|c| matches!(c, Command::MakeSandbox { .. } | Command::Start { .. }));
-        let first = self.mounted.paths.is_empty() && (starts || self.observed.running().next().is_some());
+        // An ephemeral container may be the first to use a volume.
+        let incomplete = self.mounted.paths.is_empty() || !volumes::missing(&self.pod, &self.mounted).is_empty();
+        let first = incomplete && (starts || self.observed.running().next().is_some());
         let due =
             self.mounted.refresh_at.is_some_and(|at| at <= now) || desired.refresh > self.refreshed || self.mounted.is_outdated(&self.pod);
         if first || due {
@@ -436,7 +438,7 @@ impl Worker {
                 }
                 Err(err) => {
                     self.tell_unmounted(&err);
-                    if first || !self.all_mounted() {
+                    if first || !volumes::missing(&self.pod, &self.mounted).is_empty() {
                         self.failures = if err.is_waiting { 0 } else { self.failures.saturating_add(1) };
                         return Err(Outcome::Retry);
                     }
@@ -450,12 +452,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether every volume of the pod is there, though its content may be old.
-    fn all_mounted(&self) -> bool {
-        let mut volumes = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-        volumes.all(|v| v.image.is_some() || self.mounted.paths.contains_key(&v.name))
-    }
-
     /// A volume that is on its way is told of only when it takes long, as upstream.
     fn tell_unmounted(&mut self, err: &volumes::VolumeError) {
         if !err.is_waiting {
@@ -465,8 +461,7 @@ impl Worker {
         let since = self.waits_since.get_or_insert_with(Stopwatch::start);
         if since.elapsed() >= VOLUME_PATIENCE {
             self.waits_since = None;
-            let all = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).map(|v| v.name.as_str()).collect::<Vec<_>>();
-            let missing: Vec<&str> = all.iter().copied().filter(|name| !self.mounted.paths.contains_key(*name)).collect();
+            let missing = volumes::missing(&self.pod, &self.mounted);
             let text = format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{missing}], unattached volumes=[{missing}], failed to process volumes=[]: context deadline exceeded",
                 missing = missing.join(" ")
