@@ -10,9 +10,12 @@ use base::confined::Dir;
 use base::confined::deadline::within;
 use base::task::Group;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::{DISK_LIMIT, is_mount_point, program};
+use crate::csi::Csi;
 use crate::node::Node;
 
 /// The plugin's name in folders and locks.
@@ -21,6 +24,11 @@ const PLUGIN: &str = "kubernetes.io/local-volume";
 const LOOK_LIMIT: Duration = Duration::from_secs(60);
 /// A large device is checked, or given a filesystem, within this.
 const MAKE_LIMIT: Duration = Duration::from_secs(3600);
+/// A pod waits this long for what is under way with its volume's device, and then begins anew: it may have been deleted meanwhile.
+const TURN_LIMIT: Duration = Duration::from_secs(60);
+/// The end of a pod waits this long for a device. Whoever looks whether pods have it is done in milliseconds; who keeps it longer mounts it,
+/// makes it larger, or does not come back.
+const BUSY_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of the name of a filesystem.
 const TYPE_BYTES_MAX: usize = 32;
 
@@ -55,7 +63,7 @@ pub(super) async fn attach(node: &Node, device: &Device, target: &Path) -> Resul
     if !device.path.starts_with('/') {
         return Err(format!("local volume {:?}: want an absolute path", device.path));
     }
-    let one_at_a_time = node.csi.lock(PLUGIN, &device.volume).lock_owned().await;
+    let one_at_a_time = turn(&node.csi, &device.volume, TURN_LIMIT).await?;
     let (device, at, target) = (device.clone(), place.clone(), target.to_owned());
     let work = move || {
         let _until_the_end = one_at_a_time;
@@ -80,7 +88,7 @@ fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), St
 ///
 /// Errors: why not, in upstream's words.
 pub(super) async fn grow(node: &Node, device: &Device) -> Result<(), String> {
-    let one_at_a_time = node.csi.lock(PLUGIN, &device.volume).lock_owned().await;
+    let one_at_a_time = turn(&node.csi, &device.volume, TURN_LIMIT).await?;
     let (device, place) = (device.path.clone(), base_of(node).join(&device.volume));
     let work = move || {
         let _until_the_end = one_at_a_time;
@@ -104,7 +112,15 @@ fn grower(fs_type: &str, device: &str, place: &Path) -> Result<(&'static str, Ve
     }
 }
 
-/// Takes off the machine's mounts of devices that no pod has any more.
+/// Waits until nobody else is at the device of a volume, no longer than `limit`: a thread at a device that is dead never gives its turn back.
+///
+/// Errors: somebody still is.
+async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuard<()>, String> {
+    let turn = timeout(limit, csi.lock(PLUGIN, volume).lock_owned()).await;
+    turn.map_err(|_| format!("local: an operation with the device of volume {volume} is still under way"))
+}
+
+/// Takes off the machine's mounts of devices that no pod has any more. One that somebody is busy with stays until a later pod ends.
 pub(crate) async fn release_unused(node: &Node) {
     let base = base_of(node);
     let mounted = match super::mounts_under(&base) {
@@ -114,10 +130,15 @@ pub(crate) async fn release_unused(node: &Node) {
             return;
         }
     };
+    release_each(&node.csi, mounted, &node.config.root_dir.join("pods")).await;
+}
+
+async fn release_each(csi: &Csi, mounted: Vec<PathBuf>, pods: &Path) {
     for place in mounted {
         let Some(volume) = place.file_name().and_then(|name| name.to_str()) else { continue };
-        let one_at_a_time = node.csi.lock(PLUGIN, volume).lock_owned().await;
-        let (at, pods) = (place.clone(), node.config.root_dir.join("pods"));
+        // Each pod that ends comes by here, whatever volumes it has: no device holds it up.
+        let Ok(one_at_a_time) = turn(csi, volume, BUSY_LIMIT).await else { continue };
+        let (at, pods) = (place.clone(), pods.to_owned());
         let work = move || {
             let _until_the_end = one_at_a_time;
             release(&at, &pods)
@@ -258,6 +279,19 @@ mod tests {
         assert_eq!(read_format("DEVNAME=/dev/loop0\nTYPE=ext4\n").unwrap().as_deref(), Some("ext4"));
         assert_eq!(read_format("TYPE=vfat\nPTTYPE=dos\n").unwrap().as_deref(), Some("vfat"));
         assert!(read_format("DEVNAME=/dev/sda\nPTTYPE=gpt\n").is_err());
+    }
+
+    // The end of every pod of the node waited for a thread that unmounted a device whose target was gone.
+    #[tokio::test]
+    async fn a_dead_device_holds_up_neither_the_end_of_a_pod_nor_a_pod_that_asks_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let csi = Csi::new(dir.path());
+        let _never_given_back = csi.lock(PLUGIN, "dead").lock_owned().await;
+        let mounted = ["dead", "other"].map(|volume| dir.path().join(volume)).to_vec();
+        timeout(Duration::from_secs(30), release_each(&csi, mounted, &dir.path().join("pods"))).await.expect("a pod ends");
+        let why = turn(&csi, "dead", Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!(why, "local: an operation with the device of volume dead is still under way");
+        assert!(turn(&csi, "other", Duration::from_secs(30)).await.is_ok());
     }
 
     #[test]
