@@ -145,7 +145,7 @@ impl Cleaner {
         for service in uninstall::installed(uninstall::RECORD, &self.data_dir) {
             let (name, file) = (service.name.as_str(), service.path.display().to_string());
             match service.kind.as_str() {
-                "systemd" if may_run(&said("systemctl", &["is-active", name])) => {
+                "systemd" if may_run(&said("systemctl", &["show", "--property=ActiveState,Job", name])) => {
                     self.step(&format!("stop service {name}"), || run("systemctl", &["stop", name]));
                 }
                 "openrc" if succeeds("rc-service", &[name, "status"]) => {
@@ -313,10 +313,12 @@ fn said(name: &str, args: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether a unit of systemd's in this state has processes, or gets them by itself: one that is starting, or waits for its next start, would
-/// begin again in the midst of a cleanup. Spec: systemctl(1), "is-active".
-fn may_run(state: &str) -> bool {
-    !["", "inactive", "failed", "unknown"].contains(&state)
+/// Whether a unit of systemd's has processes, or gets them by itself, by what `show` says: one that is starting, waits for its next start, or is
+/// `inactive` while its start is queued behind another unit (the network, after boot), would begin in the midst of a cleanup. One without a
+/// job that is at rest is left: to stop a unit that is not there any more is an error. Spec: org.freedesktop.systemd1(5), "ActiveState", "Job".
+fn may_run(shown: &str) -> bool {
+    let value = |key: &str| shown.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
+    !["", "inactive", "failed"].contains(&value("ActiveState")) || !["", "0"].contains(&value("Job"))
 }
 
 fn run(name: &str, args: &[&str]) -> Result<(), String> {
@@ -333,10 +335,16 @@ mod tests {
     #[test]
     fn a_service_that_is_starting_is_stopped_like_one_that_runs() {
         for state in ["active", "activating", "reloading", "deactivating", "maintenance"] {
-            assert!(may_run(state), "{state}");
+            assert!(may_run(&format!("ActiveState={state}")), "{state}");
         }
-        for state in ["inactive", "failed", "unknown", ""] {
-            assert!(!may_run(state), "{state}");
+        for shown in ["ActiveState=inactive", "ActiveState=failed\nJob=", "ActiveState=inactive\nJob=0", ""] {
+            assert!(!may_run(shown), "{shown}");
         }
+    }
+
+    #[test]
+    fn a_service_whose_start_is_queued_behind_the_network_is_stopped_though_it_is_inactive() {
+        assert!(may_run("ActiveState=inactive\nJob=112"));
+        assert!(may_run("Job=112\nActiveState=failed"));
     }
 }
