@@ -9,11 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::chain::Chain;
 use base::files::{self, FileError};
 use base::owner;
 use base::task::Group;
+use base::time::Stopwatch;
 use client::informer::Informers;
 use cni::{Conflist, conflist};
 use ipnet::IpNet;
@@ -26,6 +28,9 @@ use tracing::{info, warn};
 use crate::flags::NodeArgs;
 use crate::images::{ImageError, SystemImages};
 use crate::{host, ranges};
+
+/// A node that could not hold pods to their addresses looks again whether it can this much later.
+const GUARD_AGAIN: Duration = Duration::from_secs(60);
 
 /// What the node's half is told.
 pub(crate) struct AgentConfig {
@@ -387,20 +392,22 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
         let mut changes = nodes.changes();
         let mut mtus = network::overlay::pod_mtu(&files.net, &tasks).await;
         nodes.synced().await;
-        let guards = guards_sources().await;
-        let mut written = (Vec::new(), None);
+        let mut guard = SourceGuard::default();
+        let mut written = (Vec::new(), None, false);
         loop {
+            guard.keep(cni::source_guard_is_possible, GUARD_AGAIN).await;
             let mtu = *mtus.borrow_and_update();
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let all = spec.pod_cidrs.unwrap_or_default();
             // Of a family that came later this process serves nothing yet: its pods get such addresses after its next start.
             let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
             let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
-            if !cidrs.is_empty() && (&cidrs, &mtu) != (&written.0, &written.1) {
-                match write_conflist(&files, &cidrs, mtu, guards) {
+            let wanted = (cidrs, mtu, guard.is_possible);
+            if !wanted.0.is_empty() && wanted != written {
+                match write_conflist(&files, &wanted.0, mtu, guard.is_possible) {
                     Ok(()) => {
-                        info!(node = %node_name, cidr = ?cidrs, mtu, "pod network configured");
-                        written = (cidrs, mtu);
+                        info!(node = %node_name, cidr = ?wanted.0, mtu, "pod network configured");
+                        written = wanted;
                     }
                     Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
                 }
@@ -408,20 +415,48 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
             tokio::select! {
                 _ = changes.next() => {}
                 Ok(()) = mtus.changed() => {}
+                () = tokio::time::sleep(GUARD_AGAIN), if !guard.is_possible => {}
             }
         }
     });
 }
 
-/// Whether pods of this node can be held to their addresses; if not, that is said.
-async fn guards_sources() -> bool {
-    let why = match Group::blocking(cni::source_guard_is_possible).await {
-        Ok(Ok(())) => return true,
-        Ok(Err(why)) => why,
-        Err(err) => err.to_string(),
-    };
-    warn!(why, "pods of this node can send under addresses of others, and so pass network policies: nftables has no family bridge here");
-    false
+/// Whether pods of this node can be held to their addresses. Once they can, they are: nft's troubles of later are for the pods that begin.
+#[derive(Default)]
+struct SourceGuard {
+    is_possible: bool,
+    /// Since it was found impossible.
+    looked: Option<Stopwatch>,
+}
+
+impl SourceGuard {
+    /// Looks each `again` whether what was not possible is: nft refuses for want of memory, too, and a kernel's module may come later.
+    async fn keep(&mut self, ask: fn() -> Result<(), String>, again: Duration) {
+        let is_first = self.looked.is_none();
+        if self.is_possible || self.looked.as_ref().is_some_and(|looked| looked.elapsed() < again) {
+            return;
+        }
+        let found = Group::blocking(ask).await;
+        self.found(found.map_err(|err| err.to_string()).and_then(|possible| possible), is_first);
+    }
+
+    /// That it is not possible is said once.
+    fn found(&mut self, possible: Result<(), String>, is_first: bool) {
+        self.looked = Some(Stopwatch::start());
+        match possible {
+            Ok(()) => self.is_possible = true,
+            Err(why) if is_first => {
+                warn!(
+                    why,
+                    "pods of this node can send under addresses of others, and so pass network policies: nftables has no family bridge here"
+                );
+            }
+            Err(_) => {}
+        }
+        if self.is_possible && !is_first {
+            info!("pods of this node that begin from now on are held to their addresses");
+        }
+    }
 }
 
 fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>, source_guard: bool) -> Result<(), FileError> {
@@ -438,4 +473,24 @@ fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>, source_guar
         return Ok(());
     }
     files::write_atomic(&cni.conf, text.as_bytes(), 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // nft was asked once, when the node started: until the next start every pod could send under any address.
+    #[tokio::test]
+    async fn a_node_that_could_not_hold_pods_to_their_addresses_does_so_as_soon_as_it_can() {
+        let mut guard = SourceGuard::default();
+        for (ask, again, is_possible) in [
+            ((|| Err("no memory".to_owned())) as fn() -> Result<(), String>, Duration::ZERO, false),
+            (|| Ok(()), GUARD_AGAIN, false),
+            (|| Ok(()), Duration::ZERO, true),
+            (|| Err("no memory".to_owned()), Duration::ZERO, true),
+        ] {
+            guard.keep(ask, again).await;
+            assert_eq!(guard.is_possible, is_possible);
+        }
+    }
 }

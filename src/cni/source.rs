@@ -8,6 +8,7 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use base::traces::SOURCE_TABLE;
 
@@ -15,6 +16,10 @@ use crate::error::{CniError, Code};
 use crate::nft;
 
 const FAMILY: &str = "bridge";
+/// nft refuses this often in a row before it counts: one that got no memory while the machine boots says the same as a kernel that cannot.
+const TRIES: u32 = 3;
+/// Between two tries.
+const TRY_AGAIN: Duration = Duration::from_millis(300);
 
 /// Lets the port's pod send under these addresses and this MAC (`02:00:5e:00:53:01`), and under nothing else.
 pub(crate) fn add(port: &str, mac: &str, ips: &[IpAddr]) -> Result<(), CniError> {
@@ -42,14 +47,25 @@ pub(crate) fn check(port: &str) -> Result<(), CniError> {
 }
 
 /// Whether kernel and nft can hold pods to their addresses; a kernel without nftables for bridges cannot. Nothing is changed. If nft gives no
-/// answer now, they can: no pod begins unguarded for want of one.
+/// answer now, they can: no pod begins unguarded for want of one. It blocks, for up to a second if they cannot.
 ///
-/// Errors: nft's words.
+/// Errors: nft's words, which were no better in any of three tries.
 pub fn is_possible() -> Result<(), String> {
     let ips = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    match nft::would_take(&script("veth0", [2, 0, 0, 0, 0, 1], &ips)) {
-        Err(err) if err.code == Code::Internal as u32 => Err(err.msg),
-        Ok(()) | Err(_) => Ok(()),
+    let script = script("veth0", [2, 0, 0, 0, 0, 1], &ips);
+    unless_refused(|| nft::would_take(&script))
+}
+
+fn unless_refused(mut would_take: impl FnMut() -> Result<(), CniError>) -> Result<(), String> {
+    let mut tries = 1;
+    loop {
+        match would_take() {
+            Err(err) if err.code != Code::Internal as u32 => return Ok(()),
+            Err(err) if tries == TRIES => return Err(err.msg),
+            Ok(()) => return Ok(()),
+            Err(_) => std::thread::sleep(TRY_AGAIN),
+        }
+        tries += 1;
     }
 }
 
@@ -132,6 +148,17 @@ mod tests {
             ]
         );
         assert!(text.ends_with("ports { \"veth00000000001\" : goto veth00000000001 }\n"), "last, when all rules are there: {text}");
+    }
+
+    // One refusal for want of memory at boot left every pod unguarded until kedge was started again.
+    #[test]
+    fn one_refusal_of_nft_does_not_leave_pods_unguarded_and_three_in_a_row_do() {
+        let refused = || Err(CniError::internal("nft failed: Cannot allocate memory"));
+        let mut answers = [refused(), refused(), Ok(())].into_iter();
+        assert_eq!(unless_refused(|| answers.next().unwrap()), Ok(()));
+        assert_eq!(unless_refused(refused), Err("nft failed: Cannot allocate memory".to_owned()));
+        let silent = || Err(CniError::io("nft does not answer", &"timed out"));
+        assert_eq!(unless_refused(silent), Ok(()));
     }
 
     #[test]
