@@ -198,6 +198,7 @@ impl Enforcer {
                     _ => continue,
                 },
                 () = sleep_until(retry) => false,
+                () = sleep_until(self.heavy.due()), if retry.is_none() => false,
                 news = self.foreign.next() => match self.distrust(&news) {
                     true => true,
                     false => continue,
@@ -308,13 +309,16 @@ impl Enforcer {
         let is_whole = !matches!(self.applied, Applied::Table(_));
         let applied = match &mut world {
             Some(world) => {
-                self.heavy.lighten(world, &self.families);
+                self.heavy.lighten(world, &self.families, Instant::now());
                 self.apply(world).await
             }
-            None => self.apply_nothing().await,
+            None => {
+                self.heavy.lighten(&mut World::default(), &self.families, Instant::now());
+                self.apply_nothing().await
+            }
         };
         if let Err(err) = applied {
-            let wait = self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families);
+            let wait = self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
             warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
             self.applied = Applied::Unknown;
             return Some(Instant::now() + wait);
