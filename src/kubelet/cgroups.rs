@@ -135,7 +135,7 @@ impl Cgroups {
             return Ok(());
         }
         self.make(&self.path_of(pod))?;
-        self.limit(&Limits::of(pod), pod, pids_max);
+        self.hold(Limits::of(pod), pod, pids_max);
         Ok(())
     }
 
@@ -144,17 +144,32 @@ impl Cgroups {
         if self.driver == CgroupDriver::Cgroupfs {
             return;
         }
-        self.limit(&Limits::of(pod), pod, pids_max);
+        self.hold(Limits::of(pod), pod, pids_max);
     }
 
-    /// Sets the pod's own limits. Blocks while systemd answers.
-    pub(crate) fn limit(&self, limits: &Limits, pod: &Pod, pids_max: Option<i64>) {
+    /// Sets the pod's own limits, of a group that had those of `before`. Returns what holds then: a limit that was not taken is as it was.
+    /// Blocks while systemd answers.
+    pub(crate) fn limit(&self, limits: Limits, before: Limits, pod: &Pod, pids_max: Option<i64>) -> Limits {
+        let mut now = before;
+        for taken in self.hold(limits, pod, pids_max) {
+            match taken {
+                Knob::Shares(shares) => now.shares = shares,
+                Knob::Quota(quota) => now.quota = quota,
+                Knob::Memory(memory) => now.memory = memory,
+                Knob::Pids(_) => {}
+            }
+        }
+        now
+    }
+
+    /// Sets the pod's own limits. Returns what was taken.
+    fn hold(&self, limits: Limits, pod: &Pod, pids_max: Option<i64>) -> Vec<Knob> {
         let always = [Knob::Shares(limits.shares), Knob::Quota(limits.quota), Knob::Memory(limits.memory)];
-        self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>());
+        self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>())
     }
 
-    /// Turns knobs of a group. On v1 they are written under systemd, too: it knows other ones there.
-    fn set(&self, path: &str, knobs: &[Knob]) {
+    /// Turns knobs of a group, and returns those that were taken. On v1 they are written under systemd, too: it knows other ones there.
+    fn set(&self, path: &str, knobs: &[Knob]) -> Vec<Knob> {
         if self.driver == CgroupDriver::Systemd && self.unified {
             let holds = |knob: &Knob| {
                 let (file, value) = knob.unified();
@@ -163,18 +178,18 @@ impl Cgroups {
             let wanted: Vec<String> = knobs.iter().filter(|knob| !holds(knob)).map(|knob| knob.property()).collect();
             let unit = slices::unit_of(path);
             match if wanted.is_empty() { Ok(()) } else { slices::set(unit, &wanted) } {
-                Ok(()) => return,
+                Ok(()) => return knobs.to_vec(),
                 Err(err) => warn!(unit, err = %err, "systemd does not take a slice's limits: they hold until it reads its units again"),
             }
         }
-        for knob in knobs {
+        let turn = |knob: &Knob| {
             if self.unified {
                 let (file, value) = knob.unified();
-                write("", path, file, &value);
-            } else {
-                knob.legacy().into_iter().for_each(|(controller, file, value)| write(controller, path, file, &value));
+                return write("", path, file, &value);
             }
-        }
+            knob.legacy().into_iter().fold(true, |taken, (controller, file, value)| write(controller, path, file, &value) && taken)
+        };
+        knobs.iter().copied().filter(turn).collect()
     }
 
     /// Whether this is the unified hierarchy (v2).
@@ -269,10 +284,15 @@ impl Cgroups {
     }
 }
 
-fn write(controller: &str, path: &str, file: &str, value: &str) {
+/// Returns whether the kernel took it.
+fn write(controller: &str, path: &str, file: &str, value: &str) -> bool {
     let file = Path::new(ROOT).join(controller).join(path).join(file);
-    if let Err(err) = fs::write(&file, value) {
-        warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");
+    match fs::write(&file, value) {
+        Ok(()) => true,
+        Err(err) => {
+            warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");
+            false
+        }
     }
 }
 

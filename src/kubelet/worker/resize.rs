@@ -32,7 +32,7 @@ pub(crate) struct Resizing {
     applied: BTreeMap<String, ResourceRequirements>,
     /// What the pod as a whole had when a container was made or changed last, by its id: limits that it lacks are its pod's.
     under: BTreeMap<String, Option<ResourceRequirements>>,
-    /// What the pod's group is held to, if a resize said so: else what was granted.
+    /// What the pod's group took in a resize: else it has what was granted.
     group: Option<Limits>,
     /// Why the spec's wish is not granted: reason and text.
     pub(crate) pending: Option<(&'static str, String)>,
@@ -178,10 +178,15 @@ impl Resizing {
         held(under, own)
     }
 
+    /// What the group of a pod has, which is the pod as it was granted.
+    fn in_force(&self, pod: &Pod) -> Limits {
+        self.group.unwrap_or_else(|| Limits::of(pod))
+    }
+
     /// What the pod as a whole has, as its status tells. `pod` is the pod as it was granted.
     pub(crate) fn of_pod(&self, pod: &Pod, is_running: bool) -> ResourceRequirements {
         let own = self.applied.get(WHOLE).or(whole(pod));
-        resources::of_pod(pod, own, self.group.unwrap_or_else(|| Limits::of(pod)), is_running)
+        resources::of_pod(pod, own, self.in_force(pod), is_running)
     }
 
     /// What holds in a running container.
@@ -357,12 +362,13 @@ impl Worker {
         (!why.is_empty()).then(|| format!("cannot decrease memory limits: {}", why.join(", ")))
     }
 
-    /// Sets the limits of the pod as a whole.
+    /// Sets the limits of the pod as a whole, and remembers those that its group took.
     async fn hold_to(&mut self, limits: Limits, pod: &Arc<Pod>) {
-        self.resizing.group = Some(limits);
-        let (cgroups, pod, pids_max) = (self.node.cgroups.clone(), Arc::clone(pod), self.node.config.settings.pod_max_pids);
-        if let Err(err) = Group::blocking(move || cgroups.limit(&limits, &pod, pids_max)).await {
-            warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits");
+        let (cgroups, before, pids_max) = (self.node.cgroups.clone(), self.resizing.in_force(pod), self.node.config.settings.pod_max_pids);
+        let pod = Arc::clone(pod);
+        match Group::blocking(move || cgroups.limit(limits, before, &pod, pids_max)).await {
+            Ok(now) => self.resizing.group = Some(now),
+            Err(err) => warn!(pod = %self.name(), err = %Chain(&err), "cannot set a pod's limits"),
         }
     }
 
@@ -492,6 +498,21 @@ mod tests {
         assert!(restarts(&resizing, &pod("2Gi", "2")).is_empty(), "the policy is about memory");
         resizing.made("taker", &new, None);
         assert!(restarts(&resizing, &new).is_empty(), "the pod's group may be changed later");
+    }
+
+    #[test]
+    fn limits_that_a_pods_group_does_not_take_are_not_told() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "without-a-group"}, "spec": {"containers": [
+            {"name": "c", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1", "memory": "64Mi"}}}]}}))
+        .unwrap();
+        let mut resizing = Resizing::default();
+        resizing.admit(&pod, &PodStatus::default());
+        let (had, before) = (resizing.of_pod(&pod, true), resizing.in_force(&pod));
+        let more = Limits { shares: 4096, quota: Some(400_000), memory: Some(1 << 30) };
+        resizing.group = Some(cgroups::Cgroups::of_tests().limit(more, before, &pod, Some(64)));
+        assert_eq!(resizing.of_pod(&pod, true), had, "the pod has no group on this machine");
+        resizing.group = Some(more);
+        assert_ne!(resizing.of_pod(&pod, true), had);
     }
 
     // review node.md M12
