@@ -76,6 +76,14 @@ impl Pod {
             }
             told.resources.iter_mut().for_each(|resources| resources.limits = None);
         }
+        // All pods tell what they have as a whole. It counts in place of the sum of their containers where the spec says so.
+        let told = (status.resources.take().map(|told| told.requests.unwrap_or_default()), status.allocated_resources.take());
+        let Some(asked) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) else { return };
+        let (has, allocated) = (told.0.map(|told| told.those_of(asked)), told.1.map(|told| told.those_of(asked)));
+        if [&has, &allocated].into_iter().flatten().any(|told| told != asked) {
+            status.resources = has.map(|requests| Box::new(ResourceRequirements { limits: None, requests: Some(requests) }));
+            status.allocated_resources = allocated;
+        }
     }
 }
 
@@ -189,6 +197,11 @@ impl Quantities {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Quantity)> {
         self.0.iter().map(|(name, amount)| (&**name, amount))
     }
+
+    /// Those of the resources that `others` speaks of.
+    fn those_of(self, others: &Quantities) -> Quantities {
+        Quantities(self.0.into_iter().filter(|(name, _)| others.get(name).is_some()).collect())
+    }
 }
 
 impl Serialize for Quantities {
@@ -219,6 +232,12 @@ pub struct Volume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
+    /// What its node has promised the pod as a whole, and what that has: of the resources that the pod's spec asks for as a whole, and kept
+    /// while they differ from it. Overhead may be in both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_resources: Option<Quantities>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Box<ResourceRequirements>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Box<[PodCondition]>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -313,6 +332,29 @@ mod tests {
         let statuses = status.container_statuses.unwrap();
         let ended = &statuses[0];
         assert_eq!((ended.restart_count, ended.state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code), (2, 3));
+    }
+
+    // Every pod's status tells them.
+    #[test]
+    fn what_a_pod_has_as_a_whole_is_kept_where_its_spec_asks_for_it_and_it_differs() {
+        let kept = |own: serde_json::Value, has: serde_json::Value, allocated: serde_json::Value| -> serde_json::Value {
+            let pod: Pod = serde_json::from_value(serde_json::json!({
+                "spec": {"containers": [{"name": "c"}], "resources": own},
+                "status": {"resources": {"requests": has, "limits": {"cpu": "8"}}, "allocatedResources": allocated},
+            }))
+            .unwrap();
+            serde_json::to_value(pod.status.unwrap()).unwrap()
+        };
+        let (one, two) = (serde_json::json!({"cpu": "1", "memory": "1Gi"}), serde_json::json!({"cpu": "2", "memory": "1Gi"}));
+        let nothing = serde_json::json!({});
+        assert_eq!(kept(serde_json::Value::Null, one.clone(), one.clone()), nothing);
+        assert_eq!(kept(serde_json::json!({"limits": {"cpu": "1"}}), one.clone(), one.clone()), nothing);
+        let asked = serde_json::json!({"requests": {"cpu": "1"}});
+        assert_eq!(kept(asked.clone(), one.clone(), one.clone()), nothing, "of memory it says nothing as a whole");
+        let (cpu_one, cpu_two) = (serde_json::json!({"cpu": "1"}), serde_json::json!({"cpu": "2"}));
+        let differs = |has, allocated| serde_json::json!({"resources": {"requests": has}, "allocatedResources": allocated});
+        assert_eq!(kept(asked.clone(), two.clone(), one.clone()), differs(&cpu_two, &cpu_one));
+        assert_eq!(kept(asked, one, two), differs(&cpu_one, &cpu_two));
     }
 
     // There are ten thousand of them: a field that is large even when it is absent belongs into a box.

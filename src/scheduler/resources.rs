@@ -31,6 +31,12 @@ fn add(into: &mut Amounts, more: &Amounts) {
     }
 }
 
+fn subtract(from: &mut Amounts, part: &Amounts) {
+    for (name, amount) in from {
+        *amount = amount.saturating_sub(part.get(name).copied().unwrap_or(0)).max(0);
+    }
+}
+
 fn raise(into: &mut Amounts, to: &Amounts) {
     for (name, amount) in to {
         let slot = into.entry(name.clone()).or_default();
@@ -52,8 +58,35 @@ fn taken(container: &Container, status: Option<&PodStatus>) -> Amounts {
     let Some(told) = told.filter(|told| told.resources.is_some()) else { return wanted };
     let mut taken = amounts(told.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter));
     raise(&mut taken, &amounts(told.allocated_resources.iter().flat_map(Quantities::iter)));
-    let pending = pod.conditions.iter().flatten().find(|c| c.type_ == "PodResizePending");
-    if pending.is_none_or(|c| c.reason.as_deref() != Some("Infeasible")) {
+    if !is_given_up(pod) {
+        raise(&mut taken, &wanted);
+    }
+    taken
+}
+
+/// Whether a pod's resize is never to come.
+pub fn is_given_up(status: &PodStatus) -> bool {
+    let pending = status.conditions.iter().flatten().find(|c| c.type_ == "PodResizePending");
+    pending.is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
+}
+
+/// What a running pod takes of the resources that it asks for as a whole, likewise. Overhead is not counted: a node's promise holds it, and
+/// so does what the pod has, but for memory while the pod runs: that is its own word, and CPU is read off its control group.
+///
+/// Spec: upstream's `PodRequests` (1.36.2), which counts overhead twice, and the kubelet's `convertToAPIPodLevelResourcesStatus`.
+fn taken_as_a_whole(wanted: Amounts, overhead: &Amounts, status: Option<&PodStatus>) -> Amounts {
+    let Some((status, has)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else { return wanted };
+    let told = |list: Option<&Quantities>| amounts(list.into_iter().flat_map(Quantities::iter));
+    let mut in_it = overhead.clone();
+    let mut taken = told(status.allocated_resources.as_ref());
+    subtract(&mut taken, &in_it);
+    if status.phase.as_deref() == Some("Running") {
+        in_it.retain(|name, _| name == "cpu");
+    }
+    let mut has = told(has.requests.as_ref());
+    subtract(&mut has, &in_it);
+    raise(&mut taken, &has);
+    if !is_given_up(status) {
         raise(&mut taken, &wanted);
     }
     taken
@@ -81,10 +114,11 @@ pub fn of_pod(pod: &Pod) -> Amounts {
     }
     add(&mut running, &sidecars);
     raise(&mut running, &starting);
+    let overhead = amounts(spec.overhead.iter().flat_map(Quantities::iter));
     if let Some(pod_level) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        running.extend(amounts(pod_level.iter()));
+        running.extend(taken_as_a_whole(amounts(pod_level.iter()), &overhead, status));
     }
-    add(&mut running, &amounts(spec.overhead.iter().flat_map(Quantities::iter)));
+    add(&mut running, &overhead);
     running
 }
 

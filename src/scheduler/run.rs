@@ -135,8 +135,12 @@ fn matters(old: &Node, new: &Node) -> bool {
 }
 
 /// Whether a pod on a node needs less than before.
-fn frees(old: &Pod, new: &Pod) -> bool {
-    let told = |pod: &Pod| pod.status.as_ref().map(|s| (s.container_statuses.clone(), s.init_container_statuses.clone()));
+pub(crate) fn frees(old: &Pod, new: &Pod) -> bool {
+    let told = |pod: &Pod| {
+        let status = pod.status.as_ref()?;
+        let whole = (status.resources.clone(), status.allocated_resources.clone(), resources::is_given_up(status));
+        Some((status.container_statuses.clone(), status.init_container_statuses.clone(), whole))
+    };
     if old.spec == new.spec && told(old) == told(new) {
         return false;
     }

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::cycle::{self, Decision, Room, decide};
 use crate::preempt::Preemption;
+use crate::resources;
+use crate::run::frees;
 use crate::snapshot::Snapshot;
 
 fn node(name: &str, cpu: &str, extra: &Value) -> Arc<Node> {
@@ -279,6 +281,48 @@ fn a_pod_in_a_resize_counts_with_what_it_has_until_it_has_less() {
     assert!(!fits(resized("900m", "100m", "Deferred")));
     assert!(fits(resized("900m", "100m", "Infeasible")));
     assert!(fits(resized("100m", "100m", "Deferred")));
+}
+
+#[test]
+fn a_pod_in_a_resize_as_a_whole_counts_with_what_it_has_and_with_its_overhead_once() {
+    // Its containers ask for nothing. What the node promised has the overhead of 100m in it, and so has the CPU that the pod has.
+    let need = |asked: &str, has: &str, allocated: &str, phase: &str, reason: &str| {
+        let amounts = |cpu: &str| json!({"cpu": cpu, "memory": "1100Mi"});
+        let status = json!({"phase": phase, "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+            "resources": {"requests": amounts(has)}, "allocatedResources": amounts(allocated)});
+        let pod = json!({"metadata": {"name": "r"}, "status": status, "spec": {"overhead": {"cpu": "100m", "memory": "100Mi"},
+            "containers": [{"name": "c"}], "resources": {"requests": {"cpu": asked, "memory": "1Gi"}}}});
+        let need = resources::of_pod(&serde_json::from_value(pod).unwrap());
+        (need["cpu"], need["memory"] >> 20)
+    };
+    assert_eq!(need("1", "1100m", "1100m", "Pending", ""), (1100, 1124));
+    // On its way down it holds what it had, on its way up what it will have; what it never gets holds nothing.
+    assert_eq!(need("200m", "1100m", "300m", "Running", "").0, 1100);
+    assert_eq!(need("200m", "300m", "1100m", "Running", "").0, 1100);
+    assert_eq!(need("1", "300m", "300m", "Running", "Deferred").0, 1100);
+    assert_eq!(need("1", "300m", "300m", "Running", "Infeasible").0, 300);
+    // The memory of a running pod is told without overhead.
+    assert_eq!(need("1", "1100m", "1100m", "Running", "").1, 1200);
+}
+
+#[test]
+fn a_resize_that_is_done_or_given_up_frees_room() {
+    let told = |asked: &str, has: &str, reason: &str| -> Pod {
+        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c"}], "resources": {"requests": {"cpu": asked}}},
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": asked}}});
+        serde_json::from_value(pod).unwrap()
+    };
+    assert!(frees(&told("200m", "1", ""), &told("200m", "200m", "")), "it has less now");
+    assert!(!frees(&told("1", "200m", ""), &told("1", "1", "")));
+    let waits = |reason: &str| -> Pod {
+        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "containerStatuses": [{"name": "c", "restartCount": 0, "resources": {"requests": {"cpu": "200m"}}}]}});
+        serde_json::from_value(pod).unwrap()
+    };
+    assert!(frees(&waits("Deferred"), &waits("Infeasible")), "it will never have more");
+    assert!(!frees(&waits("Infeasible"), &waits("Deferred")));
 }
 
 /// A class without a provisioner that waits for the first pod, two volumes and what claims ask for.
