@@ -72,6 +72,7 @@ fn narrower(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Of a running pod's resources, CPU and memory may change; none may be taken away, and the class of service stays.
 pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
+    let found = errors.len();
     if crate::meta::annotation(old, "kubernetes.io/config.mirror").is_some() {
         errors.push(FieldError::forbidden("", "static pods cannot be resized"));
         return;
@@ -84,44 +85,88 @@ pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     if running.is_some_and(|c| read::at(c, "resources").is_none()) {
         errors.push(FieldError::forbidden("spec", "Pod running on node without support for resize"));
     }
-    let empty = Value::Null;
-    let (now, before) = (read::at(new, "spec").unwrap_or(&empty), read::at(old, "spec").unwrap_or(&empty));
-    removed(now, before, "spec", errors);
-    let own = |spec: &Value| fixed(&serde_json::json!({"resources": read::at(spec, "resources")}));
-    if own(now) != own(before) {
-        errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable"));
+    whole_resize(new, old, errors);
+    let ordered = errors.len();
+    for field in ["containers", "initContainers"] {
+        same_names(new, old, field, errors);
+    }
+    if errors.len() > ordered {
+        return;
     }
     for field in ["initContainers", "containers"] {
         let path = format!("spec.{field}");
         for (idx, (now, before)) in read::list(new, &path).iter().zip(read::list(old, &path)).enumerate() {
-            if now == before {
-                continue;
+            if now != before {
+                container_resize(now, before, field, &format!("{path}[{idx}]"), errors);
             }
-            let path = format!("{path}[{idx}]");
-            if field == "initContainers" && read::text(before, "restartPolicy") != "Always" {
-                errors.push(FieldError::forbidden("spec", "resources for non-sidecar init containers are immutable"));
-                continue;
-            }
-            removed(now, before, &path, errors);
-            if fixed(now) != fixed(before) {
-                match field {
-                    "containers" => errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable")),
-                    _ => {
-                        errors.push(FieldError::forbidden(path, "only cpu and memory resources for init or sidecar containers are mutable"))
-                    }
-                }
-            }
+        }
+    }
+    let rest = |pod: &Value| {
+        let mut spec = read::at(pod, "spec").cloned().unwrap_or_default();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.retain(|field, _| !matches!(field.as_str(), "containers" | "initContainers" | "resources"));
+        }
+        spec
+    };
+    if errors.len() == found && rest(new) != rest(old) {
+        errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable"));
+    }
+}
+
+/// What a pod asks for as a whole may come, and change in CPU and memory, and does not go. Spec: upstream's
+/// `validatePodLevelResourcesResize` (1.36.2).
+fn whole_resize(new: &Value, old: &Value, errors: &mut Errors) {
+    let of = |pod| read::at(pod, "spec.resources").filter(|own| !own.is_null());
+    let (now, before) = (of(new), of(old));
+    if before.is_some() && now.is_none() {
+        return errors.push(FieldError::forbidden("spec.resources", "pod-level resources cannot be removed"));
+    }
+    removed(read::at(new, "spec").unwrap_or(&Value::Null), read::at(old, "spec").unwrap_or(&Value::Null), "spec", "pod-level ", errors);
+    let own = |resources: Option<&Value>| fixed(&serde_json::json!({"resources": resources.unwrap_or(&serde_json::json!({}))}));
+    if own(now) != own(before) {
+        errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable at pod-level"));
+    }
+}
+
+/// Containers neither come, go nor change places.
+fn same_names(new: &Value, old: &Value, field: &str, errors: &mut Errors) {
+    let path = format!("spec.{field}");
+    let (now, before) = (read::list(new, &path), read::list(old, &path));
+    if now.len() != before.len() {
+        return errors.push(FieldError::forbidden(path, format!("{field} may not be added or removed on resize")));
+    }
+    for (idx, (now, before)) in now.iter().zip(before).enumerate() {
+        if now["name"] != before["name"] {
+            let why = format!("{field} may not be renamed or reordered on resize");
+            errors.push(FieldError::forbidden(format!("{path}[{idx}].name"), why));
         }
     }
 }
 
+fn container_resize(now: &Value, before: &Value, field: &str, path: &str, errors: &mut Errors) {
+    removed(now, before, path, "", errors);
+    let is_init = field == "initContainers";
+    if fixed(now) != fixed(before) {
+        errors.push(if is_init {
+            FieldError::forbidden(path, "only cpu and memory resources for init or sidecar containers are mutable")
+        } else {
+            FieldError::forbidden("spec", "only cpu and memory resources are mutable")
+        });
+    }
+    let restarts = |policy: &Value| read::text(policy, "restartPolicy") == "RestartContainer";
+    if is_init && read::text(before, "restartPolicy") != "Always" && read::list(now, "resizePolicy").iter().any(restarts) {
+        let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+        errors.push(FieldError::forbidden(path, why));
+    }
+}
+
 /// Requests and limits of a container, or of the pod, that are gone.
-fn removed(now: &Value, before: &Value, path: &str, errors: &mut Errors) {
+fn removed(now: &Value, before: &Value, path: &str, whose: &str, errors: &mut Errors) {
     for sort in ["requests", "limits"] {
         let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
         let left: HashSet<String> = names(now).collect();
         if names(before).any(|name| !left.contains(&name)) {
-            errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("resource {sort} cannot be removed")));
+            errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("{whose}resource {sort} cannot be removed")));
         }
     }
 }
@@ -248,6 +293,48 @@ mod tests {
         );
         let all = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
         assert!(said(resize, &pod(all, "NotRequired"), &old)[0].ends_with("Pod QOS Class may not change as a result of resizing"));
+    }
+
+    // upstream's e2e specs of resizes, with names and as a whole
+    #[test]
+    fn a_resize_keeps_containers_and_may_begin_to_speak_of_the_pod_as_a_whole() {
+        let own = json!({"requests": {"cpu": "2m"}, "limits": {"cpu": "10m"}});
+        let pod = |names: &[&str], whole: Value| {
+            let containers: Vec<Value> = names.iter().map(|name| json!({"name": name, "resources": own})).collect();
+            json!({"spec": {"containers": containers, "resources": whole}})
+        };
+        let old = pod(&["a", "b"], Value::Null);
+        let mut bare = old.clone();
+        bare["spec"].as_object_mut().unwrap().remove("resources");
+        let cpu = json!({"requests": {"cpu": "5m"}, "limits": {"cpu": "25m"}});
+        assert!(said(resize, &pod(&["a", "b"], cpu.clone()), &bare).is_empty());
+        let why = "Forbidden: containers may not be renamed or reordered on resize";
+        assert_eq!(
+            said(resize, &pod(&["b", "a"], Value::Null), &old),
+            [format!("spec.containers[0].name: {why}"), format!("spec.containers[1].name: {why}")]
+        );
+        assert_eq!(
+            said(resize, &pod(&["a"], Value::Null), &old),
+            ["spec.containers: Forbidden: containers may not be added or removed on resize"]
+        );
+        let set = pod(&["a", "b"], cpu);
+        assert_eq!(said(resize, &bare, &set), ["spec.resources: Forbidden: pod-level resources cannot be removed"]);
+        let fewer = pod(&["a", "b"], json!({"requests": {"cpu": "5m"}}));
+        assert_eq!(said(resize, &fewer, &set), ["spec.resources.limits: Forbidden: pod-level resource limits cannot be removed"]);
+        let huge = pod(&["a", "b"], json!({"requests": {"cpu": "5m", "hugepages-2Mi": "2Mi"}, "limits": {"cpu": "25m"}}));
+        assert_eq!(said(resize, &huge, &set), ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]);
+    }
+
+    #[test]
+    fn an_init_container_is_resized_unless_that_would_start_it_again() {
+        let pod = |cpu: &str, policy: &str| {
+            let init = json!({"name": "i", "resources": {"requests": {"cpu": cpu}}, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]});
+            json!({"spec": {"initContainers": [init], "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}})
+        };
+        assert!(said(resize, &pod("2", "NotRequired"), &pod("1", "NotRequired")).is_empty());
+        let why = said(resize, &pod("2", "RestartContainer"), &pod("1", "RestartContainer"));
+        let text = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+        assert_eq!(why, [format!("spec.initContainers[0]: Forbidden: {text}")]);
     }
 
     #[test]
