@@ -51,7 +51,7 @@ pub(crate) enum Grant {
 }
 
 fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
-    container::all(pod).into_iter().filter(|(_, role)| *role != Role::Init).map(|(c, _)| c)
+    container::all(pod).into_iter().map(|(c, _)| c)
 }
 
 /// What a pod asks for as a whole, whatever its containers do.
@@ -243,8 +243,15 @@ impl Worker {
     }
 
     fn resize_text(&self, pod: &Pod, error: Option<&str>) -> String {
-        let containers: Vec<_> = resizable(pod).map(|c| json!({"name": c.name, "resources": c.resources})).collect();
-        let mut text = json!({"containers": containers, "generation": pod.metadata.generation});
+        let of = |is_main: bool| -> Vec<_> {
+            let all = container::all(pod).into_iter().filter(|(_, role)| (*role == Role::Main) == is_main);
+            all.map(|(c, _)| json!({"name": c.name, "resources": c.resources})).collect()
+        };
+        let mut text = json!({"containers": of(true), "generation": pod.metadata.generation});
+        let init = of(false);
+        if !init.is_empty() {
+            text["initContainers"] = init.into();
+        }
         if let Some(own) = whole(pod) {
             text["resources"] = json!(own);
         }
@@ -541,6 +548,15 @@ mod tests {
         let mut resizing = Resizing::default();
         resizing.admit(&whole("2"), &PodStatus::default());
         assert_eq!(requests(&resizing.effective(&whole("3")), "cpu"), 2000, "a wish of the pod as a whole waits for its grant, too");
+        let with_init = |cpu: &str| {
+            let init = json!([{"name": "i", "resources": {"requests": {"cpu": cpu}}}]);
+            let mut pod = pod("1");
+            pod.spec.as_mut().unwrap().init_containers = Some(serde_json::from_value(init).unwrap());
+            Arc::new(pod)
+        };
+        let mut resizing = Resizing::default();
+        resizing.admit(&with_init("2"), &PodStatus::default());
+        assert_eq!(requests(&resizing.effective(&with_init("3")), "cpu"), 2000, "so does one of a container that goes before");
         let of = |cpu: &str| wishes(&pod(cpu)).remove("c").unwrap();
         assert!(same(&of("1"), &of("1000m")));
         assert_eq!(changed(&of("1"), &of("2")), ["cpu"].into());
