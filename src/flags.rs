@@ -44,7 +44,7 @@ pub(crate) struct ServerArgs {
     /// File that holds the token.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Shared secret with which agents join, but not servers (default: the token).
+    /// Shared secret with which agents join, but not servers (default: one of its own, in server/agent-token).
     #[arg(long, value_name = "TOKEN", hide_env_values = true)]
     pub(crate) agent_token: Option<String>,
     /// File that holds the agents' token.

@@ -174,17 +174,18 @@ mod tests {
         use std::io::Read as _;
         let dir = tempfile::tempdir().unwrap();
         let folder = Dir::open(dir.path()).unwrap();
-        folder.create_new(Path::new("0.log.1"), 0o640).unwrap().set_len(64 << 20).unwrap();
+        folder.create_new(Path::new("0.log.1"), 0o640).unwrap().set_len(192 << 20).unwrap();
+        // Other tests of this process hold something meanwhile, but never so much.
         let before = peak_kib();
         compress(&folder, Path::new("0.log.1")).unwrap();
-        assert!(peak_kib() - before < 32 << 10, "held {} KiB", peak_kib() - before);
+        assert!(peak_kib() - before < 96 << 10, "held {} KiB", peak_kib() - before);
         let mut n = 0;
         let mut unpacked = flate2::read::GzDecoder::new(folder.open_file(Path::new("0.log.1.gz")).unwrap());
         let mut chunk = vec![0; 1 << 16];
         while let Ok(read @ 1..) = unpacked.read(&mut chunk) {
             n += read;
         }
-        assert_eq!(n, 64 << 20);
+        assert_eq!(n, 192 << 20);
         assert!(folder.meta(Path::new("0.log.1")).is_err());
     }
 
