@@ -189,6 +189,26 @@ mod tests {
         assert!(matches!(judge(&[("auth-extra-groups", "")]), Err(Refusal::UselessToken { .. })));
     }
 
+    // docs/security.md: the bootstrap token may not make a server.
+    #[tokio::test]
+    async fn a_bootstrap_token_makes_agents_and_no_server() {
+        let kept = serde_json::to_vec(&secret(&[])).unwrap();
+        let answer = move |_: http::Request<kube::client::Body>| {
+            let kept = kept.clone();
+            async move { Ok::<_, std::io::Error>(http::Response::new(kube::client::Body::from(kept))) }
+        };
+        let credentials = Credentials::new(passwords(), kube::Client::new(tower::service_fn(answer), "default"));
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let judge = async |header: &str, role| credentials.judge(&Shown::parse(Some(header)).unwrap(), role, now).await;
+        let token = "abc123.0123456789abcdef";
+        assert_eq!(judge(&format!("Bearer {token}"), Role::Agent).await, Ok(()));
+        assert_eq!(judge(&format!("Bearer {token}"), Role::Server).await, Err(Refusal::AgentToken));
+        for user in ["server", "node", ""] {
+            let as_password = format!("Basic {}", STANDARD.encode(format!("{user}:{token}")));
+            assert_eq!(judge(&as_password, Role::Server).await, Err(Refusal::WrongToken), "{user}");
+        }
+    }
+
     #[test]
     fn the_header_is_read_in_both_forms() {
         let basic = format!("Basic {}", STANDARD.encode("server:a:b"));

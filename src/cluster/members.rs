@@ -102,3 +102,130 @@ async fn ask_one(server: &str, new: &NewMember, tls: &Arc<rustls::ClientConfig>,
     let odd = || Refusal::NotKedge { url: format!("https://{server}"), why: format!("it answered {status} to {MEMBERS}") };
     Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use base::rng::Rng;
+    use base::time::Stopwatch;
+    use store::Config;
+    use store::bounds::Bounds;
+    use store::member::{Birth, Dial, Network};
+    use tokio::net::{TcpListener, TcpStream};
+    use wire::ConnInfo;
+    use wire::dial::Stream;
+
+    use super::*;
+
+    /// How long a group may take to agree on a machine that others use, too.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// Members of one process need no TLS.
+    struct Plain;
+
+    #[async_trait::async_trait]
+    impl Dial for Plain {
+        async fn dial(&self, address: &str) -> io::Result<Box<dyn Stream>> {
+            Ok(Box::new(TcpStream::connect(address).await?))
+        }
+    }
+
+    /// A server's store, and where it answers other members.
+    struct Peer {
+        store: Arc<Store>,
+        address: String,
+        group: Group,
+        door: Group,
+    }
+
+    impl Peer {
+        async fn open(dir: &Path, name: &str, birth: Birth) -> Peer {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let ((group, _), (door, _)) = (Group::root("store"), Group::root("door"));
+            let network = Network { name: name.to_owned(), address: address.clone(), dial: Arc::new(Plain) };
+            let dir = dir.join(address.replace(':', "-"));
+            let config = Config { dir, birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::SHIPPED };
+            let store = Store::open(config, &group).await.unwrap();
+            let (handler, callers) = (store.peer_handler(), door.clone());
+            door.spawn("accept", async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let (conn, handler) = (ConnInfo::in_process(Arc::new(())), Arc::clone(&handler));
+                    callers.spawn_short("peer", async move {
+                        let _ended = wire::serve::serve_stream(stream, conn, handler).await;
+                    });
+                }
+            });
+            Peer { store, address, group, door }
+        }
+
+        fn named(&self, name: &str) -> NewMember {
+            NewMember { id: self.store.member_id(), name: name.to_owned(), address: self.address.clone() }
+        }
+
+        /// As when its machine goes.
+        async fn end(self) {
+            self.group.shutdown().await;
+            self.door.shutdown().await;
+        }
+    }
+
+    /// Number, name and address of each member.
+    async fn members(store: &Store) -> Vec<(u64, String, String)> {
+        let members = store.members().await.unwrap();
+        members.into_iter().map(|member| (member.id, member.name, member.address)).collect()
+    }
+
+    async fn until_they_vote(store: &Store, n: usize) {
+        let begun = Stopwatch::start();
+        while store.members().await.unwrap().iter().filter(|member| member.voter).count() < n {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", store.members().await);
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    // security.md S5 and L3.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_copy_of_a_server_that_lives_is_refused_and_an_old_self_goes_when_the_new_one_is_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut all = vec![Peer::open(dir.path(), "s1", Birth::First).await];
+        let first = Arc::clone(&all[0].store);
+        for name in ["s2", "s3"] {
+            let new = Peer::open(dir.path(), name, Birth::Joining).await;
+            // Under its own address the one that is alone takes in others.
+            admit(&first, &new.named(name)).await.unwrap();
+            new.store.ready().await.unwrap();
+            all.push(new);
+            until_they_vote(&first, all.len()).await;
+        }
+        let before = members(&first).await;
+        let copy = Peer::open(dir.path(), "s3", Birth::Joining).await;
+        let twin = Refusal::Twin { name: "s3".to_owned(), address: all[2].address.clone() };
+        assert_eq!(admit(&first, &copy.named("s3")).await, Err(twin));
+        assert_eq!(members(&first).await, before);
+        // The machine is gone, and another self of it says where nobody answers: the old one keeps its vote.
+        let gone = all.pop().unwrap();
+        let old = gone.store.member_id();
+        gone.end().await;
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        let unheard = NewMember { id: 7, name: "s3".to_owned(), address: closed };
+        let said = tokio::time::timeout(Duration::from_secs(3), admit(&first, &unheard)).await;
+        assert!(!matches!(said, Ok(Ok(()))), "{said:?}");
+        assert_eq!(members(&first).await, before, "the old self went before the new one was in");
+        // One that answers takes its place.
+        assert_eq!(admit(&first, &copy.named("s3")).await, Ok(()));
+        let mut after: Vec<_> = before.into_iter().filter(|(id, ..)| *id != old).collect();
+        after.push((copy.store.member_id(), "s3".to_owned(), copy.address.clone()));
+        after.sort();
+        let mut now = members(&first).await;
+        now.sort();
+        assert_eq!(now, after);
+        copy.store.ready().await.unwrap();
+        drop(first);
+        for peer in all.into_iter().chain([copy]) {
+            peer.end().await;
+        }
+    }
+}

@@ -347,12 +347,94 @@ fn system_needs(machine: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use nix::mount::{MsFlags, mount};
+
     use super::*;
+    use crate::config::RuntimeChoice;
+    use crate::runtime::CgroupDriver;
+    use crate::runtime::cri::Cri;
+    use crate::settings::Settings;
 
     #[test]
     fn pods_together_never_get_all_memory() {
         let mib = |n: i64| n << 20;
         assert_eq!((system_needs(mib(480)), system_needs(mib(1024)), system_needs(mib(65_536))), (mib(150), mib(256), mib(256)));
+    }
+
+    type Answer = Result<http::Response<kube::client::Body>, std::io::Error>;
+
+    /// A node whose API never answers, and whose runtime is never asked.
+    fn quiet(dir: &Path, settings: Settings, group: &Group) -> Node {
+        let config = Config {
+            node_name: "n".to_owned(),
+            hostname: "n".to_owned(),
+            node_ips: tokio::sync::watch::channel(Vec::new()).1,
+            node_external_ips: Vec::new(),
+            node_dns: Default::default(),
+            port: 10250,
+            root_dir: dir.join("kubelet"),
+            log_dir: dir.join("logs"),
+            manifest_dir: None,
+            runtime: RuntimeChoice::Endpoint(String::new()),
+            search_path: Default::default(),
+            pause_image: String::new(),
+            cni_bin_dir: dir.join("bin"),
+            cni_conf_dir: dir.join("net.d"),
+            registries: None,
+            images_dir: None,
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: None,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            settings,
+        };
+        let runtime = Runtime {
+            cri: Cri::connect(&dir.join("sock")),
+            socket: dir.join("sock"),
+            cgroup_driver: CgroupDriver::Cgroupfs,
+            name: String::new(),
+            version: String::new(),
+            features: Default::default(),
+            handlers: Vec::new(),
+            snapshotter: String::new(),
+            restrict_oom_score_adj: false,
+        };
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| std::future::pending::<Answer>());
+        Node::new(config, kube::Client::new(silent, "default"), runtime, Cgroups::of_tests(), group)
+    }
+
+    // A fork bomb in each of many pods, and nobody could start the process that ends them.
+    #[tokio::test]
+    async fn pods_together_leave_an_eighth_of_the_processes_to_the_machine() {
+        // In a mount namespace of its own, where the hierarchy is a folder.
+        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_none() {
+            if rustix::process::geteuid().is_root() {
+                let mut command = std::process::Command::new("unshare");
+                command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+                command.args(["--exact", "node::tests::pods_together_leave_an_eighth_of_the_processes_to_the_machine"]);
+                assert!(command.env("KEDGE_TEST_OWN_NAMESPACE", "1").status().unwrap().success());
+            }
+            return;
+        }
+        let hierarchy = Path::new("/sys/fs/cgroup");
+        mount(Some("none"), hierarchy, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        std::fs::create_dir(hierarchy.join("kubepods")).unwrap();
+        let (dir, (group, _fatal)) = (tempfile::tempdir().unwrap(), Group::root("test"));
+        let held = |words: &[&str]| {
+            let settings = Settings::parse(words.iter().copied()).unwrap();
+            quiet(dir.path(), settings, &group).enforce_allocatable();
+            std::fs::read_to_string(hierarchy.join("kubepods/pids.max")).unwrap().trim().parse::<i64>().unwrap()
+        };
+        let all = i64::try_from(crate::stats::processes_max().unwrap()).unwrap();
+        let left = all - (all / 8).min(1024);
+        assert!(left < all);
+        assert_eq!(held(&[]), left);
+        assert_eq!(held(&["enforce-node-allocatable=none"]), left, "whatever is asked for, somebody must be able to end them");
+        assert_eq!(held(&["kube-reserved=pid=100"]), left - 100);
+        group.shutdown().await;
     }
 
     // review node.md L1: mirror pods and the lease named the owner that was there at the start, and went with it

@@ -151,3 +151,37 @@ fn links_are_followed_as_far_as_they_stay_below() {
     assert_eq!(dir.follow(at("")).unwrap(), PathBuf::new());
     assert!(dir.follow(at("../secret")).is_err());
 }
+
+// security.md L8: whoever knows the name that comes next plants a link there.
+#[test]
+fn a_temporary_file_is_never_what_somebody_planted_under_its_name() {
+    let (dir, volume) = volume();
+    let (precious, v) = (dir.path().join("precious"), dir.path().join("v"));
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
+    let number = |tmp: &Path| tmp.to_str().unwrap().split('.').rev().nth(1).unwrap().parse::<u64>().unwrap();
+    let plants: [&dyn Fn(&Path) -> io::Result<()>; 3] =
+        [&|name| symlink(&precious, name), &|name| symlink(dir.path().join("new"), name), &|name| fs::hard_link(&precious, name)];
+    for (i, plant) in plants.iter().enumerate() {
+        let name = format!("f{i}");
+        let (first, _file) = volume.create_temporary(OsStr::new(&name), 0o600).unwrap();
+        // Other tests of this process count on, too.
+        let planted = number(&first) + 1..number(&first) + 500;
+        for next in planted.clone() {
+            plant(&v.join(format!(".{name}.{}.{next}.tmp", std::process::id()))).unwrap();
+        }
+        let (tmp, mut file) = volume.create_temporary(OsStr::new(&name), 0o600).unwrap();
+        assert!(planted.contains(&number(&tmp)), "{} was not planted", tmp.display());
+        file.write_all(b"ours").unwrap();
+        assert!(volume.meta(&tmp).unwrap().is_file());
+        assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o644, "plant {i}");
+        volume.write(at(&name), b"whole", 0o600).unwrap();
+        assert_eq!(volume.read(at(&name), 10).unwrap(), b"whole");
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "secret", "plant {i}");
+        assert!(!dir.path().join("new").exists());
+    }
+    // The folder is the one that was opened, whatever has its name now.
+    fs::rename(&v, dir.path().join("w")).unwrap();
+    symlink(dir.path(), &v).unwrap();
+    let (tmp, _file) = volume.create_temporary(OsStr::new("g"), 0o600).unwrap();
+    assert!(dir.path().join("w").join(&tmp).exists() && !dir.path().join(&tmp).exists());
+}

@@ -56,7 +56,13 @@ fn run(args: &[&str], more: &[String]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use nix::mount::{MsFlags, mount};
+
+    use super::super::{Cgroups, ROOT};
     use super::*;
+    use crate::runtime::CgroupDriver;
 
     #[test]
     fn a_pods_slice_names_its_uid_and_no_other_slice_does() {
@@ -73,5 +79,34 @@ mod tests {
             assert_eq!(uid_of(unit), uid, "{unit}");
         }
         assert_eq!(unit_of("kubepods.slice/kubepods-poda.slice"), "kubepods-poda.slice");
+    }
+
+    // node.md L12
+    #[test]
+    fn a_class_of_pods_is_weighed_once_systemd_has_its_slice() {
+        // In a mount namespace of its own, where the hierarchy is an empty folder and a script stands for systemctl.
+        let Some(dir) = std::env::var_os("KEDGE_TEST_SYSTEMCTL") else {
+            if rustix::process::geteuid().is_root() {
+                let dir = tempfile::tempdir().unwrap();
+                let script = dir.path().join("systemctl");
+                fs::write(&script, format!("#!/bin/sh\necho \"$@\" >>{}/called\n", dir.path().display())).unwrap();
+                fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+                fs::write(dir.path().join("called"), "").unwrap();
+                let mut command = Command::new("unshare");
+                command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+                command.args(["--exact", "cgroups::slices::tests::a_class_of_pods_is_weighed_once_systemd_has_its_slice"]);
+                command.env("PATH", format!("{}:/usr/bin:/bin", dir.path().display())).env("KEDGE_TEST_SYSTEMCTL", dir.path());
+                assert!(command.status().unwrap().success());
+            }
+            return;
+        };
+        mount(Some("none"), ROOT, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+        let called = || fs::read_to_string(Path::new(&dir).join("called")).unwrap();
+        let cgroups = Cgroups { driver: CgroupDriver::Systemd, unified: true };
+        cgroups.weigh(500);
+        assert_eq!(called(), "", "systemd was told of slices that are not there");
+        fs::create_dir_all(Path::new(ROOT).join("kubepods.slice/kubepods-besteffort.slice")).unwrap();
+        cgroups.weigh(500);
+        assert_eq!(called(), "set-property --runtime -- kubepods-besteffort.slice CPUWeight=1\n");
     }
 }

@@ -190,6 +190,55 @@ mod tests {
         }
     }
 
+    /// Runs this test again in a mount namespace of its own, where it may mount; `false` in the outer one.
+    fn in_own_namespace(test: &str) -> bool {
+        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_some() {
+            return true;
+        }
+        if rustix::process::geteuid().is_root() {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
+            let status = command.args(["--exact", test, "--nocapture"]).env("KEDGE_TEST_OWN_NAMESPACE", "1").status();
+            assert!(status.unwrap().success());
+        }
+        false
+    }
+
+    // node.md M10
+    #[test]
+    fn a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays() {
+        if !in_own_namespace("volumes::mounts::tests::a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (volume, target) = (dir.path().join("v"), dir.path().join("subpaths/c/0"));
+        std::fs::create_dir(&volume).unwrap();
+        // Numbers of the mounts there: each mount has another one.
+        let mounts = || {
+            let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let here = table.lines().filter(|line| line.split(' ').nth(4) == target.to_str());
+            here.map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let bind = || assert_eq!(bind_sub_path(&volume, Path::new("f"), &target).unwrap(), target);
+        std::fs::write(volume.join("f"), "old").unwrap();
+        bind();
+        let first = mounts();
+        std::fs::write(volume.join("f"), "newer words").unwrap();
+        bind();
+        assert_eq!((mounts(), first.len()), (first, 1), "it is the same file");
+        // As editors write: another file under the name.
+        std::fs::write(volume.join("g"), "new").unwrap();
+        std::fs::rename(volume.join("g"), volume.join("f")).unwrap();
+        bind();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "new");
+        assert_eq!(mounts().len(), 1, "the old one is beneath it");
+        std::fs::remove_file(volume.join("f")).unwrap();
+        std::fs::create_dir_all(volume.join("f/deep")).unwrap();
+        bind();
+        assert!(target.join("deep").is_dir() && mounts().len() == 1);
+        umount2(&target, MntFlags::MNT_DETACH).unwrap();
+    }
+
     #[test]
     fn parents_are_refused_in_a_sub_path() {
         let wish = VolumeMount { sub_path: Some("a/../b".to_owned()), ..Default::default() };
