@@ -35,6 +35,8 @@ const REST: Duration = Duration::from_secs(1);
 const CLEANUP_LIMIT: Duration = Duration::from_secs(30);
 /// Between two looks whether it has.
 const CLEANUP_LOOK: Duration = Duration::from_millis(250);
+/// After containers or images were removed the disk is looked at so often: for 15 s.
+const LAYER_LOOKS: u32 = 60;
 
 /// What a signal reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,15 +190,17 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     node.events.node(&node.config.node_name, Kind::Warning, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
-        remove_dead_containers(node, pods).await;
-        if !met(node, &observe(node)).contains(&signal) {
+        let is_low = || met(node, &observe(node)).contains(&signal);
+        let removed = remove_dead_containers(node, pods).await;
+        if is_enough(is_low, removed > 0, CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by removing dead containers");
             return Round::Done;
         }
-        if let Err(err) = images::gc::free(node, u64::MAX).await {
+        let freed = images::gc::free(node, u64::MAX).await.unwrap_or_else(|err| {
             warn!(err = %Chain(&err), "cannot delete unused images");
-        }
-        if !met(node, &observe(node)).contains(&signal) {
+            0
+        });
+        if is_enough(is_low, freed > 0, CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by deleting images");
             return Round::Done;
         }
@@ -205,16 +209,34 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
 }
 
 /// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those that are older
-/// than the last one of their name. Upstream's `DeleteAllUnusedContainers`.
-async fn remove_dead_containers(node: &Node, pods: &Pods) {
+/// than the last one of their name. Upstream's `DeleteAllUnusedContainers`. Returns how many went.
+async fn remove_dead_containers(node: &Node, pods: &Pods) -> usize {
+    let mut removed = 0;
     for (pod, snapshot) in pods.all() {
         for id in unused(&snapshot) {
             info!(pod = ?pod.metadata.name, ns = ?pod.metadata.namespace, container = %id, "removing a dead container");
-            if let Err(err) = node.runtime.cri.remove_container(&id).await {
-                warn!(container = %id, err = %Chain(&err), "cannot remove a dead container");
+            match node.runtime.cri.remove_container(&id).await {
+                Ok(()) => removed += 1,
+                Err(err) => warn!(container = %id, err = %Chain(&err), "cannot remove a dead container"),
             }
         }
     }
+    removed
+}
+
+/// Whether the disk is low no more, now that something was removed or not: the runtime gives layers back some seconds after its answer,
+/// and meanwhile no other pod has to go.
+async fn is_enough(mut is_low: impl FnMut() -> bool, removed: bool, pause: Duration) -> bool {
+    for _ in 0..LAYER_LOOKS {
+        if !is_low() {
+            return true;
+        }
+        if !removed {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+    }
+    false
 }
 
 /// The ids of a pod's containers that may go. Pure.
@@ -451,6 +473,22 @@ fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // In the virtual machine a pod that had filled the disk was gone, its layer was not, and the next pod went for it.
+    #[tokio::test]
+    async fn a_layer_is_given_time_to_go_before_another_pod_has_to() {
+        let after = |looks: u32, removed: bool| async move {
+            let mut n = 0;
+            let is_low = || {
+                n += 1;
+                n <= looks
+            };
+            is_enough(is_low, removed, Duration::ZERO).await
+        };
+        assert!(after(20, true).await, "the runtime took five seconds");
+        assert!(!after(1000, true).await, "it was not enough");
+        assert!(!after(1, false).await && after(0, false).await, "nothing was removed: there is nothing to wait for");
+    }
 
     #[test]
     fn a_volume_over_its_limit_is_named() {
