@@ -30,7 +30,7 @@ jump() { # jump SECONDS WHAT
     [ "$1" -lt 0 ] || wait_for "$limit" "a job after the clock went $2" ran_again "$ticked"
     sleep 30
     kubectl delete pod after --ignore-not-found --now >/dev/null 2>&1
-    kubectl run after --image=kedge.local/busybox:1 --image-pull-policy=Never --restart=Never -- true >/dev/null || fail "cannot run a pod after the clock went $2"
+    kubectl run after --image=kedge.local/busybox:1 --image-pull-policy=Never --restart=Never --command -- true >/dev/null || fail "cannot run a pod after the clock went $2"
     wait_for "$limit" "a pod after the clock went $2" sh -c "kubectl get pod after -o jsonpath={.status.phase} | grep -q Succeeded"
     [ "$(systemctl show -p MainPID --value kedge)" = "$pid" ] || fail "kedge started anew when the clock went $2"
     [ "$(leases)" = "$held" ] || fail "a lease changed hands when the clock went $2: $held, now $(leases)"
