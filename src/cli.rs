@@ -444,4 +444,20 @@ mod tests {
         assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
         assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
     }
+
+    // security.md S10: the kernel's table of mounts names no relative folder.
+    #[test]
+    fn the_data_folder_is_absolute_and_spelt_in_one_way() {
+        let text = |args: ServerArgs| args.common.state.data_dir.to_str().unwrap().to_owned();
+        let of = |folder: &str| server(&[&format!("--data-dir={folder}")], &[]).map(text);
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        assert_eq!(of("state"), Ok(format!("{here}/state")));
+        assert_eq!(of("./state/.//db/"), Ok(format!("{here}/state/db")));
+        assert_eq!(of("/srv/kedge/"), Ok("/srv/kedge".to_owned()));
+        assert_eq!(server(&[], &[("K3S_DATA_DIR", "state")]).map(text), Ok(format!("{here}/state")));
+        for folder in ["../state", "/srv/../etc", "state/.."] {
+            assert!(of(folder).unwrap_err().contains("must not contain '..'"), "{folder}");
+        }
+    }
 }

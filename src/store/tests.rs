@@ -421,6 +421,18 @@ async fn a_fingerprint_tells_two_values_of_one_key_at_one_revision_apart() {
     assert!(fingerprints[0].1 == fingerprints[2].1 && fingerprints[0].0 != fingerprints[2].0, "{fingerprints:?}");
 }
 
+// security.md L2: each question for a member's status read all keys.
+#[tokio::test]
+async fn a_members_status_looks_at_no_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, group) = open(dir.path()).await;
+    store.txn(put("/k", "v")).await.unwrap();
+    assert_ne!(store.hash(None).await.unwrap().0, 0);
+    let status = store.status();
+    assert_eq!((status.hash, status.revision), (0, store.current_revision().0), "who wants the fingerprint asks for it");
+    group.shutdown().await;
+}
+
 #[test]
 fn a_store_that_cannot_be_looked_at_is_not_taken_for_none() {
     let dir = tempfile::tempdir().unwrap();

@@ -203,7 +203,7 @@ async fn lists(caller: Arc<Caller>, path: String, accept: &'static str, encoding
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\nConnection: close\r\n\r\n");
     let (mut n_bytes, mut piece) = (0, vec![0; 1 << 16]);
     while !over.load(Ordering::Relaxed) {
-        let mut stream = caller.connect().await.unwrap();
+        let mut stream = caller.connect_at_last().await;
         stream.write_all(asked.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         while !over.load(Ordering::Relaxed) {
@@ -403,7 +403,7 @@ async fn exchange(caller: &Caller, attempt: &Try) -> String {
     let Try { method, path, media, body, .. } = attempt;
     let mut said = Vec::new();
     let whole = async {
-        let mut stream = caller.connect().await.unwrap();
+        let mut stream = caller.connect_at_last().await;
         // A server that has heard enough answers before it has read all, and closes.
         let _refused = stream.write_all(head(method, path, media, body.len()).as_bytes()).await;
         let _refused = stream.write_all(body).await;
@@ -507,7 +507,7 @@ fn unknown_fields() -> Vec<Try> {
 async fn held(caller: &Caller) -> Vec<Box<dyn Stream>> {
     let mut held = Vec::new();
     for n in 0..140 {
-        let mut stream = caller.connect().await.unwrap();
+        let mut stream = caller.connect_at_last().await;
         let begin = match n {
             0..40 => [head("POST", PODS, JSON, BODY_MAX).into_bytes(), vec![b' '; 100_000]].concat(),
             _ => head("GET", "/api/v1/configmaps?watch=1", JSON, 0).into_bytes(),

@@ -63,6 +63,7 @@ fn fields_are_written_by_those_whose_they_are() {
     );
     writers_side_by_side_all_get_through(&door);
     a_drain_of_many_pods_of_one_budget_gets_through(&server, &door);
+    a_pod_that_becomes_ready_while_it_is_evicted_is_judged_anew(&server, &door);
     a_status_write_leaves_the_metadata_that_is_not_its_own(&server, &door);
     every_road_takes_server_side_apply(&server, &door);
     a_resize_keeps_the_bounds_of_the_namespace(&server, &door);
@@ -122,6 +123,41 @@ fn a_drain_of_many_pods_of_one_budget_gets_through(server: &Server, door: &Door)
         left = answers.into_iter().filter(|(_, (code, _))| *code == 429).map(|(i, _)| i).collect();
     }
     server.ok(&["delete", "pods", "-l", "app=e", "--force", "--grace-period=0"]);
+}
+
+/// security-2 F20: what was judged while it served nobody was taken although it served by then, below its budget. Of a readiness and an
+/// eviction at once one wins: both cannot be told yes.
+fn a_pod_that_becomes_ready_while_it_is_evicted_is_judged_anew(server: &Server, door: &Door) {
+    const N: usize = 60;
+    let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"r"},"spec":{"minAvailable":1000,"selector":{"matchLabels":{"app":"r"}}}}"#;
+    server.ok_with(&["create", "-f", "-"], budget);
+    server.until(&["get", "pdb", "r", "-o", "jsonpath={.status.observedGeneration}"], SETTLE_LIMIT, |out| out == "1");
+    for i in 0..N {
+        let pod = format!(
+            r#"{{"metadata":{{"name":"r{i}","labels":{{"app":"r"}}}},"spec":{{"nodeName":"ghost","containers":[{{"name":"c","image":"i"}}]}}}}"#
+        );
+        assert_eq!(door.ask("POST", &format!("{DEFAULT}/pods"), JSON, &pod).0, 201);
+    }
+    let serve = |i: usize| {
+        let running = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}"#;
+        door.send("PATCH", &format!("{DEFAULT}/pods/r{i}/status"), MERGE, running)
+    };
+    let evict = |i: usize| {
+        let body = format!(
+            r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"r{i}"}},"deleteOptions":{{"gracePeriodSeconds":0}}}}"#
+        );
+        door.send("POST", &format!("{DEFAULT}/pods/r{i}/eviction"), JSON, &body)
+    };
+    for some in Vec::from_iter(0..N).chunks(6) {
+        let both: Vec<_> = some.iter().map(|i| (*i, evict(*i), serve(*i))).collect();
+        for (i, evicted, served) in both {
+            let (evicted, served) = (read(evicted), read(served));
+            let is_fair = matches!((evicted.0, served.0), (201, 404) | (429, 200));
+            assert!(is_fair, "pod r{i} was evicted: {evicted:?}; it became ready: {served:?}");
+        }
+    }
+    server.ok(&["delete", "pods", "-l", "app=r", "--force", "--grace-period=0"]);
+    server.ok(&["delete", "pdb", "r"]);
 }
 
 /// Owners and labels come back as upstream v1.36 has them: a Job's are its writer's, a Deployment's labels are not.

@@ -115,6 +115,7 @@ fn who_writes_secrets_does_not_become_a_node() {
         let said = join(&server, Role::Agent, token, "edge", thief.path(), Outcome::Joined);
         assert!(matches!(said, Err(Refusal::NameTaken { .. })), "{said:?}");
     }
+    assert_eq!(ask(&server, Role::Server, "abcdef.0123456789abcdef"), Err(Refusal::AgentToken));
     // The token is good, and so is the owner, also after a start.
     let free = join(&server, Role::Agent, "abcdef.0123456789abcdef", "free", thief.path(), Outcome::Checked);
     assert_eq!(free, Ok(()));
@@ -135,6 +136,68 @@ fn who_writes_secrets_does_not_become_a_node() {
     wait_for("the name to be free", SETTLE_LIMIT, || {
         join(&server, Role::Agent, &token, "edge", thief.path(), Outcome::Checked).map_err(|why| format!("{why:?}"))
     });
+    server.check_log();
+}
+
+/// Lets nobody be reached.
+struct Shut;
+
+#[async_trait::async_trait]
+impl wire::dial::Dial for Shut {
+    async fn dial(&self, _: &str, _: u16) -> std::io::Result<Box<dyn wire::dial::Stream>> {
+        Err(std::io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+/// Opens the tunnel of a node from an address; it lasts as long as the group.
+async fn open_tunnel(server: &Server, node: &str, from: [u8; 4]) -> Group {
+    let shown = signed(server, "client-ca", &format!("system:node:{node}"), Some("system:nodes"));
+    let mut stream = Caller::to(server, server.place.port, from).showing(shown).connect().await.unwrap();
+    let asked = "POST /v1-kedge/tunnel HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: kedge-tunnel\r\nContent-Length: 0\r\n\r\n";
+    stream.write_all(asked.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    let (group, _fatal) = Group::root("tunnel");
+    let streams = group.clone();
+    group.spawn_short("tunnel", async move {
+        let _ended = wire::tunnel::serve(stream, Arc::new(Shut), &streams).await;
+    });
+    group
+}
+
+// security.md S5: two machines of one image, node key and all.
+#[test]
+fn a_copy_of_a_machine_is_refused_while_the_machine_is_there() {
+    let server = Server::start();
+    let token = token_of(&server, "node-token");
+    let disk = tempfile::tempdir().unwrap();
+    // Calls from 127.0.0.1.
+    let again = |outcome| join(&server, Role::Agent, &token, "edge", disk.path(), outcome);
+    assert_eq!(again(Outcome::Joined), Ok(()));
+    let life = runtime();
+    // A machine that renews its certificates is no copy of itself.
+    let own = life.block_on(open_tunnel(&server, "edge", [127, 0, 0, 1]));
+    let other = life.block_on(open_tunnel(&server, "another", [127, 0, 0, 8]));
+    assert_eq!(again(Outcome::Joined), Ok(()));
+    life.block_on(own.shutdown());
+    let elsewhere = life.block_on(open_tunnel(&server, "edge", [127, 0, 0, 9]));
+    let twin = Err(Refusal::Twin { name: "edge".to_owned(), address: "127.0.0.9".to_owned() });
+    wait_for("the copy to be refused", SETTLE_LIMIT, || match again(Outcome::Joined) {
+        said if said == twin => Ok(()),
+        said => Err(format!("{said:?}")),
+    });
+    assert_eq!(again(Outcome::Checked), twin);
+    // The servers' token makes no difference, for the key is known.
+    let by_servers = join(&server, Role::Agent, &token_of(&server, "token"), "edge", disk.path(), Outcome::Joined);
+    assert_eq!(by_servers, twin);
+    // Once the machine is gone, whoever has its disk is it.
+    life.block_on(elsewhere.shutdown());
+    wait_for("the machine to be gone", SETTLE_LIMIT, || again(Outcome::Joined).map_err(|why| format!("{why:?}")));
+    life.block_on(other.shutdown());
     server.check_log();
 }
 

@@ -88,6 +88,22 @@ fn what_runs_too_long_is_ended() {
     assert_eq!(program.run(&Surroundings::default(), &Cell::new(OBJECT_BUDGET)).err(), Some(Fault::Budget));
 }
 
+// security.md L1: a short pattern may be a large program, and expressions compiled as many as they liked.
+#[test]
+fn patterns_that_are_compiled_are_paid_for_and_have_a_largest_size() {
+    let run = |text: &str| {
+        let budget = Cell::new(OBJECT_BUDGET);
+        let said = Program::compile(text, &[]).unwrap().run(&Surroundings::default(), &budget).map(|_| ());
+        (said, OBJECT_BUDGET - budget.get())
+    };
+    // Patterns of no other test: what was compiled is kept.
+    let (said, cost) = run("'a'.matches('paid-for-once' + 's?')");
+    assert!(said.is_ok() && (20_000..25_000).contains(&cost), "{said:?} {cost}");
+    assert_eq!(run("lists.range(1000).exists(i, 'a'.matches('paid-for-' + string(i)))").0, Err(Fault::Budget));
+    let (said, _) = run(r"'a'.matches('\\pL{100' + '}')");
+    assert!(matches!(&said, Err(Fault::Error(why)) if why.contains("regexp")), "{said:?}");
+}
+
 #[test]
 fn no_text_makes_it_panic() {
     const PIECES: [&str; 34] = [

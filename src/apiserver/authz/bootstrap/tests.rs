@@ -83,3 +83,30 @@ fn every_published_object_is_made_as_published() {
     }
     assert!(seen == 0 || seen > 100, "{seen}");
 }
+
+// Ours, so no published object holds it. docs/security.md: the network's part of an agent.
+#[test]
+fn the_network_of_a_node_lists_and_watches_four_kinds_and_writes_nothing_by_its_own_role() {
+    let all = objects();
+    let named = |resource: &str, name: &str| {
+        let mut found = all.iter().filter(|(_, r, o)| *r == resource && meta::name(o) == name).map(|(_, _, object)| object);
+        let one = found.next().unwrap();
+        assert!(found.next().is_none(), "{name} is there twice");
+        one
+    };
+    let rules = named("clusterroles", "kedge:node-network")["rules"].as_array().unwrap();
+    let mut resources = Vec::new();
+    for rule in rules {
+        assert_eq!(rule["verbs"], json!(["list", "watch"]), "{rule}");
+        assert!(rule["nonResourceURLs"].is_null(), "{rule}");
+        resources.extend(rule["resources"].as_array().unwrap().iter().map(|name| format!("{}/{}", rule["apiGroups"], name)));
+    }
+    resources.sort();
+    assert_eq!(resources, [r#"[""]/"namespaces""#, r#"[""]/"nodes""#, r#"[""]/"pods""#, r#"["networking.k8s.io"]/"networkpolicies""#]);
+    assert_eq!(named("clusterrolebindings", "kedge:node-network")["subjects"].as_array().unwrap().len(), 1);
+    // It and upstream's role are all that the network has.
+    let is_its = |binding: &Value| binding["subjects"].as_array().into_iter().flatten().any(|s| s["name"] == "system:kube-proxy");
+    let mut given: Vec<_> = all.iter().filter(|(_, _, o)| is_its(o)).map(|(_, _, o)| o["roleRef"]["name"].as_str().unwrap()).collect();
+    given.sort_unstable();
+    assert_eq!(given, ["kedge:node-network", "system:node-proxier"]);
+}
