@@ -25,6 +25,7 @@ pub mod task;
 pub mod time;
 pub mod traces;
 pub mod unicast;
+pub mod unshared;
 pub mod version;
 
 #[cfg(test)]

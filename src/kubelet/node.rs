@@ -410,13 +410,8 @@ mod tests {
     #[tokio::test]
     async fn pods_together_leave_an_eighth_of_the_processes_to_the_machine() {
         // In a mount namespace of its own, where the hierarchy is a folder.
-        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_none() {
-            if rustix::process::geteuid().is_root() {
-                let mut command = std::process::Command::new("unshare");
-                command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
-                command.args(["--exact", "node::tests::pods_together_leave_an_eighth_of_the_processes_to_the_machine"]);
-                assert!(command.env("KEDGE_TEST_OWN_NAMESPACE", "1").status().unwrap().success());
-            }
+        let test = "node::tests::pods_together_leave_an_eighth_of_the_processes_to_the_machine";
+        if !base::unshared::in_own_namespace(test, &[]).unwrap() {
             return;
         }
         let hierarchy = Path::new("/sys/fs/cgroup");

@@ -401,6 +401,7 @@ fn is_dots(name: &CStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unshared::in_own_namespace;
     use std::fs;
 
     /// Levels beyond which a recursion on a thread's stack, or a path, has ended.
@@ -458,27 +459,13 @@ mod tests {
         assert!(remove(&data).0.is_empty());
     }
 
-    /// Runs this test again in a mount namespace of its own, where it may mount; `false` in the outer one.
-    fn in_own_namespace(test: &str) -> bool {
-        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_some() {
-            return true;
-        }
-        if rustix::process::geteuid().is_root() {
-            let mut command = std::process::Command::new("unshare");
-            command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
-            let status = command.args(["--exact", test, "--nocapture"]).env("KEDGE_TEST_OWN_NAMESPACE", "1").status();
-            assert!(status.unwrap().success());
-        }
-        false
-    }
-
     fn bind(source: &Path, target: &Path) {
         rustix::mount::mount_bind(source, target).unwrap();
     }
 
     #[test]
     fn what_is_mounted_at_the_name_itself_is_not_emptied() {
-        if !in_own_namespace("confined::tree::tests::what_is_mounted_at_the_name_itself_is_not_emptied") {
+        if !in_own_namespace("confined::tree::tests::what_is_mounted_at_the_name_itself_is_not_emptied", &[]).unwrap() {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

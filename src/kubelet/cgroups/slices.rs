@@ -85,21 +85,18 @@ mod tests {
     #[test]
     fn a_class_of_pods_is_weighed_once_systemd_has_its_slice() {
         // In a mount namespace of its own, where the hierarchy is an empty folder and a script stands for systemctl.
-        let Some(dir) = std::env::var_os("KEDGE_TEST_SYSTEMCTL") else {
-            if rustix::process::geteuid().is_root() {
-                let dir = tempfile::tempdir().unwrap();
-                let script = dir.path().join("systemctl");
-                fs::write(&script, format!("#!/bin/sh\necho \"$@\" >>{}/called\n", dir.path().display())).unwrap();
-                fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-                fs::write(dir.path().join("called"), "").unwrap();
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
-                command.args(["--exact", "cgroups::slices::tests::a_class_of_pods_is_weighed_once_systemd_has_its_slice"]);
-                command.env("PATH", format!("{}:/usr/bin:/bin", dir.path().display())).env("KEDGE_TEST_SYSTEMCTL", dir.path());
-                assert!(command.status().unwrap().success());
-            }
+        let outer = tempfile::tempdir().unwrap();
+        let script = outer.path().join("systemctl");
+        fs::write(&script, format!("#!/bin/sh\necho \"$@\" >>{}/called\n", outer.path().display())).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(outer.path().join("called"), "").unwrap();
+        let path = format!("{}:/usr/bin:/bin", outer.path().display());
+        let vars = [("PATH", path.as_ref()), ("KEDGE_TEST_SYSTEMCTL", outer.path().as_os_str())];
+        let test = "cgroups::slices::tests::a_class_of_pods_is_weighed_once_systemd_has_its_slice";
+        if !base::unshared::in_own_namespace(test, &vars).unwrap() {
             return;
-        };
+        }
+        let dir = std::env::var_os("KEDGE_TEST_SYSTEMCTL").unwrap();
         mount(Some("none"), ROOT, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
         let called = || fs::read_to_string(Path::new(&dir).join("called")).unwrap();
         let cgroups = Cgroups { driver: CgroupDriver::Systemd, unified: true };

@@ -162,6 +162,7 @@ fn open_beneath(volume: &Dir, sub: &Path) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::unshared::in_own_namespace;
 
     #[test]
     fn a_link_that_leads_out_of_the_volume_is_not_followed() {
@@ -190,24 +191,11 @@ mod tests {
         }
     }
 
-    /// Runs this test again in a mount namespace of its own, where it may mount; `false` in the outer one.
-    fn in_own_namespace(test: &str) -> bool {
-        if std::env::var_os("KEDGE_TEST_OWN_NAMESPACE").is_some() {
-            return true;
-        }
-        if rustix::process::geteuid().is_root() {
-            let mut command = std::process::Command::new("unshare");
-            command.args(["--mount", "--propagation=private"]).arg(std::env::current_exe().unwrap());
-            let status = command.args(["--exact", test, "--nocapture"]).env("KEDGE_TEST_OWN_NAMESPACE", "1").status();
-            assert!(status.unwrap().success());
-        }
-        false
-    }
-
     // node.md M10
     #[test]
     fn a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays() {
-        if !in_own_namespace("volumes::mounts::tests::a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays") {
+        if !in_own_namespace("volumes::mounts::tests::a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays", &[]).unwrap()
+        {
             return;
         }
         let dir = tempfile::tempdir().unwrap();

@@ -438,7 +438,7 @@ impl Worker {
                 }
                 Err(err) => {
                     self.tell_unmounted(&err);
-                    if first || !volumes::missing(&self.pod, &self.mounted).is_empty() {
+                    if incomplete {
                         self.failures = if err.is_waiting { 0 } else { self.failures.saturating_add(1) };
                         return Err(Outcome::Retry);
                     }
