@@ -92,6 +92,18 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
+    /// Asks for every key that waits for its moment now: delays are spans of time, and those that were measured by a clock which was set
+    /// since then end at a wrong one.
+    pub fn add_delayed(&self) {
+        let (n_added, depth) = {
+            let mut state = self.lock();
+            let last = state.delayed.last().map(|(at, _)| *at);
+            (last.map_or(0, |at| state.ripen(at)), state.ready.len())
+        };
+        self.measure(n_added, depth);
+        self.changed.notify_one();
+    }
+
     /// Asks again after a failure, later each time.
     pub fn retry(&self, key: K) {
         let failures = {
@@ -231,6 +243,19 @@ mod tests {
         assert_eq!(state.ripen(start + Duration::from_secs(199)), 0);
         assert_eq!(state.ripen(start + Duration::from_secs(201)), 1);
         assert!(state.delayed.is_empty() && state.due.is_empty());
+    }
+
+    // The machine's clock went back an hour and then ahead a day: what waited for an hour by the first one was asked for by nobody.
+    #[test]
+    fn a_clock_that_was_set_ends_every_wait() {
+        let queue = Queue::default();
+        for (key, secs) in [("a", 3_600), ("b", 60)] {
+            queue.add_after(key, Duration::from_secs(secs));
+        }
+        queue.add_delayed();
+        let mut state = queue.lock();
+        let ready: Vec<_> = std::iter::from_fn(|| state.take()).map(|(key, _)| key).collect();
+        assert_eq!((ready, state.delayed.len(), state.due.len()), (vec!["b", "a"], 0, 0));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::clock_set::ClockSet;
 use base::task::Group;
 use client::informer::{Change, Informer, Informers, Key, Kind};
 use client::queue::Queue;
@@ -102,7 +103,8 @@ impl Context {
         client::events::Recorder::new(self.client(name), component, "", &self.group)
     }
 
-    /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`].
+    /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`]. When the machine's clock is set,
+    /// all that waits is looked at: a schedule, a deadline or a token's end comes by that clock.
     pub(crate) fn start(
         &self,
         name: &'static str,
@@ -118,7 +120,11 @@ impl Context {
             for _ in 0..WORKERS {
                 group.spawn("worker", work(name, Arc::clone(&queue), Arc::clone(&reconciler)));
             }
-            std::future::pending::<()>().await;
+            let clock = ClockSet::listen();
+            loop {
+                ClockSet::next_if(&clock).await;
+                queue.add_delayed();
+            }
         });
     }
 
