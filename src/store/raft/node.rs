@@ -21,6 +21,9 @@ use crate::raft::vigil::Vigil;
 /// Between tries with a leader that was just found to lead no more.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// For so long a member that is to join may not answer yet; then nobody can reach it.
+const UNHEARD_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The member.
 pub struct Node {
     /// Its number.
@@ -177,18 +180,23 @@ impl Node {
     /// Has the leader change the group.
     pub async fn change(&self, change: Change) -> Result<(), Error> {
         let limit = self.bounds.change_timeout;
-        let deadline = Instant::now() + limit;
-        self.by_leader(deadline, || async {
+        let (deadline, patience_ends) = (Instant::now() + limit, Instant::now() + UNHEARD_PATIENCE);
+        // That the leader does not reach who is to join is a verdict; that nobody reaches the leader is not.
+        let verdict = |answer| match answer {
+            Err(unheard @ Error::MemberUnreachable { .. }) if Instant::now() >= patience_ends => Ok(Err(unheard)),
+            other => other.map(Ok),
+        };
+        let answer = self.by_leader(deadline, || async {
             match self.leader() {
-                (Some(leader), _) if leader == self.id => self.reshape(&change).await,
+                (Some(leader), _) if leader == self.id => verdict(self.reshape(&change).await),
                 (Some(leader), _) => match tokio::time::timeout(limit, self.peers.call(leader, &Reshape(change.clone()))).await {
-                    Ok(answer) => answer?.map_err(Error::from),
+                    Ok(answer) => verdict(answer?.map_err(Error::from)),
                     Err(_) => Err(Error::TimedOut),
                 },
                 (None, _) => Err(Error::NotLeader { leader: None }),
             }
-        })
-        .await
+        });
+        answer.await?
     }
 
     /// The members as the leader sees them.
