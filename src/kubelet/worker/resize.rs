@@ -296,34 +296,35 @@ impl Worker {
         }
         if let Some(why) = self.below_usage(&pod, &before, &updates).await {
             self.resizing.restart.clear();
-            if !matches!(self.resizing.progress, Some(Some(_))) {
-                let text = format!("Pod resize error: {}", self.resize_text(&pod, Some(&why)));
-                self.node.events.pod(&pod, None, Kind::Warning, "ResizeError", text);
-            }
-            self.resizing.progress = Some(Some(why));
+            self.fail_resize(&pod, why);
             return true;
         }
         if updates.is_empty() && self.resizing.restart.is_empty() {
             if of_whole {
                 self.hold_to(Limits::of(&pod), &pod).await;
             }
-            self.complete_resize(&pod).await;
-            return false;
+            return self.complete_resize(&pod).await;
         }
         let (old, new) = (Limits::of(&with(&pod, &before)), Limits::of(&pod));
         self.hold_to(old.widest(new), &pod).await;
         let error = self.carry_out(&pod, updates).await;
         if self.resizing.restart.is_empty() && error.is_none() {
-            self.hold_to(new, &pod).await;
-            self.complete_resize(&pod).await;
-            return false;
+            return self.complete_resize(&pod).await;
         }
-        if let Some(error) = &error {
-            let text = format!("Pod resize error: {}", self.resize_text(&pod, Some(error)));
-            self.node.events.pod(&pod, None, Kind::Warning, "ResizeError", text);
+        match error {
+            Some(why) => self.fail_resize(&pod, why),
+            None => self.resizing.progress = Some(None),
         }
-        self.resizing.progress = Some(error);
         true
+    }
+
+    /// It goes on, and is said once.
+    fn fail_resize(&mut self, pod: &Arc<Pod>, why: String) {
+        if !matches!(self.resizing.progress, Some(Some(_))) {
+            let text = format!("Pod resize error: {}", self.resize_text(pod, Some(&why)));
+            self.node.events.pod(pod, None, Kind::Warning, "ResizeError", text);
+        }
+        self.resizing.progress = Some(Some(why));
     }
 
     /// Tells the runtime the new limits of containers. Returns why one was refused.
@@ -379,16 +380,24 @@ impl Worker {
         }
     }
 
-    async fn complete_resize(&mut self, pod: &Arc<Pod>) {
+    /// The last step: the limits of the pod as a whole. Returns whether something is left to do, as the kernel did not take them.
+    async fn complete_resize(&mut self, pod: &Arc<Pod>) -> bool {
         match whole(pod) {
             Some(own) => drop(self.resizing.applied.insert(WHOLE.to_owned(), own.clone())),
             None => drop(self.resizing.applied.remove(WHOLE)),
         }
-        if self.resizing.progress.take().is_some() {
-            self.hold_to(Limits::of(pod), pod).await;
+        if self.resizing.progress.is_some() {
+            let limits = Limits::of(pod);
+            self.hold_to(limits, pod).await;
+            if self.resizing.group != Some(limits) {
+                self.fail_resize(pod, "the pod's control group did not take its new limits".to_owned());
+                return true;
+            }
+            self.resizing.progress = None;
             let text = format!("Pod resize completed: {}", self.resize_text(pod, None));
             self.node.events.pod(pod, None, Kind::Normal, "ResizeCompleted", text);
         }
+        false
     }
 }
 
