@@ -69,12 +69,14 @@ impl Pod {
         let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let statuses = status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten());
         for told in statuses {
-            let asked = containers().find(|c| c.name == told.name).and_then(|c| c.resources.as_ref()?.requests.as_ref());
-            let has = told.resources.as_ref().and_then(|r| r.requests.as_ref());
-            if has == asked && (told.allocated_resources.is_none() || told.allocated_resources.as_ref() == asked) {
+            let of_spec = containers().find(|c| c.name == told.name).and_then(|c| c.resources.as_ref());
+            let asked = of_spec.and_then(|r| r.requests.as_ref());
+            let (has, allocated) = (told.resources.as_deref(), told.allocated_resources.as_ref());
+            let is_as_asked =
+                has.is_none_or(|has| has.requests.as_ref() == asked && has.limits.as_ref() == of_spec.and_then(|r| r.limits.as_ref()));
+            if is_as_asked && allocated.is_none_or(|allocated| Some(allocated) == asked) {
                 (told.resources, told.allocated_resources) = (None, None);
             }
-            told.resources.iter_mut().for_each(|resources| resources.limits = None);
         }
         // All pods tell what they have as a whole. It counts in place of the sum of their containers where the spec says so.
         let told = (status.resources.take().map(|told| told.requests.unwrap_or_default()), status.allocated_resources.take());
@@ -332,6 +334,23 @@ mod tests {
         let statuses = status.container_statuses.unwrap();
         let ended = &statuses[0];
         assert_eq!((ended.restart_count, ended.state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code), (2, 3));
+    }
+
+    #[test]
+    fn what_a_container_has_is_kept_while_it_is_not_what_its_spec_asks_for() {
+        let kept = |limit: &str, allocated: &str| {
+            let of = |limit: &str| serde_json::json!({"requests": {"cpu": "1"}, "limits": {"cpu": limit}});
+            let pod: Pod = serde_json::from_value(serde_json::json!({
+                "spec": {"containers": [{"name": "c", "resources": of("2")}]},
+                "status": {"containerStatuses": [{"name": "c", "resources": of(limit), "allocatedResources": {"cpu": allocated}}]},
+            }))
+            .unwrap();
+            let status = pod.status.unwrap().container_statuses.unwrap()[0].clone();
+            (status.resources.map(|has| has.limits.unwrap().get("cpu").unwrap().0.clone()), status.allocated_resources.is_some())
+        };
+        assert_eq!(kept("2", "1"), (None, false));
+        assert_eq!(kept("4", "1"), (Some("4".to_owned()), true), "a limit that is being lowered");
+        assert_eq!(kept("2", "3"), (Some("2".to_owned()), true));
     }
 
     // Every pod's status tells them.

@@ -201,7 +201,7 @@ pub fn paid_until(group: &str, resource: &str, object: &Value) -> Option<Timesta
 fn pod_usage(pod: &Value, usage: &mut Usage) {
     usage.insert("pods".to_owned(), units(1));
     for field in ["requests", "limits"] {
-        for (resource, amount) in pod_amounts(pod, field) {
+        for (resource, amount) in sums(pod, field, |container| held(pod, container, field)) {
             if field == "requests" && (BARE.contains(&resource.as_str()) || resource.starts_with("hugepages-")) {
                 usage.insert(resource.clone(), amount);
             }
@@ -225,19 +225,46 @@ fn most(total: &mut Usage, other: Usage) {
 /// `requests` or `limits` of a pod: containers and sidecars together, or the greatest moment of the init containers; what the pod
 /// itself asks for; plus overhead.
 pub fn pod_amounts(pod: &Value, field: &str) -> Usage {
+    sums(pod, field, |container| amounts(&container["resources"], field))
+}
+
+/// What a container holds of its quota: the most of what it asks for, of what its node granted and of what is in force. A wish for less is
+/// no less until the node has carried it out; one that the node cannot fulfil is no more.
+///
+/// Spec: upstream v1.36 `determineEffectiveRequests`, `determineEffectiveLimits` (component-helpers/resource), as pkg/quota calls them.
+fn held(pod: &Value, container: &Value, field: &str) -> Usage {
+    let asked = amounts(&container["resources"], field);
+    let told =
+        ["containerStatuses", "initContainerStatuses"].into_iter().flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
+    let Some(told) = told.filter(|told| told["name"] == container["name"]).find(|told| told["resources"].is_object()) else { return asked };
+    let mut held = amounts(&told["resources"], field);
+    if field == "requests" {
+        most(&mut held, amounts(told, "allocatedResources"));
+    }
+    let conditions = pod["status"]["conditions"].as_array();
+    let is_given_up =
+        conditions.into_iter().flatten().find(|c| c["type"] == "PodResizePending").is_some_and(|c| c["reason"] == "Infeasible");
+    if !is_given_up {
+        most(&mut held, asked);
+    }
+    held
+}
+
+fn sums(pod: &Value, field: &str, of: impl Fn(&Value) -> Usage) -> Usage {
     let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
     let (mut total, mut sidecars, mut init) = (Usage::new(), Usage::new(), Usage::new());
     for container in list("initContainers") {
-        let own = amounts(&container["resources"], field);
+        let is_sidecar = container["restartPolicy"] == "Always";
+        let own = if is_sidecar { of(container) } else { amounts(&container["resources"], field) };
         let mut moment = sidecars.clone();
         add(&mut moment, own.clone());
         most(&mut init, moment);
-        if container["restartPolicy"] == "Always" {
+        if is_sidecar {
             add(&mut sidecars, own);
         }
     }
     for container in list("containers") {
-        add(&mut total, amounts(&container["resources"], field));
+        add(&mut total, of(container));
     }
     add(&mut total, sidecars);
     most(&mut total, init);
@@ -368,6 +395,26 @@ mod tests {
         assert_eq!((of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")), ("4100m".into(), "4100m".into(), "1".into()));
         let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}), Timestamp::UNIX_EPOCH);
         assert_eq!((of(&ended, "count/pods"), of(&ended, "pods")), ("1".into(), "-".into()));
+    }
+
+    // A pod that asks for less and is refused would free its quota and keep its memory.
+    #[test]
+    fn a_resized_pod_uses_what_it_holds_until_it_is_resized() {
+        let memory = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
+        let pod = |reason: &str| {
+            json!({"spec": {"containers": [{"name": "a", "resources": memory("1Mi", "9Gi")}]}, "status": {
+                "conditions": [{"type": "PodResizePending", "reason": reason}],
+                "containerStatuses": [{"name": "a", "resources": memory("2Gi", "4Gi"), "allocatedResources": {"memory": "3Gi"}}]}})
+        };
+        let used = |pod: &Value| {
+            let usage = usage_of("", "pods", pod, Timestamp::UNIX_EPOCH);
+            (of(&usage, "requests.memory"), of(&usage, "limits.memory"))
+        };
+        assert_eq!(used(&pod("Deferred")), ("3Gi".into(), "9Gi".into()));
+        assert_eq!(used(&pod("Infeasible")), ("3Gi".into(), "4Gi".into()));
+        let begun = json!({"spec": {"containers": [{"name": "a", "resources": memory("1Mi", "2Mi")}]},
+            "status": {"containerStatuses": [{"name": "a"}]}});
+        assert_eq!(used(&begun), ("1Mi".into(), "2Mi".into()));
     }
 
     #[test]

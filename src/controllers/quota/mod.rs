@@ -58,7 +58,7 @@ pub(crate) fn start(context: &Context) {
     context.feed_own(&controller.quotas, &queue);
     let quotas = controller.quotas.clone();
     context.feed(&controller.pods, &queue, move |change| match change {
-        Change::Modified { old, new } if crate::pods::phase(old) == crate::pods::phase(new) && old.spec == new.spec => Vec::new(),
+        Change::Modified { old, new } if plan::uses_the_same(old, new) => Vec::new(),
         change => of_namespace(change, &quotas),
     });
     let quotas = controller.quotas.clone();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use client::pod::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use schema::quantity::{Notation, Quantity};
@@ -18,6 +19,28 @@ pub(super) fn status(quota: &ResourceQuota, used: &Usage) -> Option<ResourceQuot
     (!same).then_some(ResourceQuotaStatus { hard: Some(hard), used: Some(used) })
 }
 
+/// Whether a pod that changed uses of its quotas what it used before: its spec, its phase and what its containers hold beside their spec.
+pub(super) fn uses_the_same(old: &Pod, new: &Pod) -> bool {
+    crate::pods::phase(old) == crate::pods::phase(new)
+        && old.spec == new.spec
+        && held(old).eq(held(new))
+        && pending_reason(old) == pending_reason(new)
+}
+
+/// What containers hold that differs from their spec.
+fn held(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+        status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
+    }
+    pod.status.iter().flat_map(all).filter(|told| told.resources.is_some() || told.allocated_resources.is_some())
+}
+
+/// Why a resize is not granted.
+fn pending_reason(pod: &Pod) -> Option<&str> {
+    let mut conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.find(|condition| condition.type_ == "PodResizePending")?.reason.as_deref()
+}
+
 /// Whether two lists name the same amounts, however they are written.
 fn equal(a: Option<&BTreeMap<String, Text>>, b: &BTreeMap<String, Text>) -> bool {
     let number = |text: &Text| text.0.parse::<Quantity>().ok();
@@ -30,6 +53,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_that_was_resized_is_counted_anew() {
+        let pod = |phase: &str, has: &str, ready: bool, reason: &str| -> Pod {
+            serde_json::from_value(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}, "status": {
+                "phase": phase, "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "containerStatuses": [{"name": "c", "ready": ready, "restartCount": 0, "resources": {"requests": {"cpu": has}}}]}}))
+            .unwrap()
+        };
+        let before = pod("Running", "1", false, "Deferred");
+        assert!(uses_the_same(&before, &pod("Running", "1", true, "Deferred")));
+        for after in
+            [pod("Failed", "1", false, "Deferred"), pod("Running", "2", false, "Deferred"), pod("Running", "1", false, "Infeasible")]
+        {
+            assert!(!uses_the_same(&before, &after));
+        }
+    }
 
     #[test]
     fn every_limit_has_its_usage_and_the_same_amount_is_written_once() {
