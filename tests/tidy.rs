@@ -40,8 +40,15 @@ const WATCHERS: &[(&str, &str)] = &[
 ];
 
 /// Rooms that work in folders which others can change: there, files are touched through `base::confined` alone.
-const CONFINED: [&str; 7] =
-    ["src/kubelet", "src/cni", "src/cleanup", "src/cleanup.rs", "src/snapshots", "src/cluster/snapshot", "src/local_path.rs"];
+const CONFINED: [&str; 7] = [
+    "src/kubelet",
+    "src/cni",
+    "src/commands/cleanup",
+    "src/commands/snapshot",
+    "src/server/away.rs",
+    "src/cluster/snapshot",
+    "src/commands/local_path.rs",
+];
 
 /// Calls that go by a path: whoever can rename a part of it chooses what they touch.
 const BY_PATH: [&str; 17] = [
@@ -66,15 +73,19 @@ const BY_PATH: [&str; 17] = [
 
 /// Calls of those rooms that may go by a path, by file, and why nobody else can change it.
 const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
-    ("src/cleanup.rs", &["fs::read(", "fs::read_to_string(", "fs::read_dir("], "/proc of the kernel"),
+    ("src/commands/cleanup/mod.rs", &["fs::read(", "fs::read_to_string(", "fs::read_dir("], "/proc of the kernel"),
     (
-        "src/cleanup/attachments.rs",
+        "src/commands/cleanup/attachments.rs",
         &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file("],
         "/proc, /var/lib/cni of root, and what root's runtimes have in /run",
     ),
-    ("src/cleanup/owned.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /etc of root; names only, removed by descriptors"),
     (
-        "src/cleanup/uninstall.rs",
+        "src/commands/cleanup/owned.rs",
+        &["fs::read_to_string(", "fs::read_dir("],
+        "/proc and /etc of root; names only, removed by descriptors",
+    ),
+    (
+        "src/commands/cleanup/uninstall.rs",
         &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file(", "fs::remove_dir(", "fs::remove_dir_all("],
         "/etc, the record of install.sh, control groups, systemd's notes in /run; names only, removed by descriptors",
     ),
@@ -174,9 +185,9 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
         &["fs::read(", "fs::read_dir(", "fs::create_dir_all("],
         "ranges of users, in a pod's folder beside its volumes",
     ),
-    ("src/local_path.rs", &["fs::set_permissions(", "fs::create_dir_all("], "a new volume's folder, before any pod has it"),
+    ("src/commands/local_path.rs", &["fs::set_permissions(", "fs::create_dir_all("], "a new volume's folder, before any pod has it"),
     (
-        "src/snapshots/away.rs",
+        "src/server/away.rs",
         &["fs::read_to_string(", "fs::remove_file("],
         "certificates of the administrator, and kedge's own temporary file",
     ),
@@ -186,7 +197,7 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
 const WAITING: &[(&str, &str)] = &[
     ("src/base/program.rs", "the place itself"),
     ("src/kubelet/preload.rs", "ctr has a time limit of its own"),
-    ("src/runtime_tools.rs", "a person waits, and ends it"),
+    ("src/commands/containers.rs", "a person waits, and ends it"),
     ("src/schema/build.rs", "while the program is built"),
 ];
 

@@ -34,15 +34,15 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{AgentConfig, AgentError, NetworkChoice, RuntimeFlags, addresses};
-use crate::cli;
-use crate::flags::AgentArgs;
-use crate::front::Given;
-use crate::host::{self, HostError};
-use crate::images::SystemImages;
-use crate::joining::h1;
-use crate::life::{self, LifeError};
-use crate::logging::{self, LogError};
-use crate::ranges;
+use crate::agent::host::{self, HostError};
+use crate::agent::images::SystemImages;
+use crate::commands;
+use crate::flags::ranges;
+use crate::flags::roles::AgentArgs;
+use crate::process::life::{self, LifeError};
+use crate::process::logging::{self, LogError};
+use crate::server::joining::h1;
+use crate::server::listener::Given;
 
 /// Between looks at the certificates' remaining life.
 const RENEW_LOOK: Duration = Duration::from_secs(6 * 3600);
@@ -169,7 +169,7 @@ impl Plan {
             node_name: self.node_name.clone(),
             node_ips: self.node_ips.clone(),
             machine_id,
-            version: cli::VERSION.to_owned(),
+            version: commands::VERSION.to_owned(),
             flags: std::collections::BTreeMap::new(),
             dir: self.agent_dir.clone(),
             clock: self.clock.clone(),
@@ -389,7 +389,7 @@ async fn agent_config(
         registries: super::RegistryChoice::of(&plan.args.node),
         network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
-        search_path: cli::search_path(),
+        search_path: commands::search_path(),
         images,
     })
 }

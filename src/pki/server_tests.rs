@@ -45,7 +45,7 @@ fn a_second_start_changes_no_file() {
 fn the_serving_certificate_covers_every_name() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::load_or_create(dir.path(), options(&clock())).unwrap();
-    let serving = identity::parse(&pki.leaf(Leaf::ServingApiserver).current().chain()[0]).unwrap();
+    let serving = crate::identity::parse(&pki.leaf(Leaf::ServingApiserver).current().chain()[0]).unwrap();
     for name in ["kubernetes.default.svc.cluster.local", "n1", "192.0.2.7", "10.43.0.1", "::1", "api.example.org", "2001:db8::1"] {
         assert!(serving.sans.contains(name), "{name} not in {:?}", serving.sans);
     }

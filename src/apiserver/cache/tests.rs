@@ -80,7 +80,7 @@ impl Storage for Breaking {
 
 fn put(name: &str) -> Txn {
     let value = serde_json::json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": "a"}});
-    let key = Bytes::from(keys::object("", "resourcequotas", "a", name));
+    let key = Bytes::from(crate::keys::object("", "resourcequotas", "a", name));
     Txn { success: vec![Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false }], ..Txn::default() }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 // review node.md E5
 #[test]
 fn only_pods_that_changed_are_looked_at() {
-    let labels = std::collections::HashMap::from([(labels::POD_UID.to_owned(), "u".to_owned())]);
+    let labels = std::collections::HashMap::from([(crate::runtime::labels::POD_UID.to_owned(), "u".to_owned())]);
     let sandbox = cri::PodSandbox { id: "s".to_owned(), labels: labels.clone(), ..Default::default() };
     let container = |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
     let of = |state: cri::ContainerState| shown(std::slice::from_ref(&sandbox), &[container(state as i32)]);
@@ -22,8 +22,8 @@ fn only_pods_that_changed_are_looked_at() {
 #[test]
 fn a_pod_that_nobody_knows_any_more_keeps_its_grace() {
     let of = |uid: &str, secs: &str| cri::Container {
-        labels: [(labels::POD_UID.to_owned(), uid.to_owned())].into(),
-        annotations: [(labels::POD_GRACE.to_owned(), secs.to_owned())].into(),
+        labels: [(crate::runtime::labels::POD_UID.to_owned(), uid.to_owned())].into(),
+        annotations: [(crate::runtime::labels::POD_GRACE.to_owned(), secs.to_owned())].into(),
         ..Default::default()
     };
     let graces = graces(&[of("a", "5"), of("b", "600"), of("b", "30"), of("c", "x")]);

@@ -1,0 +1,321 @@
+//! What this machine is: its name, its address, its real resolvers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use base::files::{self, FileError};
+use base::rng::Rng;
+use k8s_openapi::api::core::v1::Taint;
+use kubelet::config::NodeDns;
+use nix::ifaddrs::InterfaceAddress;
+use tracing::{info, warn};
+
+use crate::flags::ranges;
+use crate::flags::roles::NodeArgs;
+
+/// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
+const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+
+/// Why the machine cannot be told apart from others.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HostError {
+    #[error("cannot read this host's name; name the node with --node-name")]
+    Name(#[source] io::Error),
+    #[error("'{name}' cannot be a node's name (lower-case letters, digits, '-' and '.'); choose one with --node-name")]
+    BadName { name: String },
+    #[error("this host has no address but loopback; name one with --node-ip")]
+    NoAddress,
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The host's name in lower case, as kubelets register.
+pub(crate) fn node_name() -> Result<String, HostError> {
+    let name = nix::unistd::gethostname().map_err(|err| HostError::Name(err.into()))?;
+    Ok(name.to_string_lossy().to_ascii_lowercase())
+}
+
+/// Where this machine keeps what makes it itself: outside of the data dir, so that it survives a new installation; inside of one
+/// that is not the usual, so that several nodes can share a machine.
+pub(crate) fn identity_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") { "/etc/kedge/node".into() } else { data_dir.join("node") }
+}
+
+/// The machine's id, empty where it has none.
+pub(crate) fn machine_id() -> String {
+    fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
+}
+
+/// The node's name: the one given or the host's, with this machine's own id behind it if asked for.
+pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Result<String, HostError> {
+    let mut name = match &args.node_name {
+        Some(given) => given.clone(),
+        None => kept_name(&data_dir.join("agent"), node_name()?)?,
+    };
+    if args.with_node_id {
+        let dir = identity_dir(data_dir);
+        let path = dir.join("id");
+        let id = match files::read_if_exists(&path)? {
+            Some(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+            None => {
+                let id = rng.hex(4);
+                files::create_private_dir(&dir)?;
+                files::write_atomic(&path, format!("{id}\n").as_bytes(), 0o600)?;
+                id
+            }
+        };
+        name = format!("{name}-{id}");
+    }
+    check_node_name(&name)?;
+    Ok(name)
+}
+
+/// The host's name as it was when the node first ran here: a host that is renamed stays the same node, with its pods and volumes.
+fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
+    let path = dir.join("node-name");
+    let kept = files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+    match kept.filter(|kept| check_node_name(kept).is_ok()) {
+        Some(kept) => {
+            if kept != host {
+                info!(host, node = %kept, "this host has another name now, the node keeps the one it began with; --node-name changes it");
+            }
+            Ok(kept)
+        }
+        None => {
+            check_node_name(&host)?;
+            files::create_private_dir(dir)?;
+            files::write_atomic(&path, format!("{host}\n").as_bytes(), 0o600)?;
+            Ok(host)
+        }
+    }
+}
+
+/// The address from which this host reaches `to`, if there is a way.
+pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
+    // Connecting a UDP socket sends nothing; it only asks the kernel for a route.
+    let any: SocketAddr = if to.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    // With IPv6 the kernel takes any interface's address where the one that leads there has none yet, also our tunnel's.
+    if ip.is_unspecified() || ip.is_loopback() || is_pod_networks(ip) {
+        return None;
+    }
+    match ip {
+        IpAddr::V6(v6) => Some(lasting(v6, &fs::read_to_string("/proc/net/if_inet6").unwrap_or_default()).into()),
+        IpAddr::V4(_) => Some(ip),
+    }
+}
+
+/// The address to be known by: for a temporary one (RFC 8981), which is another one every day, one of its interface that stays, of the same
+/// network if there is one. `table` is the kernel's list.
+fn lasting(ip: Ipv6Addr, table: &str) -> Ipv6Addr {
+    const TEMPORARY: u8 = 0x01;
+    // Deprecated, tentative, or found to be another machine's.
+    const UNUSABLE: u8 = 0x20 | 0x40 | 0x08;
+    let read = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, _, scope, flags, name] = fields.as_slice() else { return None };
+        let address = Ipv6Addr::from(u128::from_str_radix(address, 16).ok()?);
+        Some((address, *scope == "00", u8::from_str_radix(flags, 16).ok()?, (*name).to_owned()))
+    };
+    let all: Vec<(Ipv6Addr, bool, u8, String)> = table.lines().filter_map(read).collect();
+    let Some((.., link)) = all.iter().find(|(address, _, flags, _)| *address == ip && flags & TEMPORARY != 0) else { return ip };
+    let stays = all.iter().filter(|(_, global, flags, name)| *global && name == link && flags & (TEMPORARY | UNUSABLE) == 0);
+    let like = |address: &Ipv6Addr| address.segments()[..4] == ip.segments()[..4];
+    stays.map(|(address, ..)| *address).max_by_key(like).unwrap_or(ip)
+}
+
+/// Whether an address belongs to the pod network's own links, which outlive us: it is nobody's way to this machine.
+fn is_pod_networks(ip: IpAddr) -> bool {
+    let Ok(all) = nix::ifaddrs::getifaddrs() else { return false };
+    let has = |interface: &InterfaceAddress| address(interface) == Some(ip);
+    all.filter(has).any(|interface| is_ours(&interface.interface_name))
+}
+
+fn is_ours(link: &str) -> bool {
+    link == base::traces::BRIDGE || link.starts_with("kedge.") || link.starts_with("flannel")
+}
+
+fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
+    let address = interface.address?;
+    let v4 = address.as_sockaddr_in().map(|sin| IpAddr::V4(sin.ip()));
+    v4.or_else(|| address.as_sockaddr_in6().map(|sin| IpAddr::V6(sin.ip())))
+}
+
+/// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other end is a
+/// documentation address (RFC 5737, RFC 3849).
+pub(crate) fn ip_of_default_route(like: IpAddr) -> Option<IpAddr> {
+    let world = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    ip_towards(if like.is_ipv4() { ([192, 0, 2, 1], 9).into() } else { (world, 9).into() })
+}
+
+/// Where to listen for everybody. IPv4's callers come to IPv6's wildcard, too.
+pub(crate) fn any_address(v6: bool) -> IpAddr {
+    if v6 && Path::new("/proc/net/if_inet6").exists() { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() }
+}
+
+/// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
+///
+/// Errors: a setting that the kubelet does not have, or a value that does not fit, as a sentence.
+pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, String> {
+    let flag = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("{name}={}", path.display()));
+    let providers = [
+        flag("image-credential-provider-config", &args.image_credential_provider_config),
+        flag("image-credential-provider-bin-dir", &args.image_credential_provider_bin_dir),
+    ];
+    let words = providers.iter().flatten().chain(&args.kubelet_arg).map(String::as_str);
+    let mut settings = kubelet::settings::Settings::parse(words)?;
+    settings.protect_kernel_defaults |= args.protect_kernel_defaults;
+    Ok(settings)
+}
+
+/// Names of `--node-internal-dns` and `--node-external-dns`.
+pub(crate) fn node_dns(args: &NodeArgs) -> Result<NodeDns, HostError> {
+    let judged = |flag: &'static str, names: &[String]| match names.iter().find(|name| !is_dns_name(name)) {
+        Some(bad) => Err(HostError::Flag { flag, reason: format!("'{bad}' is not a DNS name") }),
+        None => Ok(names.to_vec()),
+    };
+    Ok(NodeDns {
+        internal: judged("node-internal-dns", &args.node_internal_dns)?,
+        external: judged("node-external-dns", &args.node_external_dns)?,
+    })
+}
+
+/// The number of a group that is named, or is a number. Errors: as a sentence.
+pub(crate) fn group_id(group: &str) -> Result<u32, String> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    let found = nix::unistd::Group::from_name(group).map_err(|err| format!("cannot look up the group '{group}': {err}"))?;
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| format!("this machine has no group '{group}'"))
+}
+
+/// Labels of `--node-label`.
+pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
+    let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
+    let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
+    args.node_label.iter().map(split).collect()
+}
+
+/// Taints of `--node-taint`.
+pub(crate) fn taints(args: &NodeArgs) -> Result<Vec<Taint>, HostError> {
+    args.node_taint.iter().map(|text| taint(text)).collect()
+}
+
+fn taint(text: &str) -> Result<Taint, HostError> {
+    let bad = || HostError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
+    let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
+    let (key, value) = key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
+    if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err(bad());
+    }
+    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+}
+
+/// Refuses what the API would refuse as a Node's name (RFC 1123 subdomain).
+pub(crate) fn check_node_name(name: &str) -> Result<(), HostError> {
+    if is_dns_name(name) { Ok(()) } else { Err(HostError::BadName { name: name.to_owned() }) }
+}
+
+/// RFC 1123, in lower case.
+fn is_dns_name(name: &str) -> bool {
+    let label = |label: &str| {
+        let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families (`true` is IPv4). The node may lack the second:
+/// its pods have both in any case.
+pub(crate) fn node_ips(args: &NodeArgs, families: &[bool]) -> Result<Vec<IpAddr>, HostError> {
+    if !args.node_ip.is_empty() {
+        return ranges::node_ips(&args.node_ip, families).map_err(|reason| HostError::Flag { flag: "node-ip", reason });
+    }
+    let first = match families {
+        [false, ..] => node_ip(any_address(true))?,
+        _ => node_ip([0, 0, 0, 0].into())?,
+    };
+    Ok(std::iter::once(first).chain(second_ip(first, families)).collect())
+}
+
+/// The address to have beside `first` in a cluster of these families.
+pub(crate) fn second_ip(first: IpAddr, families: &[bool]) -> Option<IpAddr> {
+    let other = *families.iter().find(|v4| **v4 != first.is_ipv4())?;
+    let found = node_ip(if other { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() }).ok();
+    if found.is_none() {
+        let family = if other { "IPv4" } else { "IPv6" };
+        warn!("this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip");
+    }
+    found
+}
+
+/// The address from which this host reaches others: that of its default route, else the first one that is not loopback; of the same
+/// family as `like`.
+pub(crate) fn node_ip(like: IpAddr) -> Result<IpAddr, HostError> {
+    if let Some(ip) = ip_of_default_route(like) {
+        return Ok(ip);
+    }
+    let addresses = nix::ifaddrs::getifaddrs().map_err(|_| HostError::NoAddress)?;
+    let ips = addresses
+        .filter(|interface| !is_ours(&interface.interface_name) && !interface.interface_name.starts_with("veth"))
+        .filter_map(|interface| address(&interface));
+    let link_local = |ip: &IpAddr| match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    let mut usable = ips.filter(|ip| ip.is_ipv4() == like.is_ipv4() && !ip.is_loopback() && !link_local(ip));
+    usable.next().ok_or(HostError::NoAddress)
+}
+
+/// The resolv.conf with the host's real resolvers: pods cannot use one on the host's loopback. `None` if no file names any; then pods
+/// get no upstream resolver, because a public one is not ours to choose.
+pub(crate) fn resolv_conf() -> Option<PathBuf> {
+    RESOLV_CONFS.iter().map(Path::new).find(|path| fs::read_to_string(path).is_ok_and(|text| has_real_resolver(&text))).map(Path::to_owned)
+}
+
+fn has_real_resolver(text: &str) -> bool {
+    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")).any(|rest| {
+        let address = rest.trim().split('%').next().unwrap_or_default();
+        address.parse::<IpAddr>().is_ok_and(|ip| !ip.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_on_loopback_is_no_real_resolver() {
+        assert!(!has_real_resolver("nameserver 127.0.0.53\noptions edns0\n"));
+        assert!(has_real_resolver("search lan\nnameserver 127.0.0.1\nnameserver 192.0.2.53\n"));
+    }
+
+    #[test]
+    fn a_node_is_known_by_an_address_that_stays() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     20010db8000000000000000000000abc 02 40 00 01     eth0\n\
+                     fd000000000000000000000000000002 02 40 00 00     eth0\n\
+                     20010db8000000000000000000000002 02 40 00 00     eth0\n\
+                     20010db8000000000000000000000def 02 40 00 20     eth0\n\
+                     fe800000000000000000000000000002 02 40 20 80     eth0\n";
+        let of = |ip: &str| lasting(ip.parse().unwrap(), table).to_string();
+        assert_eq!(of("2001:db8::abc"), "2001:db8::2");
+        assert_eq!(of("fd00::2"), "fd00::2");
+        assert_eq!(of("2001:db8::77"), "2001:db8::77");
+    }
+
+    #[test]
+    fn names_that_the_api_refuses_are_refused_at_start() {
+        assert!(check_node_name("edge-1.lan").is_ok());
+        for bad in ["", "Edge", "a_b", "-a", "a..b"] {
+            assert!(check_node_name(bad).is_err(), "{bad}");
+        }
+    }
+}

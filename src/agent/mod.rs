@@ -1,0 +1,498 @@
+//! The node's half: kubelet with its server, CNI, the service proxy.
+
+pub(crate) mod addresses;
+pub(crate) mod host;
+pub(crate) mod images;
+pub(crate) mod role;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::files::{self, FileError};
+use base::owner;
+use base::task::Group;
+use base::time::Stopwatch;
+use client::informer::Informers;
+use cni::{Conflist, conflist};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kubelet::config::{Config as KubeletConfig, NodeDns, RuntimeChoice};
+use kubelet::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
+
+use crate::agent::images::{ImageError, SystemImages};
+use crate::flags::ranges;
+use crate::flags::roles::NodeArgs;
+
+/// A node that could not hold pods to their addresses looks again whether it can this much later.
+const GUARD_AGAIN: Duration = Duration::from_secs(60);
+
+/// What the node's half is told.
+pub(crate) struct AgentConfig {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) node_name: String,
+    pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
+    pub(crate) node_external_ips: Vec<IpAddr>,
+    pub(crate) kubelet_port: u16,
+    /// Port of the API, on a server.
+    pub(crate) api_port: Option<u16>,
+    /// API servers that this machine was told of.
+    pub(crate) servers: Vec<SocketAddr>,
+    /// One range, or one of each family.
+    pub(crate) cluster_cidrs: Vec<IpNet>,
+    pub(crate) service_cidrs: Vec<IpNet>,
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    pub(crate) cluster_domain: String,
+    pub(crate) resolv_conf: Option<PathBuf>,
+    /// DNS names inside and outside of the cluster's network.
+    pub(crate) node_dns: NodeDns,
+    pub(crate) runtime: RuntimeFlags,
+    pub(crate) pause_image: Option<String>,
+    pub(crate) labels: std::collections::BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) network: NetworkChoice,
+    pub(crate) registries: RegistryChoice,
+    pub(crate) kubelet: kubelet::settings::Settings,
+    pub(crate) search_path: OsString,
+    /// Images of our own, unless this program cannot be one.
+    pub(crate) images: Option<SystemImages>,
+}
+
+/// What was chosen about the pod network.
+#[derive(Clone, Debug)]
+pub(crate) struct NetworkChoice {
+    pub(crate) backend: network::overlay::Backend,
+    pub(crate) interface: Option<String>,
+    pub(crate) external_ip: bool,
+    pub(crate) ipv6_masquerade: bool,
+    pub(crate) policies: bool,
+    pub(crate) services: bool,
+}
+
+/// What was chosen about the container runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct RuntimeFlags {
+    /// One that runs already.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) snapshotter: Option<String>,
+    pub(crate) default_runtime: String,
+    pub(crate) nonroot_devices: bool,
+}
+
+impl RuntimeFlags {
+    pub(crate) fn of(args: &NodeArgs) -> RuntimeFlags {
+        RuntimeFlags {
+            endpoint: args.container_runtime_endpoint.clone(),
+            snapshotter: args.snapshotter.clone(),
+            default_runtime: args.default_runtime.clone(),
+            nonroot_devices: args.nonroot_devices,
+        }
+    }
+}
+
+/// What was chosen about registries.
+#[derive(Clone, Debug)]
+pub(crate) struct RegistryChoice {
+    pub(crate) file: PathBuf,
+    /// Whether a registry itself is tried after its mirrors.
+    pub(crate) default_endpoint: bool,
+}
+
+impl RegistryChoice {
+    pub(crate) fn of(args: &NodeArgs) -> RegistryChoice {
+        RegistryChoice { file: args.private_registry.clone(), default_endpoint: !args.disable_default_registry_endpoint }
+    }
+}
+
+impl NetworkChoice {
+    /// What the cluster's settings say, and the interface that this machine was told.
+    pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
+        use network::overlay::Backend;
+        let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
+        NetworkChoice {
+            backend: match options.get("flannel-backend").map(String::as_str) {
+                Some("host-gw") => Backend::HostGw,
+                Some("none") => Backend::None,
+                _ => Backend::Vxlan,
+            },
+            interface,
+            external_ip: is_on("flannel-external-ip"),
+            ipv6_masquerade: is_on("flannel-ipv6-masq"),
+            policies: !is_on("disable-network-policy"),
+            services: !is_on("disable-kube-proxy"),
+        }
+    }
+}
+
+/// Why the node's half did not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    #[error(transparent)]
+    Kubelet(#[from] kubelet::error::Error),
+    #[error(transparent)]
+    Network(#[from] network::NetworkError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error("cannot listen on port {port} for the kubelet; is another kubelet running here?")]
+    Listen { port: u16, source: io::Error },
+    #[error("no pause image: {0}; name one with --pause-image")]
+    NoPause(ImageError),
+    #[error("stopped while the container runtime was starting")]
+    Stopped,
+}
+
+/// Where a machine's only kubelet has its folder.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+/// In the data folder: the kubelet's folder, as it was chosen last.
+const KUBELET_RECORD: &str = "agent/kubelet-dir";
+
+/// What lies in the kubelet's folder.
+pub(crate) const KUBELET_PARTS: [&str; 6] = ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
+/// What lies in the data folder.
+pub(crate) const DATA_PARTS: [&str; 5] = ["server", "agent", "data", "node", "storage"];
+
+/// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
+pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") {
+        return PathBuf::from("/run/kedge");
+    }
+    let sum = data_dir
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
+}
+
+/// Beside [`run_dir`], which lets root alone in: where helm, another user, has its folders.
+pub(crate) fn helm_dir(data_dir: &Path) -> PathBuf {
+    let mut path = run_dir(data_dir).into_os_string();
+    path.push("-helm");
+    path.into()
+}
+
+/// Where containerd finds the plugins of the pods' network.
+pub(crate) fn cni_bin_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("data/cni")
+}
+
+/// Where containerd finds the configuration of the pods' network.
+pub(crate) fn cni_conf_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("agent/etc/cni/net.d")
+}
+
+/// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
+/// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
+/// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.
+fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, FileError> {
+    let own = data_dir.join("agent/kubelet");
+    let holds_pods = || std::fs::read_dir(own.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
+    let chosen = match wish {
+        Some(wish) => wish.to_owned(),
+        None if data_dir == Path::new("/var/lib/kedge") && !holds_pods() => PathBuf::from(KUBELET_DIR),
+        None => own,
+    };
+    files::create_private_dir(&chosen)?;
+    // The kernel's table of mounts, by which is told what may be removed, knows no links.
+    let chosen = std::fs::canonicalize(&chosen).map_err(FileError::at("cannot resolve", &chosen))?;
+    let earlier = kubelet_dir(data_dir) == chosen && data_dir.join(KUBELET_RECORD).exists();
+    owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier)).map_err(FileError::at("cannot mark", &chosen))?;
+    files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
+    Ok(chosen)
+}
+
+/// What kedge's kubelet has in its folder. Pods that were there before its first start are somebody else's.
+pub(crate) fn is_of_kubelet(dir: &Path, name: &OsStr, earlier: bool) -> bool {
+    let is_empty = || std::fs::read_dir(dir.join(name)).is_ok_and(|mut entries| entries.next().is_none());
+    KUBELET_PARTS.iter().any(|part| name == *part) && (earlier || is_empty())
+}
+
+/// Marks the data folder for `kedge uninstall`, which removes nothing else.
+pub(crate) fn mark_data_dir(data_dir: &Path) -> Result<(), FileError> {
+    owner::mark(data_dir, is_of_data_dir).map(drop).map_err(FileError::at("cannot mark", data_dir))
+}
+
+/// What kedge has in its data folder: nothing else is removed from one that others use, too.
+pub(crate) fn is_of_data_dir(name: &OsStr) -> bool {
+    DATA_PARTS.iter().any(|part| name == *part) || name.to_string_lossy().starts_with("server-old-")
+}
+
+/// The folder that the kubelet of a data folder has used last.
+pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
+    let noted = std::fs::read_to_string(data_dir.join(KUBELET_RECORD));
+    let dir = noted.map_or_else(|_| data_dir.join("agent/kubelet"), PathBuf::from);
+    // Earlier versions wrote it down with links in it.
+    std::fs::canonicalize(&dir).unwrap_or(dir)
+}
+
+fn log_dir(data_dir: &Path) -> PathBuf {
+    if data_dir == Path::new("/var/lib/kedge") { "/var/log/pods".into() } else { data_dir.join("agent/pod-logs") }
+}
+
+/// The node's half on its way: the container runtime starts, and takes in our own images, beside whatever else is being started.
+pub(crate) struct Beginning {
+    config: AgentConfig,
+    kubelet: KubeletConfig,
+    runtime: oneshot::Receiver<Result<Runtime, AgentError>>,
+}
+
+/// Begins what needs no API server.
+pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning, AgentError> {
+    let kubelet = kubelet_config(&config)?;
+    mark_data_dir(&config.data_dir)?;
+    install_plugins(&kubelet.cni_bin_dir)?;
+    std::fs::create_dir_all(&kubelet.cni_conf_dir).map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
+    let (tell, runtime) = oneshot::channel();
+    let (images, of_task, tasks) = (config.images.take(), kubelet.clone(), group.clone());
+    group.spawn_short("runtime", async move {
+        // Nobody listens when the start has failed elsewhere.
+        let _nobody = tell.send(start_runtime(&of_task, images, &tasks).await);
+    });
+    Ok(Beginning { config, kubelet, runtime })
+}
+
+async fn start_runtime(kubelet: &KubeletConfig, images: Option<SystemImages>, group: &Group) -> Result<Runtime, AgentError> {
+    let runtime = kubelet::start_runtime(kubelet, group).await?;
+    if let Some(images) = images {
+        images.import(&runtime).await?;
+    }
+    Ok(runtime)
+}
+
+fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
+    let agent_dir = config.data_dir.join("agent");
+    let runtime = match &config.runtime.endpoint {
+        Some(endpoint) => RuntimeChoice::Endpoint(endpoint.clone()),
+        None => RuntimeChoice::Managed {
+            root: agent_dir.join("containerd"),
+            state: run_dir(&config.data_dir).join("containerd"),
+            snapshotter: config.runtime.snapshotter.clone(),
+            default_runtime: config.runtime.default_runtime.clone(),
+            nonroot_devices: config.runtime.nonroot_devices,
+        },
+    };
+    let managed = matches!(runtime, RuntimeChoice::Managed { .. });
+    let pause_image = match (&config.pause_image, &config.images) {
+        (Some(image), _) => image.clone(),
+        (None, Some(images)) => images.names().pause,
+        (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
+    };
+    let manifest_dir = agent_dir.join("pod-manifests");
+    files::create_private_dir(&manifest_dir)?;
+    Ok(KubeletConfig {
+        node_name: config.node_name.clone(),
+        hostname: config.node_name.clone(),
+        node_ips: config.node_ips.clone(),
+        node_external_ips: config.node_external_ips.clone(),
+        node_dns: config.node_dns.clone(),
+        port: config.kubelet_port,
+        root_dir: choose_kubelet_dir(&config.data_dir, config.kubelet.root_dir.as_deref())?,
+        log_dir: log_dir(&config.data_dir),
+        manifest_dir: Some(manifest_dir),
+        runtime,
+        search_path: config.search_path.clone(),
+        pause_image,
+        cni_bin_dir: cni_bin_dir(&config.data_dir),
+        cni_conf_dir: cni_conf_dir(&config.data_dir),
+        images_dir: managed.then(|| agent_dir.join("images")),
+        registries: managed.then(|| kubelet::registries::Places {
+            file: config.registries.file.clone(),
+            certs_dir: agent_dir.join("etc/containerd/certs.d"),
+            default_endpoint: config.registries.default_endpoint,
+        }),
+        cluster_dns: config.cluster_dns.clone(),
+        cluster_domain: config.cluster_domain.clone(),
+        resolv_conf: config.resolv_conf.clone(),
+        labels: config.labels.clone(),
+        taints: config.taints.clone(),
+        settings: config.kubelet.clone(),
+    })
+}
+
+/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy, `serving` is for the
+/// kubelet's server: its certificate and the CAs of its clients.
+pub(crate) async fn build(
+    beginning: Beginning,
+    serving: Arc<rustls::ServerConfig>,
+    client: kube::Client,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), AgentError> {
+    let Beginning { config, kubelet, runtime } = beginning;
+    let run_dir = run_dir(&config.data_dir);
+    let gate = network::policy::Gate {
+        socket: run_dir.join("network.sock"),
+        claims: run_dir.join("sandboxes.json"),
+        walls: config.data_dir.join("agent/policies.json"),
+    };
+    let net = network::Config {
+        node_name: config.node_name.clone(),
+        node_ips: config.node_ips.clone(),
+        cluster_cidrs: config.cluster_cidrs.clone(),
+        service_cidrs: config.service_cidrs,
+        ipv6_masquerade: config.network.ipv6_masquerade,
+        backend: config.network.backend,
+        interface: config.network.interface,
+        external_ip: config.network.external_ip,
+        own_ports: [config.kubelet_port].into_iter().chain(config.api_port).collect(),
+        servers: config.servers.clone(),
+        gate: config.network.policies.then_some(gate),
+        services: config.network.services,
+    };
+    network::run(net.clone(), client.clone(), informers, group).await?;
+    let conf = kubelet.cni_conf_dir.join("10-kedge.conflist");
+    let ipam_dir = config.data_dir.join("agent/cni/networks");
+    follow_pod_cidr(CniFiles { conf, ipam_dir, net }, informers, group);
+
+    let runtime = runtime.await.map_err(|_| AgentError::Stopped)??;
+    let handle = kubelet::run(kubelet, runtime, client.clone(), group).await?;
+    let server = kubelet::server::Server::new(handle, client, config.node_name, group);
+    let (port, addr) =
+        (config.kubelet_port, SocketAddr::new(host::any_address(ranges::has_v6(&config.cluster_cidrs)), config.kubelet_port));
+    let listener = wire::serve::Server::bind(addr, Some(serving), server).await;
+    listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
+    Ok(())
+}
+
+/// Links the plugins' names to this program, replacing links of an earlier one.
+fn install_plugins(dir: &Path) -> Result<(), FileError> {
+    std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
+    let program = std::env::current_exe().map_err(FileError::at("cannot find this program's file for", dir))?;
+    for name in cni::PLUGINS {
+        let link = dir.join(name);
+        if std::fs::read_link(&link).is_ok_and(|target| target == program) {
+            continue;
+        }
+        let fresh = dir.join(format!(".{name}.new"));
+        let _leftover = std::fs::remove_file(&fresh);
+        symlink(&program, &fresh).and_then(|()| std::fs::rename(&fresh, &link)).map_err(FileError::at("cannot link", &link))?;
+    }
+    Ok(())
+}
+
+struct CniFiles {
+    conf: PathBuf,
+    ipam_dir: PathBuf,
+    net: network::Config,
+}
+
+/// Writes the network configuration when the node is given its range of pod addresses, and again if that or the uplink's MTU changes: pods
+/// that begin from then on have it.
+fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
+    let (tasks, node_name) = (group.child("pod-cidr"), files.net.node_name.clone());
+    let nodes = informers.get::<Node>();
+    group.spawn("pod-cidr", async move {
+        let mut changes = nodes.changes();
+        let mut mtus = network::overlay::pod_mtu(&files.net, &tasks).await;
+        nodes.synced().await;
+        let mut guard = SourceGuard::default();
+        let mut written = (Vec::new(), None, false);
+        loop {
+            guard.keep(cni::source_guard_is_possible, GUARD_AGAIN).await;
+            let mtu = *mtus.borrow_and_update();
+            let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
+            let all = spec.pod_cidrs.unwrap_or_default();
+            // Of a family that came later this process serves nothing yet: its pods get such addresses after its next start.
+            let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
+            let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
+            let wanted = (cidrs, mtu, guard.is_possible);
+            if !wanted.0.is_empty() && wanted != written {
+                match write_conflist(&files, &wanted.0, mtu, guard.is_possible) {
+                    Ok(()) => {
+                        info!(node = %node_name, cidr = ?wanted.0, mtu, "pod network configured");
+                        written = wanted;
+                    }
+                    Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
+                }
+            }
+            tokio::select! {
+                _ = changes.next() => {}
+                Ok(()) = mtus.changed() => {}
+                () = tokio::time::sleep(GUARD_AGAIN), if !guard.is_possible => {}
+            }
+        }
+    });
+}
+
+/// Whether pods of this node can be held to their addresses. Once they can, they are: nft's troubles of later are for the pods that begin.
+#[derive(Default)]
+struct SourceGuard {
+    is_possible: bool,
+    /// Since it was found impossible.
+    looked: Option<Stopwatch>,
+}
+
+impl SourceGuard {
+    /// Looks each `again` whether what was not possible is: nft refuses for want of memory, too, and a kernel's module may come later.
+    async fn keep(&mut self, ask: fn() -> Result<(), String>, again: Duration) {
+        let is_first = self.looked.is_none();
+        if self.is_possible || self.looked.as_ref().is_some_and(|looked| looked.elapsed() < again) {
+            return;
+        }
+        let found = Group::blocking(ask).await;
+        self.found(found.map_err(|err| err.to_string()).and_then(|possible| possible), is_first);
+    }
+
+    /// That it is not possible is said once.
+    fn found(&mut self, possible: Result<(), String>, is_first: bool) {
+        self.looked = Some(Stopwatch::start());
+        match possible {
+            Ok(()) => self.is_possible = true,
+            Err(why) if is_first => {
+                warn!(
+                    why,
+                    "pods of this node can send under addresses of others, and so pass network policies: nftables has no family bridge here"
+                );
+            }
+            Err(_) => {}
+        }
+        if self.is_possible && !is_first {
+            info!("pods of this node that begin from now on are held to their addresses");
+        }
+    }
+}
+
+fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>, source_guard: bool) -> Result<(), FileError> {
+    let text = conflist(&Conflist {
+        pod_cidrs: cidrs.to_vec(),
+        mtu,
+        ipam_dir: cni.ipam_dir.display().to_string(),
+        bridge: base::traces::BRIDGE.to_owned(),
+        policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
+        source_guard,
+        own_ports: cni.net.own_ports.clone(),
+    });
+    if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    files::write_atomic(&cni.conf, text.as_bytes(), 0o600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // nft was asked once, when the node started: until the next start every pod could send under any address.
+    #[tokio::test]
+    async fn a_node_that_could_not_hold_pods_to_their_addresses_does_so_as_soon_as_it_can() {
+        let mut guard = SourceGuard::default();
+        for (ask, again, is_possible) in [
+            ((|| Err("no memory".to_owned())) as fn() -> Result<(), String>, Duration::ZERO, false),
+            (|| Ok(()), GUARD_AGAIN, false),
+            (|| Ok(()), Duration::ZERO, true),
+            (|| Err("no memory".to_owned()), Duration::ZERO, true),
+        ] {
+            guard.keep(ask, again).await;
+            assert_eq!(guard.is_possible, is_possible);
+        }
+    }
+}

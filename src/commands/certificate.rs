@@ -1,0 +1,392 @@
+//! Certificates: kept young while a server runs, shown and rotated by `kedge certificate`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::clock_set::ClockSet;
+use base::files::{self, FileError};
+use base::folder::FolderWatch;
+use base::task::Group;
+use base::time::Clock;
+use clap::{Args, Subcommand, ValueEnum};
+use client::events::{Recorder, Severity};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use pki::error::PkiError;
+use pki::leaf::Leaf;
+use pki::server::Pki;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::commands::StateArgs;
+use crate::commands::rotate_ca;
+
+/// The longest time between two looks: a machine that slept, or a clock that was set, must not be waited out.
+const LOOK: Duration = Duration::from_secs(12 * 3600);
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(20);
+const DAY_SECS: i64 = 86_400;
+/// With less left a leaf is worth a warning: renewal has failed for months.
+const LEAF_WARNING_DAYS: i64 = 30;
+/// The same of an authority, which a person must replace.
+const AUTHORITY_WARNING_DAYS: i64 = 365;
+
+/// The admin's kubeconfig and how it is written.
+#[derive(Clone, Debug)]
+pub(crate) struct Kubeconfig {
+    pub(crate) path: PathBuf,
+    pub(crate) mode: u32,
+    /// Number of the group it belongs to, if not root's.
+    pub(crate) group: Option<u32>,
+    pub(crate) url: String,
+}
+
+impl Kubeconfig {
+    pub(crate) fn write(&self, pki: &Pki) -> Result<(), FileError> {
+        if let Some(dir) = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir).map_err(FileError::at("cannot create directory", dir))?;
+        }
+        files::write_atomic(&self.path, pki.admin_kubeconfig(&self.url).as_bytes(), self.mode)?;
+        match self.group {
+            None => Ok(()),
+            group => std::os::unix::fs::chown(&self.path, None, group).map_err(FileError::at("cannot set the group of", &self.path)),
+        }
+    }
+}
+
+/// What keeping a server's certificates takes.
+pub(crate) struct Keeper {
+    pub(crate) pki: Arc<Pki>,
+    /// `server/tls`.
+    pub(crate) dir: PathBuf,
+    pub(crate) kubeconfig: Kubeconfig,
+    pub(crate) node_name: String,
+    pub(crate) client: kube::Client,
+    pub(crate) clock: Clock,
+    /// The node's addresses, which certificates name.
+    pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
+    /// Of which certificate it was told last, and how many days it had then.
+    pub(crate) told: BTreeMap<String, i64>,
+}
+
+impl Keeper {
+    /// Renews each certificate at two thirds of its life, and at once one whose files are taken away; whoever shows it shows the
+    /// new one from the next handshake on.
+    pub(crate) fn start(mut self, group: &Group) {
+        let recorder = Recorder::new(self.client.clone(), "kedge-certificates", &self.node_name, group);
+        group.spawn("certificates", async move {
+            let watch = FolderWatch::new(&self.dir);
+            if let Err(err) = &watch {
+                warn!(path = %self.dir.display(), err = %err, "cannot watch certificates: rotating them takes a restart");
+            }
+            let clock = ClockSet::listen();
+            if let Err(err) = &clock {
+                warn!(err = %err, "cannot hear of changes of the clock: certificates are looked at twice a day");
+            }
+            loop {
+                let Some(wait) = self.round(&recorder) else {
+                    // What the failed try wrote is a change of the folder, too: it must not be the reason for the next one.
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                };
+                let changed = FolderWatch::changed_if(&watch);
+                // Cancel safe: everything is looked at anew.
+                tokio::select! {
+                    () = changed => {}
+                    // A machine that began in 1970 finds its certificates ended when it learns the time.
+                    () = ClockSet::next_if(&clock) => {}
+                    Ok(()) = self.node_ips.changed() => self.pki.set_node_ips(self.node_ips.borrow_and_update().clone()),
+                    () = tokio::time::sleep(wait) => {}
+                }
+            }
+        });
+    }
+
+    /// Renews what is due; returns how long nothing is, or nothing if that failed.
+    fn round(&mut self, recorder: &Recorder) -> Option<Duration> {
+        let renewed = self.pki.renew().map_err(|err| Chain(&err).to_string()).and_then(|renewed| {
+            if renewed.contains(&Leaf::ClientAdmin) {
+                self.kubeconfig.write(&self.pki).map_err(|err| Chain(&err).to_string())?;
+            }
+            Ok(renewed)
+        });
+        let now = self.clock.now();
+        self.warn_of_ends(recorder, now);
+        match renewed {
+            Ok(renewed) => {
+                if !renewed.is_empty() {
+                    info!(n = renewed.len(), "certificates renewed");
+                }
+                let left = self.pki.next_renewal().as_second() - now.as_second();
+                Some(Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK))
+            }
+            Err(why) => {
+                warn!(why, "cannot renew certificates, trying again");
+                self.tell(recorder, "CertificateRenewalFailed", format!("Cannot renew certificates: {why}"));
+                None
+            }
+        }
+    }
+
+    /// Once for each day that is left: the folder is looked at far more often.
+    fn warn_of_ends(&mut self, recorder: &Recorder, now: Timestamp) {
+        let Ok(ends) = self.pki.ends() else { return };
+        for (stem, end) in ends {
+            let authority = stem.ends_with("-ca");
+            let days = (end.as_second() - now.as_second()) / DAY_SECS;
+            let (limit, reason) = match authority {
+                true => (AUTHORITY_WARNING_DAYS, "CACertificateExpirationWarning"),
+                // Test lives are shorter than any warning.
+                false if self.pki.options().leaf_life < Duration::from_secs(100 * 86_400) => continue,
+                false => (LEAF_WARNING_DAYS, "CertificateExpirationWarning"),
+            };
+            if days < limit && self.told.insert(stem.to_string(), days) != Some(days) {
+                warn!(name = stem, days, "a certificate nears its end");
+                self.tell(recorder, reason, format!("{stem}.crt ends in {days} days, at {end}: see 'kedge certificate check'"));
+            }
+        }
+    }
+
+    fn tell(&self, recorder: &Recorder, reason: &str, text: String) {
+        let name = Some(self.node_name.clone());
+        let about = ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
+        recorder.report_ref(about, Severity::Warning, reason, text);
+    }
+}
+
+/// The page of metrics of certificates, for Prometheus.
+pub(crate) fn metrics(pki: &Pki, clock: &Clock) -> String {
+    let now = clock.now().as_second();
+    let mut text = "# HELP kedge_certificate_expiration_seconds Seconds until the certificate ends.\n# TYPE kedge_certificate_expiration_seconds gauge\n".to_owned();
+    for (stem, end) in pki.ends().unwrap_or_default() {
+        text += &format!("kedge_certificate_expiration_seconds{{name=\"{stem}\"}} {}\n", end.as_second() - now);
+    }
+    text
+}
+
+/// Flags of `kedge certificate`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CertificateArgs {
+    #[command(subcommand)]
+    what: What,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum What {
+    /// Print every certificate of this machine, whose it is and when it ends. Fails if one has ended.
+    Check {
+        /// How to print.
+        #[arg(short, long, default_value = "table")]
+        output: Form,
+    },
+    /// Have certificates made anew, with new keys. A running kedge does it at once and goes on; a stopped one at its next start.
+    Rotate {
+        /// Only these. May be repeated.
+        #[arg(short, long, value_delimiter = ',')]
+        service: Vec<Service>,
+    },
+    /// Replace the cluster's authorities, on every server. Old ones stay trusted until they are dropped; nothing that runs is cut off.
+    RotateCa(rotate_ca::RotateArgs),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Table,
+    Json,
+}
+
+/// What k3s calls services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Service {
+    Admin,
+    ApiServer,
+    ControllerManager,
+    Scheduler,
+    Supervisor,
+    AuthProxy,
+    Etcd,
+    Kubelet,
+    KubeProxy,
+}
+
+impl Service {
+    fn owns(self, stem: &str) -> bool {
+        let stems: &[&str] = match self {
+            Service::Admin => &["client-admin"],
+            Service::ApiServer => &["client-kube-apiserver", "serving-kube-apiserver"],
+            Service::ControllerManager => &["client-controller"],
+            Service::Scheduler => &["client-scheduler"],
+            Service::Supervisor => &["client-supervisor"],
+            Service::AuthProxy => &["client-auth-proxy"],
+            Service::Etcd => return stem.starts_with("etcd/") && !stem.ends_with("-ca"),
+            Service::Kubelet => &["client-kubelet", "serving-kubelet"],
+            Service::KubeProxy => &["client-kube-proxy"],
+        };
+        stems.contains(&stem)
+    }
+}
+
+/// Runs the command.
+pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
+    match &args.what {
+        What::Check { output } => {
+            let now = Clock::system().now();
+            let found = look(&args.state.data_dir)?;
+            match output {
+                Form::Table => print!("{}", table(&found, now)),
+                Form::Json => println!("{}", Value::Array(found.iter().map(|seen| seen.to_json(now)).collect())),
+            }
+            let ended = found.iter().filter(|seen| seen.ends <= now).count();
+            if ended > 0 { Err(format!("{ended} certificate(s) have ended")) } else { Ok(()) }
+        }
+        What::Rotate { service } => rotate(&args.state.data_dir, service),
+        What::RotateCa(rotate) => rotate_ca::rotate(&args.state.data_dir, rotate),
+    }
+}
+
+/// One certificate as its file has it.
+pub(crate) struct Seen {
+    /// `server/tls/client-admin.crt`
+    pub(crate) file: String,
+    subject: String,
+    usages: Vec<&'static str>,
+    pub(crate) ends: Timestamp,
+    authority: bool,
+}
+
+impl Seen {
+    pub(crate) fn status(&self, now: Timestamp) -> &'static str {
+        let days = (self.ends.as_second() - now.as_second()) / DAY_SECS;
+        match () {
+            () if self.ends <= now => "EXPIRED",
+            () if days < if self.authority { AUTHORITY_WARNING_DAYS } else { LEAF_WARNING_DAYS } => "WARNING",
+            () => "OK",
+        }
+    }
+
+    fn to_json(&self, now: Timestamp) -> Value {
+        json!({
+            "filename": self.file, "subject": self.subject, "usages": self.usages, "expires": self.ends.to_string(),
+            "residualSeconds": self.ends.as_second() - now.as_second(), "authority": self.authority, "status": self.status(now),
+        })
+    }
+}
+
+/// Every certificate of this machine. Errors: there is none, or one cannot be read.
+pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, String> {
+    let mut found = Vec::new();
+    for dir in ["server/tls", "server/tls/etcd", "agent"] {
+        let list = match std::fs::read_dir(data_dir.join(dir)) {
+            Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
+            list => list.map_err(|err| format!("cannot list {}: {err}", data_dir.join(dir).display()))?,
+        };
+        let mut paths: Vec<PathBuf> =
+            list.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "crt")).collect();
+        paths.sort();
+        for path in paths {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            found.push(read(&path, format!("{dir}/{name}")).map_err(|err| format!("{}: {}", path.display(), Chain(&err)))?);
+        }
+    }
+    if found.is_empty() { Err(format!("there are no certificates below {}: has kedge run here?", data_dir.display())) } else { Ok(found) }
+}
+
+fn read(path: &Path, file: String) -> Result<Seen, PkiError> {
+    let text = std::fs::read(path).map_err(FileError::at("cannot read", path))?;
+    let chain = pki::pem::certificates(&text)?;
+    let who = pki::identity::parse(&chain[0])?;
+    let groups: String = who.organizations.iter().map(|group| format!(",O={group}")).collect();
+    Ok(Seen { file, subject: format!("CN={}{groups}", who.common_name), usages: who.usages, ends: who.not_after, authority: who.is_ca })
+}
+
+fn left(secs: i64) -> String {
+    let (years, days, hours) = (secs / (365 * DAY_SECS), secs / DAY_SECS, secs / 3600);
+    match () {
+        () if secs <= 0 => "none".to_owned(),
+        () if years >= 2 => format!("{years} years"),
+        () if days >= 2 => format!("{days} days"),
+        () if hours >= 2 => format!("{hours} hours"),
+        () => format!("{secs} s"),
+    }
+}
+
+fn table(found: &[Seen], now: Timestamp) -> String {
+    let head = ["FILENAME", "SUBJECT", "USAGES", "EXPIRES", "RESIDUAL TIME", "STATUS"].map(str::to_owned);
+    let rows = found.iter().map(|seen| {
+        let expires = seen.ends.strftime("%b %d, %Y %H:%M UTC").to_string();
+        [
+            seen.file.clone(),
+            seen.subject.clone(),
+            seen.usages.join(","),
+            expires,
+            left(seen.ends.as_second() - now.as_second()),
+            seen.status(now).to_owned(),
+        ]
+    });
+    crate::commands::status::columns(std::iter::once(head).chain(rows))
+}
+
+/// Puts the files of leaves aside: who shows them has them made anew.
+fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), String> {
+    let at = Clock::system().now().as_second();
+    let mut moved: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for (dir, prefix, aside) in [("server/tls", "", "server"), ("server/tls/etcd", "etcd/", "server"), ("agent", "", "agent")] {
+        let aside = data_dir.join(aside).join(format!("tls-{at}"));
+        for entry in std::fs::read_dir(data_dir.join(dir)).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some((stem, "crt" | "key")) = name.rsplit_once('.') else { continue };
+            let stem = format!("{prefix}{stem}");
+            let leaf = !stem.ends_with("-ca") && stem != "service";
+            if !leaf || !(services.is_empty() || services.iter().any(|service| service.owns(&stem))) {
+                continue;
+            }
+            let to = aside.join(prefix).join(&name);
+            let failed = |err: &dyn std::fmt::Display| format!("cannot put {} aside: {err}", entry.path().display());
+            files::create_private_dir(&aside.join(prefix)).map_err(|err| failed(&Chain(&err)))?;
+            std::fs::rename(entry.path(), &to).map_err(|err| failed(&err))?;
+            moved.insert(format!("{dir}/{name}"), aside.clone());
+        }
+    }
+    if moved.is_empty() {
+        return Err(format!("there is nothing to rotate below {}", data_dir.display()));
+    }
+    for (name, aside) in &moved {
+        println!("{name} -> {}", aside.display());
+    }
+    println!("A running kedge makes them anew at once and goes on; a stopped one does at its next start.");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotating_one_service_leaves_the_others_and_the_authorities() {
+        let dir = tempfile::tempdir().unwrap();
+        let tls = dir.path().join("server/tls/etcd");
+        std::fs::create_dir_all(&tls).unwrap();
+        for name in
+            ["../client-admin.crt", "../client-admin.key", "../server-ca.crt", "../service.key", "server.crt", "../client-scheduler.crt"]
+        {
+            std::fs::write(tls.join(name), "x").unwrap();
+        }
+        rotate(dir.path(), &[Service::Admin, Service::Etcd]).unwrap();
+        let left = |name: &str| tls.join(name).exists();
+        assert!(!left("../client-admin.crt") && !left("../client-admin.key") && !left("server.crt"));
+        assert!(left("../server-ca.crt") && left("../service.key") && left("../client-scheduler.crt"));
+        assert!(rotate(dir.path(), &[Service::Admin]).is_err());
+    }
+
+    #[test]
+    fn what_is_left_is_said_in_a_fitting_unit() {
+        assert_eq!([0, 90, 7200, 3 * DAY_SECS, 800 * DAY_SECS].map(left), ["none", "90 s", "2 hours", "3 days", "2 years"]);
+    }
+}

@@ -1,0 +1,271 @@
+//! `kedge check-config`: whether this machine has what kedge needs, and what is missing in words that help.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::commands;
+
+/// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never does.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// How a look went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine(String),
+    /// Kedge runs, something of it does not.
+    Lacks(String),
+    /// Kedge does not run.
+    Fails(String),
+}
+
+use Verdict::{Fails, Fine, Lacks};
+
+/// Looks at everything and prints it. Returns the exit code: 1 if kedge cannot run here.
+pub(crate) fn main() -> i32 {
+    let all = [
+        ("root", root()),
+        ("kernel", kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())),
+        ("cgroups", cgroups(Path::new("/sys/fs/cgroup"))),
+        ("overlayfs", filesystem(&fs::read_to_string("/proc/filesystems").unwrap_or_default(), "overlay")),
+        ("nftables", nftables()),
+        ("bridge", link("bridge")),
+        ("veth", link("veth")),
+        ("vxlan", vxlan()),
+        ("br_netfilter", bridge_filter()),
+        ("ip_forward", forward()),
+        (
+            "conntrack",
+            table("/proc/sys/net/netfilter/nf_conntrack_max", "connections are not tracked: services need the module nf_conntrack"),
+        ),
+        ("seccomp", table("/proc/sys/kernel/seccomp/actions_avail", "no seccomp: pods that ask for a profile do not start")),
+        ("containerd", containerd()),
+        ("runc", program("runc", &["--version"], "install the package runc")),
+        ("ctr", program("ctr", &["--version"], "install the package containerd: images are imported with its client")),
+        ("clock", clock()),
+        ("swap", swap(&fs::read_to_string("/proc/swaps").unwrap_or_default())),
+    ];
+    let mut failed = 0;
+    for (name, verdict) in &all {
+        let (word, text) = match verdict {
+            Fine(text) => ("ok", text),
+            Lacks(text) => ("missing", text),
+            Fails(text) => {
+                failed += 1;
+                ("FAIL", text)
+            }
+        };
+        println!("{name:<14}{word:<9}{text}");
+    }
+    match failed {
+        0 => println!("\nThis machine can run kedge."),
+        n => println!("\nThis machine cannot run kedge yet: {n} thing(s) to mend above."),
+    }
+    i32::from(failed > 0)
+}
+
+fn root() -> Verdict {
+    if nix::unistd::geteuid().is_root() { Fine("running as root".to_owned()) } else { Fails("not root: run it with sudo".to_owned()) }
+}
+
+fn kernel(release: &str) -> Verdict {
+    let mut numbers = release.split(['.', '-']).filter_map(|n| n.trim().parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) >= (5, 4) => Fine(release.trim().to_owned()),
+        (Some(major), Some(minor)) if (major, minor) >= (4, 19) => {
+            Lacks(format!("{}: older than 5.4, some nftables sets are slow or missing", release.trim()))
+        }
+        _ => Fails(format!("{}: want 4.19 or newer", release.trim())),
+    }
+}
+
+/// Controllers of either hierarchy.
+fn cgroups(root: &Path) -> Verdict {
+    let wanted = ["cpu", "cpuset", "memory", "pids"];
+    let (version, have): (u32, Vec<String>) = match fs::read_to_string(root.join("cgroup.controllers")) {
+        Ok(text) => (2, text.split_whitespace().map(str::to_owned).collect()),
+        Err(_) => (1, wanted.iter().filter(|name| root.join(name).is_dir()).map(|&name| name.to_owned()).collect()),
+    };
+    let missing: Vec<&str> = wanted.into_iter().filter(|name| !have.iter().any(|h| h == name)).collect();
+    match missing.as_slice() {
+        [] => Fine(format!("version {version}, {}", wanted.join(" "))),
+        missing if missing.contains(&"memory") => Fails(format!(
+            "version {version} without {}: on a Raspberry Pi add 'cgroup_memory=1 cgroup_enable=memory' to /boot/firmware/cmdline.txt and reboot",
+            missing.join(" ")
+        )),
+        missing => Fails(format!("version {version} without {}", missing.join(" "))),
+    }
+}
+
+fn filesystem(list: &str, name: &str) -> Verdict {
+    let known = list.lines().any(|line| line.split_whitespace().last() == Some(name));
+    if known || modprobe(name) {
+        Fine("there".to_owned())
+    } else {
+        Lacks(format!("no {name}: images are kept as plain copies, which takes space"))
+    }
+}
+
+fn modprobe(module: &str) -> bool {
+    said("modprobe", ["-q", module]).is_ok_and(|output| output.status.success())
+}
+
+/// What a program says, or that it does not.
+fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io::Result<Output> {
+    base::program::output(Command::new(program).args(args).env("PATH", commands::search_path()), b"", LIMIT)
+}
+
+/// Asks the kernel with the very program that kedge uses.
+fn nftables() -> Verdict {
+    match said("nft", ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"]) {
+        Err(err) => Fails(unanswered("nft", "install the package nftables", &err)),
+        Ok(output) if output.status.success() => Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default())),
+        Ok(output) => Fails(format!("the kernel refuses tables: {} (module nf_tables)", first_line(&output.stderr))),
+    }
+}
+
+/// Why a program gave no answer.
+fn unanswered(name: &str, hint: &str, err: &io::Error) -> String {
+    match err.kind() {
+        io::ErrorKind::NotFound => format!("{name} was not found: {hint}"),
+        _ => format!("{name} does not work: {err}"),
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// Whether a kind of link can be made: by its module, or by making one.
+fn can_link(kind: &str) -> bool {
+    let name = "kedge-chk0";
+    let mut args = vec!["link", "add", name, "type", kind];
+    if kind == "vxlan" {
+        args.extend(["id", "4242", "dstport", "0"]);
+    }
+    let made = said("ip", &args).is_ok_and(|output| output.status.success());
+    if made {
+        let _best_effort = said("ip", ["link", "del", name]);
+    }
+    made
+}
+
+fn link(kind: &'static str) -> Verdict {
+    if can_link(kind) {
+        Fine("there".to_owned())
+    } else {
+        Fails(format!("no links of the kind {kind}: load the module {kind} (and install iproute2)"))
+    }
+}
+
+fn vxlan() -> Verdict {
+    if can_link("vxlan") {
+        return Fine("there".to_owned());
+    }
+    Lacks(
+        "no vxlan: pods of other machines cannot be reached over the tunnel; install linux-modules-extra, or use --flannel-backend=host-gw"
+            .to_owned(),
+    )
+}
+
+fn bridge_filter() -> Verdict {
+    let there = Path::new("/proc/sys/net/bridge").exists() || modprobe("br_netfilter");
+    if there {
+        Fine("there".to_owned())
+    } else {
+        Lacks(
+            "no br_netfilter: a service that answers on the caller's own node may not be reached, and pods under a network policy do not start"
+                .to_owned(),
+        )
+    }
+}
+
+fn forward() -> Verdict {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    match fs::read_to_string(path).map(|text| text.trim() == "1") {
+        Ok(true) => Fine("on".to_owned()),
+        Ok(false) => Fine("off; kedge turns it on".to_owned()),
+        Err(err) => Fails(format!("{path}: {err}")),
+    }
+}
+
+fn table(path: &str, without: &str) -> Verdict {
+    match fs::read_to_string(path) {
+        Ok(text) => Fine(text.trim().to_owned()),
+        Err(_) => Lacks(without.to_owned()),
+    }
+}
+
+fn containerd() -> Verdict {
+    match program("containerd", &["--version"], "install the package containerd") {
+        Fine(text) => {
+            let version = text.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v').to_owned();
+            let mut numbers = version.split(['.', '~', '-']).filter_map(|n| n.parse::<u32>().ok());
+            match (numbers.next(), numbers.next()) {
+                (Some(major), Some(minor)) if (major, minor) >= (1, 6) => Fine(version),
+                _ => Fails(format!("{text}: want 1.6 or newer")),
+            }
+        }
+        other => other,
+    }
+}
+
+fn program(name: &str, args: &[&str], hint: &str) -> Verdict {
+    match said(name, args) {
+        Ok(output) => Fine(first_line(&output.stdout)),
+        Err(err) => Fails(unanswered(name, hint, &err)),
+    }
+}
+
+fn clock() -> Verdict {
+    let now = base::time::Clock::system().now();
+    if now.as_second() > 1_767_225_600 {
+        return Fine(base::time::rfc3339_secs(now));
+    }
+    Lacks(format!("{}: the clock is behind; certificates hold, but joining waits until it is set (NTP)", base::time::rfc3339_secs(now)))
+}
+
+fn swap(list: &str) -> Verdict {
+    match list.lines().count() {
+        0 | 1 => Fine("off".to_owned()),
+        _ => Lacks("on: the kernel may swap pods out, and then they are slow; 'swapoff -a' ends it".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_kernels_and_missing_controllers_are_named() {
+        assert!(matches!(kernel("6.1.0-18-amd64\n"), Fine(_)));
+        assert!(matches!(kernel("4.19.0\n"), Lacks(_)));
+        assert!(matches!(kernel("3.10.0-1160.el7"), Fails(_)));
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io pids\n").unwrap();
+        assert!(matches!(cgroups(dir.path()), Fails(text) if text.contains("cgroup_enable=memory")));
+        fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        assert!(matches!(cgroups(dir.path()), Fine(text) if text.starts_with("version 2")));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_told() {
+        let (late, away) = (io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"), io::Error::from(io::ErrorKind::NotFound));
+        assert_eq!(unanswered("nft", "install it", &late), "nft does not work: nft took longer than 20 s");
+        assert_eq!(unanswered("nft", "install it", &away), "nft was not found: install it");
+    }
+
+    #[test]
+    fn swap_that_pods_may_use_is_told() {
+        assert!(matches!(swap("Filename Type\n"), Fine(_)));
+        assert!(matches!(swap("Filename Type\n/swap file\n"), Lacks(text) if text.contains("may swap pods out")));
+    }
+
+    #[test]
+    fn a_filesystem_of_the_kernel_is_found_in_its_list() {
+        assert!(matches!(filesystem("nodev\tsysfs\nnodev\toverlay\n", "overlay"), Fine(_)));
+    }
+}

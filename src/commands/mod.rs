@@ -1,0 +1,477 @@
+//! Flags, environment and configuration file: the only place that reads them.
+//!
+//! Precedence as k3s has it: command line, then drop-ins, then the file, then the environment. KEDGE_* is ours, K3S_* an alias.
+
+pub(crate) mod admin;
+pub(crate) mod certificate;
+pub(crate) mod check_config;
+pub(crate) mod cleanup;
+pub(crate) mod containers;
+pub(crate) mod local_path;
+pub(crate) mod pause;
+pub(crate) mod rotate_ca;
+pub(crate) mod secrets_encrypt;
+pub(crate) mod snapshot;
+pub(crate) mod status;
+pub(crate) mod token;
+pub(crate) mod tools;
+pub(crate) mod why;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use base::chain::Chain;
+use clap::builder::ArgAction;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::commands::token::TokenArgs;
+use crate::flags::config_file::{ConfigError, FlagKind, Settings};
+use crate::flags::refused;
+use crate::flags::roles::{AgentArgs, ServerArgs};
+use crate::{agent, server};
+
+/// Where the configuration is looked for when nobody names a file.
+pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
+
+/// Kubernetes in one small binary.
+#[derive(Debug, Parser)]
+#[command(name = "kedge", version = VERSION, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+/// The version, followed by the Kubernetes API level.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)");
+
+/// From which commit, and when; see build.rs.
+pub(crate) fn build() -> apiserver::paths::Build {
+    let date = env!("KEDGE_BUILD_UNIX").parse().ok().and_then(|secs| jiff::Timestamp::from_second(secs).ok());
+    let date = base::time::rfc3339_secs(date.unwrap_or_default());
+    apiserver::paths::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Run a cluster on this machine.
+    Server(Box<ServerArgs>),
+    /// Join this machine to a cluster, to run pods for it.
+    Agent(Box<AgentArgs>),
+    /// Make, list and delete the bootstrap tokens with which agents join.
+    Token(TokenArgs),
+    /// Run the kubectl of this machine against this server.
+    Kubectl(ToolArgs),
+    /// Run the crictl of this machine on this node's containerd.
+    Crictl(ToolArgs),
+    /// Run the ctr of this machine on this node's containerd.
+    Ctr(ToolArgs),
+    /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
+    Killall(KillallArgs),
+    /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
+    Uninstall(UninstallArgs),
+    /// Take, list, delete and restore snapshots of the server's state.
+    #[command(visible_alias = "etcd-snapshot")]
+    Snapshot(Box<snapshot::SnapshotArgs>),
+    /// Show when certificates end, and have them made anew.
+    Certificate(certificate::CertificateArgs),
+    /// Show how this machine and its cluster are, what is wrong and what to do about it.
+    Status(status::StatusArgs),
+    /// Show what an object waits for, and what to do about it.
+    Why(why::WhyArgs),
+    /// Tell whether this machine can run kedge: kernel, cgroups, nftables, containerd. Fails if something needed is missing.
+    CheckConfig,
+    /// List the images of this node's containerd.
+    Images(containers::ImagesArgs),
+    /// List the containers of this node's containerd.
+    Ps(containers::PsArgs),
+    /// Print the log of a container of this node, named by its id or by its pod, without asking the API.
+    Logs(containers::LogsArgs),
+    /// Look after the encryption of Secrets at rest.
+    SecretsEncrypt(secrets_encrypt::SecretsEncryptArgs),
+    /// Print a completion script for a shell.
+    Completion {
+        /// The shell to print for.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What a tool is given as it is.
+#[derive(Clone, Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ToolArgs {
+    /// The tool's own arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Where the state of this machine is: of every command that looks at it.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StateArgs {
+    /// Folder that holds state.
+    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR", value_parser = parse_folder)]
+    pub(crate) data_dir: PathBuf,
+}
+
+/// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts names no other.
+fn parse_folder(text: &str) -> Result<PathBuf, String> {
+    let path = std::path::absolute(text).map_err(|err| err.to_string())?;
+    if path.components().any(|part| part == std::path::Component::ParentDir) {
+        return Err("must not contain '..'".to_owned());
+    }
+    // Spelt in one way: with no `.` and no slash at its end.
+    Ok(path.components().collect())
+}
+
+/// Who asks the API: of every command that does.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AdminArgs {
+    /// Kubeconfig of an administrator.
+    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
+    pub(crate) kubeconfig: PathBuf,
+}
+
+/// Flags of `kedge killall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KillallArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Flags of `kedge uninstall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Remove volumes of the local-path StorageClass, too.
+    #[arg(long)]
+    pub(crate) delete_volumes: bool,
+    /// Remove everything in /etc/kedge, too.
+    #[arg(long)]
+    pub(crate) delete_config: bool,
+    /// Print the plan, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Parses the command line and runs the role. Returns the process's exit code.
+pub(crate) fn main(args: Vec<OsString>) -> i32 {
+    let role = match parse(args, &environment) {
+        Ok(cli) => cli.role,
+        Err(Refusal::Clap(err)) => {
+            if let Some((flag, why)) = refused_flag(&err) {
+                return refuse(&format!("{flag} is refused: {why}"));
+            }
+            // Broken standard output leaves nobody to tell.
+            let _printed = err.print();
+            return i32::from(!matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion));
+        }
+        Err(Refusal::Config(err)) => return refuse(&err.to_string()),
+    };
+    match role {
+        Role::Server(args) => match server::main(*args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Agent(args) => match agent::role::main(*args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Token(args) => match token::main(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Kubectl(args) => tool("kubectl", &args.args),
+        Role::Crictl(args) => tool("crictl", &args.args),
+        Role::Ctr(args) => tool("ctr", &args.args),
+        Role::Killall(args) => match cleanup::killall(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Uninstall(args) => match cleanup::uninstall(&args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::Snapshot(args) => match snapshot::main(*args) {
+            Ok(()) => 0,
+            Err(err) => refuse(&Chain(&err).to_string()),
+        },
+        Role::SecretsEncrypt(args) => match secrets_encrypt::main(&args) {
+            Ok(()) => 0,
+            Err(why) => refuse(&why),
+        },
+        Role::Certificate(args) => said(certificate::main(&args)),
+        Role::Status(args) => said(status::main(&args)),
+        Role::Why(args) => said(why::main(&args)),
+        Role::CheckConfig => check_config::main(),
+        Role::Images(args) => said(containers::images(&args)),
+        Role::Ps(args) => said(containers::ps(&args)),
+        Role::Logs(args) => said(containers::logs(&args)),
+        Role::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());
+            0
+        }
+    }
+}
+
+/// The flag of k3s that has no place here, if that is what clap stumbled upon.
+fn refused_flag(err: &clap::Error) -> Option<(&str, &'static str)> {
+    match err.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if err.kind() == ErrorKind::UnknownArgument => Some((flag, refused::why(flag)?)),
+        _ => None,
+    }
+}
+
+fn said(done: Result<(), String>) -> i32 {
+    match done {
+        Ok(()) => 0,
+        Err(why) => refuse(&why),
+    }
+}
+
+/// Becomes another tool; returns the exit code if there is none.
+pub(crate) fn tool(name: &str, args: &[OsString]) -> i32 {
+    match tools::main(name, args) {
+        Ok(()) => 0,
+        Err(err) => refuse(&Chain(&err).to_string()),
+    }
+}
+
+fn refuse(why: &str) -> i32 {
+    eprintln!("kedge: {why}");
+    1
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The PATH, on which containerd and runc are looked for.
+pub(crate) fn search_path() -> OsString {
+    environment("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()).into()
+}
+
+/// The variables that lead programs to the network.
+pub(crate) fn proxies() -> Vec<(String, String)> {
+    let names = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+    names.into_iter().filter_map(|name| Some((name.to_owned(), environment(name)?))).collect()
+}
+
+/// Where systemd waits to hear from us.
+pub(crate) fn notify_socket() -> Option<String> {
+    environment("NOTIFY_SOCKET")
+}
+
+enum Refusal {
+    Clap(clap::Error),
+    Config(ConfigError),
+}
+
+/// Puts environment, file and command line into one list of flags and lets clap judge it.
+fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cli, Refusal> {
+    let overriding = |role: Command| role.args_override_self(true);
+    let mut command =
+        Cli::command().mut_subcommand("server", overriding).mut_subcommand("agent", overriding).mut_subcommand("snapshot", overriding);
+    let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let mut all: Vec<OsString> = vec!["kedge".into()];
+    let role = words.first().cloned().unwrap_or_default();
+    if matches!(role.as_str(), "server" | "agent") && !words.iter().any(|word| word == "--help" || word == "-h") {
+        let flags = flags_of(&mut command, &role);
+        let given = given_flags(&words);
+        let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
+        let path = PathBuf::from(named.as_deref().unwrap_or(CONFIG_FILE));
+        let settings = Settings::read(&role, &path, named.is_some(), &flags).map_err(Refusal::Config)?;
+        all.push(role.into());
+        all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
+        all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
+        all.extend(args.into_iter().skip(1));
+    } else if matches!(role.as_str(), "snapshot" | "etcd-snapshot") && words.len() > 1 {
+        let mut flags = flags_of(&mut command, "server");
+        // The file may be an agent's, whose commands say that there is no server.
+        flags.extend(flags_of(&mut command, "agent"));
+        let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
+        let settings = Settings::read("server", Path::new(named.as_deref().unwrap_or(CONFIG_FILE)), false, &flags);
+        let settings = settings.map_err(Refusal::Config)?;
+        // Those of the command line stand in a later word, and win.
+        let none = BTreeSet::new();
+        let of_env = env_args(&flags, &settings, &none, env);
+        let known: Vec<String> = of_env.chain(settings.to_args(&flags)).collect();
+        all.push(role.into());
+        all.extend(
+            known
+                .into_iter()
+                .filter(|arg| is_of_snapshots(arg.trim_start_matches("--").split('=').next().unwrap_or_default()))
+                .map(OsString::from),
+        );
+        all.extend(args.into_iter().skip(1));
+    } else {
+        let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
+        let named = given_flags(&words).contains("data-dir") || words.iter().any(|word| word == "-d" || word == "--help" || word == "-h");
+        all.extend(args);
+        // Where the server was told to keep its data, there it is looked for.
+        if cleans && !named {
+            // The file may be a server's or an agent's.
+            let mut flags = flags_of(&mut command, "server");
+            flags.extend(flags_of(&mut command, "agent"));
+            let settings = Settings::read("server", Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
+            let mut dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
+            let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
+            all.extend(dirs.next_back().or(env).map(OsString::from));
+        }
+    }
+    let matches = command.try_get_matches_from(all).map_err(Refusal::Clap)?;
+    Cli::from_arg_matches(&matches).map_err(Refusal::Clap)
+}
+
+/// Every flag of a role by its long name, but those that make no sense in a file.
+fn flags_of(command: &mut Command, role: &str) -> BTreeMap<String, FlagKind> {
+    command.build();
+    let arguments = command.find_subcommand(role).map(Command::get_arguments).into_iter().flatten();
+    arguments
+        .filter_map(|arg| {
+            let name = arg.get_long().filter(|name| !matches!(*name, "config" | "help" | "check"))?;
+            let kind = match arg.get_action() {
+                ArgAction::SetTrue => FlagKind::Switch,
+                ArgAction::Append => FlagKind::List,
+                _ => FlagKind::Single,
+            };
+            Some((name.to_owned(), kind))
+        })
+        .collect()
+}
+
+/// The environment's flags: the lowest layer, so only those that neither file nor command line sets.
+fn env_args<'a>(
+    flags: &'a BTreeMap<String, FlagKind>,
+    settings: &'a Settings,
+    given: &'a BTreeSet<String>,
+    env: &'a dyn Fn(&str) -> Option<String>,
+) -> impl Iterator<Item = String> + 'a {
+    flags.iter().filter(|(name, _)| !settings.sets(name) && !given.contains(*name)).filter_map(move |(name, kind)| {
+        let value = env_names(name).into_iter().find_map(|var| env(&var))?;
+        match kind {
+            FlagKind::Switch => matches!(value.as_str(), "true" | "1").then(|| format!("--{name}")),
+            _ => Some(format!("--{name}={value}")),
+        }
+    })
+}
+
+/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names some differently: the server's address URL, and keys of
+/// S3 as everybody does.
+fn env_names(flag: &str) -> Vec<String> {
+    let upper = if flag == "server" { "URL".to_owned() } else { flag.to_uppercase().replace('-', "_") };
+    let in_k3s = match flag {
+        "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
+        "write-kubeconfig-mode" => "KUBECONFIG_MODE".to_owned(),
+        "write-kubeconfig-group" => "KUBECONFIG_GROUP".to_owned(),
+        _ => upper.clone(),
+    };
+    let everywhere = match flag {
+        "etcd-s3-access-key" => Some("AWS_ACCESS_KEY_ID"),
+        "etcd-s3-secret-key" => Some("AWS_SECRET_ACCESS_KEY"),
+        "etcd-s3-session-token" => Some("AWS_SESSION_TOKEN"),
+        _ => None,
+    };
+    [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")].into_iter().chain(everywhere.map(str::to_owned)).collect()
+}
+
+/// A flag with a secret in it that stands on this process's command line.
+pub(crate) fn secret_on_command_line() -> Option<&'static str> {
+    let secrets = ["--etcd-s3-secret-key", "--etcd-s3-session-token", "--s3-secret-key", "--s3-session-token"];
+    let given: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    secrets.into_iter().find(|secret| given.iter().any(|arg| arg.split('=').next() == Some(secret)))
+}
+
+/// What `kedge snapshot` takes from the server's configuration and the environment: where its state is, and the bucket.
+fn is_of_snapshots(flag: &str) -> bool {
+    flag.starts_with("etcd-s3") || matches!(flag, "data-dir" | "etcd-snapshot-dir" | "node-name")
+}
+
+fn given_flags(words: &[String]) -> BTreeSet<String> {
+    words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap_or(flag).to_owned()).collect()
+}
+
+fn config_named(words: &[String]) -> Option<String> {
+    let mut words = words.iter();
+    let mut named = None;
+    while let Some(word) = words.next() {
+        if let Some(path) = word.strip_prefix("--config=").or_else(|| word.strip_prefix("-c=")) {
+            named = Some(path.to_owned());
+        } else if word == "--config" || word == "-c" {
+            named = words.next().cloned();
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(args: &[&str], vars: &[(&str, &str)]) -> Result<ServerArgs, String> {
+        let vars: BTreeMap<String, String> = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let words = ["server"].iter().chain(args).map(OsString::from).collect();
+        match parse(words, &|name| vars.get(name).cloned()) {
+            Ok(Cli { role: Role::Server(args) }) => Ok(*args),
+            Ok(_) => Err("another role".to_owned()),
+            Err(Refusal::Clap(err)) => Err(err.to_string()),
+            Err(Refusal::Config(err)) => Err(err.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file_and_the_file_over_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        std::fs::write(&file, "node-name: from-file\ncluster-domain: file.local\ntls-san: [one]\n").unwrap();
+        let config = format!("--config={}", file.display());
+        let vars = [("K3S_NODE_NAME", "from-env"), ("KEDGE_HTTPS_LISTEN_PORT", "7000"), ("KEDGE_CLUSTER_DOMAIN", "env.local")];
+        let args = server(&[&config, "--node-name", "from-cli", "--tls-san=two"], &vars).unwrap();
+        assert_eq!(args.node.node_name.as_deref(), Some("from-cli"));
+        assert_eq!(args.cluster_domain, "file.local");
+        assert_eq!(args.https_listen_port, 7000);
+        assert_eq!(args.tls_san, ["one", "two"]);
+    }
+
+    #[test]
+    fn an_agent_is_told_its_server_as_k3s_users_do() {
+        let vars = [("K3S_URL", "https://10.0.0.1:6443"), ("K3S_TOKEN", "secret"), ("KEDGE_NODE_NAME", "edge")];
+        let parsed = parse(vec!["agent".into()], &|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()));
+        let Ok(Cli { role: Role::Agent(args) }) = parsed else { panic!() };
+        assert_eq!((args.server.as_str(), args.token.as_deref()), ("https://10.0.0.1:6443", Some("secret")));
+        assert_eq!(args.node.node_name.as_deref(), Some("edge"));
+    }
+
+    #[test]
+    fn wrong_input_names_the_flag() {
+        assert!(server(&["--nod-name=x"], &[]).unwrap_err().contains("--nod-name"));
+        assert!(server(&["--https-listen-port=70000"], &[]).unwrap_err().contains("--https-listen-port"));
+        assert!(server(&["--write-kubeconfig-mode=9"], &[]).unwrap_err().contains("octal"));
+        assert!(server(&["--disable=../x"], &[]).unwrap_err().contains("coredns"));
+        assert!(server(&["--egress-selector-mode=pod"], &[]).unwrap_err().contains("agent"));
+        assert!(server(&["--snapshotter=native", "--container-runtime-endpoint=/run/x.sock"], &[]).unwrap_err().contains("--snapshotter"));
+        assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
+        assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
+    }
+
+    // security.md S10: the kernel's table of mounts names no relative folder.
+    #[test]
+    fn the_data_folder_is_absolute_and_spelt_in_one_way() {
+        let text = |args: ServerArgs| args.common.state.data_dir.to_str().unwrap().to_owned();
+        let of = |folder: &str| server(&[&format!("--data-dir={folder}")], &[]).map(text);
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        assert_eq!(of("state"), Ok(format!("{here}/state")));
+        assert_eq!(of("./state/.//db/"), Ok(format!("{here}/state/db")));
+        assert_eq!(of("/srv/kedge/"), Ok("/srv/kedge".to_owned()));
+        assert_eq!(server(&[], &[("K3S_DATA_DIR", "state")]).map(text), Ok(format!("{here}/state")));
+        for folder in ["../state", "/srv/../etc", "state/.."] {
+            assert!(of(folder).unwrap_err().contains("must not contain '..'"), "{folder}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! config.yaml and its drop-ins, turned into flags that stand before the user's own.
+//!
+//! k3s's rules: a later file replaces an earlier value, `key+` appends to it, lists are for repeatable flags, and a flag given on the
+//! command line wins (a repeatable one adds). Unlike k3s, an unknown key is an error: a misspelt setting that is skipped is a trap.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::flags::refused;
+
+/// What a setting looks like on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlagKind {
+    /// Takes no value.
+    Switch,
+    /// Takes one value; the last one wins.
+    Single,
+    /// May be repeated; values add up.
+    List,
+}
+
+/// A configuration file that cannot be used. Each says which file, which key, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read configuration file {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("configuration file {path} is not valid YAML: {reason}", path = path.display())]
+    Yaml { path: PathBuf, reason: String },
+    #[error("configuration file {path} must hold keys and values at its top level, like 'node-name: edge-1'", path = path.display())]
+    NotAMap { path: PathBuf },
+    #[error("configuration file {path}: unknown key '{key}'; see 'kedge {role} --help' for the flags, which are the keys", path = path.display())]
+    UnknownKey { path: PathBuf, key: String, role: String },
+    #[error("configuration file {path}: '{key}' is refused: {why}", path = path.display())]
+    Refused { path: PathBuf, key: String, why: &'static str },
+    #[error("configuration file {path}: the value of '{key}' must be {wanted}", path = path.display())]
+    Value { path: PathBuf, key: String, wanted: &'static str },
+}
+
+/// The values of all files, by flag name.
+#[derive(Debug, Default)]
+pub(crate) struct Settings(BTreeMap<String, Vec<String>>);
+
+impl Settings {
+    /// Reads `main` and `main.d/*.yaml` in name order. A missing main file is an error only if the user named it.
+    pub(crate) fn read(role: &str, main: &Path, named_by_user: bool, flags: &BTreeMap<String, FlagKind>) -> Result<Settings, ConfigError> {
+        let mut settings = Settings::default();
+        let mut files = Vec::new();
+        if named_by_user || main.exists() {
+            files.push(main.to_owned());
+        }
+        files.extend(drop_ins(main)?);
+        for path in files {
+            let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
+            settings.merge(role, &path, &text, flags)?;
+        }
+        Ok(settings)
+    }
+
+    fn merge(&mut self, role: &str, path: &Path, text: &str, flags: &BTreeMap<String, FlagKind>) -> Result<(), ConfigError> {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(());
+        }
+        let document: Value =
+            serde_saphyr::from_str(text).map_err(|err| ConfigError::Yaml { path: path.to_owned(), reason: err.to_string() })?;
+        let Value::Object(map) = document else { return Err(ConfigError::NotAMap { path: path.to_owned() }) };
+        for (key, value) in map {
+            let (name, append) = match key.strip_suffix('+') {
+                Some(name) => (name, true),
+                None => (key.as_str(), false),
+            };
+            let Some(kind) = flags.get(name) else {
+                if let Some(why) = refused::why(name) {
+                    return Err(ConfigError::Refused { path: path.to_owned(), key, why });
+                }
+                return Err(ConfigError::UnknownKey { path: path.to_owned(), key, role: role.to_owned() });
+            };
+            let values =
+                values_of(&value, *kind).map_err(|wanted| ConfigError::Value { path: path.to_owned(), key: name.to_owned(), wanted })?;
+            let slot = self.0.entry(name.to_owned()).or_default();
+            if !append {
+                slot.clear();
+            }
+            slot.extend(values);
+        }
+        Ok(())
+    }
+
+    /// The settings as flags, each in one word: `--key=value`. A switch that is false is left out.
+    pub(crate) fn to_args(&self, flags: &BTreeMap<String, FlagKind>) -> Vec<String> {
+        let mut args = Vec::new();
+        for (key, values) in &self.0 {
+            match flags.get(key) {
+                Some(FlagKind::Switch) => {
+                    args.extend((values.last().map(String::as_str) == Some("true")).then(|| format!("--{key}")));
+                }
+                _ => args.extend(values.iter().map(|value| format!("--{key}={value}"))),
+            }
+        }
+        args
+    }
+
+    /// Whether some file sets this flag.
+    pub(crate) fn sets(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+}
+
+fn drop_ins(main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut dir = main.as_os_str().to_owned();
+    dir.push(".d");
+    let dir = PathBuf::from(dir);
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(ConfigError::Read { path: dir, source }),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|source| ConfigError::Read { path: dir.clone(), source })?.path();
+        if path.extension().is_some_and(|ext| ext == "yaml" || ext == "yml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn values_of(value: &Value, kind: FlagKind) -> Result<Vec<String>, &'static str> {
+    match (kind, value) {
+        (FlagKind::Switch, Value::Bool(on)) => Ok(vec![on.to_string()]),
+        (FlagKind::Switch, _) => Err("true or false"),
+        (FlagKind::List, Value::Array(items)) => items.iter().map(|item| scalar(item).ok_or("a list of plain values")).collect(),
+        (FlagKind::List, one) => scalar(one).map(|one| vec![one]).ok_or("a list of plain values"),
+        (FlagKind::Single, one) => scalar(one).map(|one| vec![one]).ok_or("one plain value"),
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(on) => Some(on.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags() -> BTreeMap<String, FlagKind> {
+        [("node-name", FlagKind::Single), ("disable", FlagKind::List), ("debug", FlagKind::Switch), ("https-listen-port", FlagKind::Single)]
+            .map(|(name, kind)| (name.to_owned(), kind))
+            .into()
+    }
+
+    fn read(files: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("config.yaml.d")).unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        let settings = Settings::read("server", &dir.path().join("config.yaml"), false, &flags()).map_err(|err| err.to_string())?;
+        Ok(settings.to_args(&flags()))
+    }
+
+    #[test]
+    fn a_later_file_replaces_and_a_plus_appends() {
+        let args = read(&[
+            ("config.yaml", "node-name: a\ndisable: [x]\nhttps-listen-port: 7443\n"),
+            ("config.yaml.d/10.yaml", "node-name: b\ndisable+: [w]\n"),
+            ("config.yaml.d/20.yaml", "debug: true\ndisable+: z\n"),
+        ]);
+        let expected = ["--debug", "--disable=x", "--disable=w", "--disable=z", "--https-listen-port=7443", "--node-name=b"];
+        assert_eq!(args.unwrap(), expected);
+    }
+
+    #[test]
+    fn bad_content_names_file_key_and_remedy() {
+        assert!(
+            read(&[("config.yaml", "node-nam: a")])
+                .unwrap_err()
+                .ends_with("config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys")
+        );
+        assert!(read(&[("config.yaml", "docker: true")]).unwrap_err().contains("'docker' is refused: kedge drives containerd"));
+        assert!(read(&[("config.yaml", "debug: 3")]).unwrap_err().ends_with("the value of 'debug' must be true or false"));
+        assert!(read(&[("config.yaml", "- a")]).unwrap_err().contains("must hold keys and values"));
+    }
+
+    #[test]
+    fn an_empty_or_absent_file_sets_nothing() {
+        assert!(read(&[]).unwrap().is_empty());
+        assert!(read(&[("config.yaml", "# nothing yet\n")]).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! Flags, environment and files of settings: what a person says to a server, an agent or a command, and what is refused.
+
+pub(crate) mod claims;
+pub(crate) mod config_file;
+pub(crate) mod ranges;
+pub(crate) mod refused;
+pub(crate) mod roles;

@@ -1,0 +1,57 @@
+//! Where log lines go, and how many of them.
+
+use std::fs::OpenOptions;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::SubscriberBuilder;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
+
+use crate::flags::roles::CommonArgs;
+
+/// From this on upstream's components tell of single requests.
+const VERBOSE: u8 = 4;
+
+/// The log file cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the log file {path} (--log)", path = path.display())]
+pub(crate) struct LogError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+/// Starts logging as the flags say: to a file, to standard error, or both; with `--debug` one line a request.
+pub(crate) fn start(args: &CommonArgs) -> Result<(), LogError> {
+    let debug = args.debug || args.verbosity >= VERBOSE;
+    let Some(path) = &args.log else {
+        standard_error(debug);
+        return Ok(());
+    };
+    let open = OpenOptions::new().create(true).append(true).open(path);
+    let file = Mutex::new(open.map_err(|source| LogError { path: path.clone(), source })?);
+    let builder = builder(debug).with_ansi(false);
+    if args.alsologtostderr {
+        builder.with_writer(file.and(std::io::stderr)).init();
+    } else {
+        builder.with_writer(file).init();
+    }
+    Ok(())
+}
+
+/// Starts logging as everything in a pod does.
+pub(crate) fn to_stderr() {
+    standard_error(false);
+}
+
+fn standard_error(debug: bool) {
+    builder(debug).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
+}
+
+fn builder(debug: bool) -> SubscriberBuilder<DefaultFields, Format, EnvFilter> {
+    // Libraries below us log their retries as errors; what matters of them reaches our own lines.
+    let filter = if debug { "debug,h2=info,hyper=info,rustls=info,tower=info" } else { "info,openraft=off,kube_client=off" };
+    tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_target(debug)
+}

@@ -1,0 +1,5 @@
+//! The life of a process: its log, its start and end, the folder that it works in.
+
+pub(crate) mod life;
+pub(crate) mod logging;
+pub(crate) mod work_dir;

@@ -1,0 +1,268 @@
+//! Snapshots away from this machine, in S3: the flags as k3s spells them, and the bucket that they or a Secret name.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base::files::{FileError, create_private_dir};
+use base::rng::Rng;
+use base::secret::Secret;
+use base::task::Group;
+use base::time::Clock;
+use clap::Args;
+use cluster::s3::bucket::{Bucket, S3Error};
+use cluster::s3::settings::{Bad, Settings, parse_timeout, settings};
+use cluster::s3::xml::Entry;
+use cluster::snapshot::{self, SnapshotError};
+use k8s_openapi::api::core::v1::Secret as SecretObject;
+use kube::api::Api;
+
+/// What a Secret may say. All else is a matter of the machine's own flags and files.
+const FROM_SECRET: [&str; 3] = ["access-key", "secret-key", "session-token"];
+/// Where the Secret of --etcd-s3-config-secret is.
+const NAMESPACE: &str = "kube-system";
+
+/// Flags of snapshots in S3; `kedge snapshot` knows them without `etcd-`, too.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct S3Flags {
+    /// Keep snapshots in a bucket of S3, too.
+    #[arg(long, alias = "s3", global = true, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3: bool,
+    /// S3's host, with its port where that is not TLS's (default: s3.amazonaws.com).
+    #[arg(long, alias = "s3-endpoint", global = true, value_name = "HOST", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_endpoint: Option<String>,
+    /// Authorities of its certificate: a file, or PEM in base64 (default: this machine's).
+    #[arg(long, alias = "s3-endpoint-ca", global = true, value_name = "FILE", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_endpoint_ca: Option<String>,
+    /// Take any certificate.
+    #[arg(long, alias = "s3-skip-ssl-verify", global = true, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_skip_ssl_verify: bool,
+    /// Speak HTTP without TLS.
+    #[arg(long, alias = "s3-insecure", global = true, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_insecure: bool,
+    /// Access key; rather in the configuration file, or as AWS_ACCESS_KEY_ID.
+    #[arg(long, alias = "s3-access-key", global = true, value_name = "KEY", value_parser = secret, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_access_key: Option<Secret<String>>,
+    /// Secret key; rather in the configuration file, or as AWS_SECRET_ACCESS_KEY: everybody sees a command line.
+    #[arg(long, alias = "s3-secret-key", global = true, value_name = "KEY", value_parser = secret, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_secret_key: Option<Secret<String>>,
+    /// Token of keys that were lent; rather in the configuration file, or as AWS_SESSION_TOKEN.
+    #[arg(long, alias = "s3-session-token", global = true, value_name = "TOKEN", value_parser = secret, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_session_token: Option<Secret<String>>,
+    /// Bucket.
+    #[arg(long, alias = "s3-bucket", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_bucket: Option<String>,
+    /// How requests name it: as part of the host's name or in the path (default: auto, which is dns at AWS and else path).
+    #[arg(long, alias = "s3-bucket-lookup-type", global = true, value_name = "KIND", value_parser = ["auto", "dns", "path"], help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_bucket_lookup_type: Option<String>,
+    /// Region (default: us-east-1).
+    #[arg(long, alias = "s3-region", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_region: Option<String>,
+    /// Folder in the bucket.
+    #[arg(long, alias = "s3-folder", global = true, value_name = "PATH", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_folder: Option<String>,
+    /// HTTP proxy to S3: http://[USER:PASSWORD@]HOST:PORT.
+    #[arg(long, alias = "s3-proxy", global = true, value_name = "URL", value_parser = secret, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_proxy: Option<Secret<String>>,
+    /// How long one request may take; a snapshot goes in parts of 64 MiB (default: 5m0s).
+    #[arg(long, alias = "s3-timeout", global = true, value_name = "DURATION", value_parser = timeout, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_timeout: Option<String>,
+    /// Snapshots of one name and node to keep in the bucket.
+    #[arg(long, alias = "s3-retention", global = true, value_name = "N", default_value_t = 5, value_parser = crate::server::datastore::parse_retention, help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_retention: usize,
+    /// Secret in kube-system with the credentials that no flag says: etcd-s3-access-key, etcd-s3-secret-key, etcd-s3-session-token.
+    /// Where snapshots go the flags alone say.
+    #[arg(long, alias = "s3-config-secret", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
+    pub(crate) etcd_s3_config_secret: Option<String>,
+}
+
+fn secret(text: &str) -> Result<Secret<String>, String> {
+    Ok(Secret::new(text.to_owned()))
+}
+
+fn timeout(text: &str) -> Result<String, String> {
+    parse_timeout(text).map(|_| text.to_owned())
+}
+
+/// Why snapshots cannot be kept away.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AwayError {
+    #[error("--{0}")]
+    Bad(#[from] Bad),
+    #[error("--etcd-s3-config-secret: cannot read {kind} {NAMESPACE}/{name}")]
+    Unread { kind: &'static str, name: String, source: Box<kube::Error> },
+    #[error("--etcd-s3-config-secret {name}: {source}")]
+    InSecret { name: String, source: Bad },
+    #[error(
+        "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must not choose where the cluster goes: give the flag, and remove the key"
+    )]
+    NotFromSecret { name: String, key: String },
+    #[error("--etcd-s3-config-secret: the Secret cannot be read while the server does not run; give the flags themselves")]
+    NoServer,
+    #[error(transparent)]
+    S3(#[from] S3Error),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl S3Flags {
+    /// What flags say, by the part of their names after `etcd-s3-`.
+    fn given(&self) -> BTreeMap<String, Secret<String>> {
+        let plain = |text: &Option<String>| text.clone().map(Secret::new);
+        let switch = |on: bool| on.then(|| Secret::new("true".to_owned()));
+        let all = [
+            ("endpoint", plain(&self.etcd_s3_endpoint)),
+            ("endpoint-ca", plain(&self.etcd_s3_endpoint_ca)),
+            ("skip-ssl-verify", switch(self.etcd_s3_skip_ssl_verify)),
+            ("insecure", switch(self.etcd_s3_insecure)),
+            ("access-key", self.etcd_s3_access_key.clone()),
+            ("secret-key", self.etcd_s3_secret_key.clone()),
+            ("session-token", self.etcd_s3_session_token.clone()),
+            ("bucket", plain(&self.etcd_s3_bucket)),
+            ("bucket-lookup-type", plain(&self.etcd_s3_bucket_lookup_type)),
+            ("region", plain(&self.etcd_s3_region)),
+            ("folder", plain(&self.etcd_s3_folder)),
+            ("proxy", self.etcd_s3_proxy.clone()),
+            ("timeout", plain(&self.etcd_s3_timeout)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
+    /// What flags say by themselves.
+    ///
+    /// Errors: a flag that is wrong, or one that is missing and that no Secret can say.
+    pub(crate) fn check(&self) -> Result<(), AwayError> {
+        if self.etcd_s3 && self.etcd_s3_config_secret.is_none() { self.settings(None).map(drop) } else { Ok(()) }
+    }
+
+    fn settings(&self, more: Option<(&str, BTreeMap<String, Secret<String>>)>) -> Result<Settings, AwayError> {
+        let read = |path: &str| std::fs::read_to_string(path).map_err(|err| format!("cannot read {path}: {err}"));
+        match more {
+            None => Ok(settings(&self.given(), &read)?),
+            Some((name, mut values)) => {
+                if let Some(key) = values.iter().find(|(key, text)| !FROM_SECRET.contains(&key.as_str()) && !text.expose().is_empty()) {
+                    return Err(AwayError::NotFromSecret { name: name.to_owned(), key: format!("etcd-s3-{}", key.0) });
+                }
+                values.extend(self.given());
+                settings(&values, &read).map_err(|source| AwayError::InSecret { name: name.to_owned(), source })
+            }
+        }
+    }
+
+    /// The bucket; a Secret that fills in the flags is read by `client`, each time anew.
+    pub(crate) async fn bucket(&self, client: Option<&kube::Client>, group: &Group) -> Result<Bucket, AwayError> {
+        let more = match (self.etcd_s3_config_secret.as_deref(), client) {
+            (None, _) => None,
+            (Some(_), None) => return Err(AwayError::NoServer),
+            (Some(name), Some(client)) => Some((name, read_secret(client, name).await?)),
+        };
+        Ok(Bucket::new(self.settings(more)?, Clock::system(), Rng::from_os(), group)?)
+    }
+}
+
+/// The values of the Secret.
+async fn read_secret(client: &kube::Client, name: &str) -> Result<BTreeMap<String, Secret<String>>, AwayError> {
+    let api: Api<SecretObject> = Api::namespaced(client.clone(), NAMESPACE);
+    let found = api.get(name).await.map_err(|err| AwayError::Unread { kind: "Secret", name: name.to_owned(), source: Box::new(err) })?;
+    let mut values = BTreeMap::new();
+    for (key, value) in found.data.unwrap_or_default() {
+        if let (Some(key), Ok(text)) = (key.strip_prefix("etcd-s3-"), String::from_utf8(value.0)) {
+            values.insert(key.to_owned(), Secret::new(text));
+        }
+    }
+    Ok(values)
+}
+
+/// Puts a snapshot into the bucket and deletes the older ones of its name there; says how many.
+pub(crate) async fn take(bucket: &Bucket, file: &Path, name: &str, prefix: &str, node: &str, keep: usize) -> Result<usize, S3Error> {
+    bucket.put(name, file).await?;
+    Ok(prune(bucket, prefix, node, keep).await?.len())
+}
+
+/// Deletes all but the newest snapshots of a name and node; says which.
+pub(crate) async fn prune(bucket: &Bucket, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, S3Error> {
+    let all = list(bucket).await?;
+    let old: Vec<String> =
+        snapshot::surplus(all.iter().map(|entry| entry.key.as_str()), prefix, node, keep).into_iter().map(str::to_owned).collect();
+    for name in &old {
+        bucket.delete(name).await?;
+    }
+    Ok(old)
+}
+
+/// The snapshots in the bucket, oldest first.
+pub(crate) async fn list(bucket: &Bucket) -> Result<Vec<Entry>, S3Error> {
+    let mut all: Vec<Entry> = bucket.list().await?.into_iter().filter(|entry| snapshot::made_at(&entry.key).is_some()).collect();
+    all.sort_by_key(|entry| (snapshot::made_at(&entry.key), entry.key.clone()));
+    Ok(all)
+}
+
+/// A snapshot that was got from the bucket; the file goes with this.
+pub(crate) struct Got(PathBuf);
+
+impl Got {
+    /// Gets a snapshot into a private file of the data folder.
+    pub(crate) async fn new(bucket: &Bucket, name: &str, data_dir: &Path) -> Result<Got, AwayError> {
+        let name = snapshot::file_of(name)?;
+        create_private_dir(data_dir)?;
+        let path = data_dir.join(format!(".from-s3-{}-{name}", std::process::id()));
+        let got = Got(path);
+        bucket.get(&name, &got.0).await?;
+        Ok(got)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Got {
+    fn drop(&mut self) {
+        // It may never have been made.
+        let _gone = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        s3: S3Flags,
+    }
+
+    fn flags(args: &[&str]) -> S3Flags {
+        <Flags as clap::Parser>::try_parse_from(["x"].iter().chain(args)).unwrap().s3
+    }
+
+    #[test]
+    fn flags_are_checked_before_a_server_starts_and_show_no_secret() {
+        let keys = ["--s3", "--s3-access-key=A", "--etcd-s3-secret-key=hidden", "--s3-proxy=http://u:hidden@p"];
+        let none = flags(&keys).check().unwrap_err().to_string();
+        assert!(none.starts_with("--etcd-s3-bucket: "), "{none}");
+        assert!(flags(&[&keys[..], &["--s3-config-secret=s"]].concat()).check().is_ok());
+        let all = flags(&[&keys[..], &["--s3-bucket=b"]].concat());
+        all.check().unwrap();
+        assert!(!format!("{all:?}").contains("hidden"));
+        assert!(flags(&["--s3-bucket=b"]).check().is_ok(), "not asked for");
+    }
+
+    #[test]
+    fn a_secret_says_who_one_is_and_not_where_snapshots_go() {
+        let more = |values: &[(&str, &str)]| values.iter().map(|(k, v)| ((*k).to_owned(), Secret::new((*v).to_owned()))).collect();
+        let given = flags(&["--s3", "--s3-bucket=mine"]);
+        let both = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S")])))).unwrap();
+        assert_eq!(both.bucket.as_str(), "mine");
+        for key in ["endpoint", "endpoint-ca", "endpoint-ca-name", "skip-ssl-verify", "bucket", "folder", "proxy"] {
+            let Err(err) = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S"), (key, "theirs")])))) else {
+                panic!("{key} is taken")
+            };
+            assert!(err.to_string().contains(&format!("etcd-s3-{key} is taken from --etcd-s3-{key} alone")), "{err}");
+        }
+        let Err(err) = given.settings(Some(("name", BTreeMap::new()))) else { panic!() };
+        assert!(err.to_string().starts_with("--etcd-s3-config-secret name: etcd-s3-access-key"), "{err}");
+    }
+}

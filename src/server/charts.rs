@@ -1,0 +1,46 @@
+//! How HelmCharts are installed: with the machine's helm, as a user of its own, with a certificate for as long as one call may take.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::chain::Chain;
+use base::rng::Rng;
+use base::time::Clock;
+use cluster::helm::Config;
+use cluster::helm::program::Program;
+use pki::leaf::{Ca, LeafSpec, Usage};
+use pki::server::Pki;
+
+use crate::flags::roles::ServerArgs;
+use crate::{agent, commands};
+
+/// Whom helm runs as: a number that no distribution gives to anybody.
+const HELM_USER: u32 = 65521;
+/// Longest life of the certificate that one call of helm is given.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// What the controller is told, if it is wanted; `url` is where this server's API is.
+pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng, url: String) -> Option<Config> {
+    if args.disable_helm_controller {
+        return None;
+    }
+    let (pki, now) = (Arc::clone(pki), clock.clone());
+    let subject =
+        LeafSpec { common_name: cluster::helm::USER.to_owned(), organizations: Vec::new(), sans: BTreeSet::new(), usage: Usage::Client };
+    let kubeconfig = move || {
+        let issued = pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE).map_err(|err| Chain(&err).to_string())?;
+        Ok(pki::kubeconfig::kubeconfig(&url, pki.authority(Ca::Server).bundle(), &issued.cert_pem, &issued.key_pem))
+    };
+    let data_dir = &args.common.state.data_dir;
+    let user = nix::unistd::geteuid().is_root().then_some(HELM_USER);
+    // The server's own folder lets nobody else in.
+    let dir = if user.is_some() { agent::helm_dir(data_dir) } else { data_dir.join("server/helm") };
+    Some(Config {
+        dir,
+        program: Program { named: args.helm_binary.clone(), search_path: commands::search_path(), environment: commands::proxies(), user },
+        kubeconfig: Arc::new(kubeconfig),
+        clock: clock.clone(),
+        rng: rng.clone(),
+    })
+}

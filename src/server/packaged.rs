@@ -1,0 +1,194 @@
+//! Packaged components: manifests that come with this program, and what the server itself keeps of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::chain::Chain;
+use base::task::Group;
+use client::informer::Informers;
+use cluster::addons::Packaged;
+use cluster::node_names;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::ResourceExt as _;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tracing::warn;
+
+use crate::server::membership::CONTROL_PLANE;
+
+/// Manifests that come with this program, by the names that `--disable` takes.
+const COREDNS: &str = include_str!("../../manifests/coredns.yaml");
+const LOCAL_STORAGE: &str = include_str!("../../manifests/local-storage.yaml");
+const METRICS_SERVER: &str = include_str!("../../manifests/metrics-server.yaml");
+const RUNTIMES: &str = include_str!("../../manifests/runtimes.yaml");
+
+/// Values of the variables in manifests, named as k3s names them.
+pub(crate) struct Variables {
+    /// Addresses of the DNS service, one a family.
+    pub(crate) cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster.
+    pub(crate) cluster_domain: String,
+    /// Where volumes of local-path lie.
+    pub(crate) storage_dir: String,
+    /// The DNS server's image, where this build can make one.
+    pub(crate) dns_image: Option<String>,
+}
+
+impl Variables {
+    fn expand(&self, manifest: &str) -> String {
+        let dns: Vec<String> = self.cluster_dns.iter().map(IpAddr::to_string).collect();
+        manifest
+            .replace("%{CLUSTER_DNS}%", dns.first().map_or("", String::as_str))
+            .replace("%{CLUSTER_DNS_LIST}%", &format!("[\"{}\"]", dns.join("\", \"")))
+            .replace("%{CLUSTER_DNS_IPFAMILYPOLICY}%", if dns.len() > 1 { "RequireDualStack" } else { "SingleStack" })
+            .replace("%{CLUSTER_DOMAIN}%", &self.cluster_domain)
+            .replace("%{DEFAULT_LOCAL_STORAGE_PATH}%", &self.storage_dir)
+            .replace("%{DNS_IMAGE}%", self.dns_image.as_deref().unwrap_or_default())
+    }
+
+    /// The packaged manifests, but those disabled.
+    pub(crate) fn packaged(&self, disabled: &BTreeSet<String>) -> Vec<Packaged> {
+        let all = [("coredns", COREDNS), ("local-storage", LOCAL_STORAGE), ("metrics-server", METRICS_SERVER), ("runtimes", RUNTIMES)];
+        if self.dns_image.is_none() && !disabled.contains("coredns") {
+            warn!("no DNS server is deployed: this build cannot make its image");
+        }
+        let wanted = all.into_iter().filter(|(name, _)| !disabled.contains(*name) && (*name != "coredns" || self.dns_image.is_some()));
+        wanted.map(|(name, text)| Packaged { name, text: self.expand(text) }).collect()
+    }
+}
+
+/// Names that `--disable` knows: what is packaged, the parts that have no manifest, and k3s's ingress, which is never there.
+const COMPONENTS: [&str; 6] = ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb", "traefik"];
+
+/// Whether each of the names is one of a component, or of a file of the operator's own in `manifests`.
+///
+/// Errors: a text for a person. A word that disables nothing is a mistake.
+pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), String> {
+    let of_file = |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
+    match names.iter().find(|name| !COMPONENTS.contains(&name.as_str()) && !of_file(name)) {
+        None => Ok(()),
+        Some(unknown) => Err(format!(
+            "there is no component {unknown}, and no such file in {}; components are {}",
+            manifests.display(),
+            COMPONENTS.join(", ")
+        )),
+    }
+}
+
+/// Marks this machine's node as one that carries the control plane (a label that nodes may not give themselves), and writes down which
+/// of the things that all servers should share it uses.
+pub(crate) fn mark_control_plane(
+    client: kube::Client,
+    node_name: String,
+    uses: BTreeMap<String, String>,
+    informers: &Informers,
+    group: &Group,
+) {
+    let nodes = informers.get::<Node>();
+    group.spawn("mark-control-plane", async move {
+        let mut changes = nodes.changes();
+        nodes.synced().await;
+        loop {
+            let marked = |node: &Node| {
+                let notes = node.annotations();
+                node.labels().contains_key(CONTROL_PLANE) && uses.iter().all(|(name, value)| notes.get(name) == Some(value))
+            };
+            if nodes.get("", &node_name).is_some_and(|node| !marked(&node)) {
+                let patch = json!({"metadata": {"labels": {(CONTROL_PLANE): "true"}, "annotations": uses}});
+                let api: Api<Node> = Api::all(client.clone());
+                let written = api.patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                // A lost race is no failure: the winner's write is the next change.
+                if let Some(err) = written.err().filter(|err| !matches!(err, kube::Error::Api(status) if status.code == 409)) {
+                    warn!(node = %node_name, err = %Chain(&err), "cannot mark the control plane's node");
+                }
+            }
+            changes.next().await;
+        }
+    });
+}
+
+/// The ConfigMap holds 1 MiB with all its keys; Kubernetes' 5,000 nodes take a quarter of this.
+const NODE_HOSTS_BYTES_MAX: usize = 512 * 1024;
+
+/// Keeps the key NodeHosts of the DNS server's ConfigMap: node names and their addresses, one node a line.
+pub(crate) fn keep_node_hosts(client: kube::Client, cluster_domain: &str, informers: &Informers, group: &Group) {
+    let domain = cluster_domain.to_owned();
+    let nodes = informers.get::<Node>();
+    // The ConfigMap may come later than this, and may be made anew.
+    let config_map = Informers::one(&client, "/api/v1/namespaces/kube-system/configmaps", "coredns", group);
+    group.spawn("node-hosts", async move {
+        let (mut changes, mut config_changes) = (nodes.changes(), config_map.changes());
+        nodes.synced().await;
+        config_map.synced().await;
+        let mut written = None;
+        loop {
+            // No cascade: a write of ours that changes nothing is no change of the object.
+            let now = config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list(), &domain)));
+            if let Some((_, lines)) = now.as_ref().filter(|now| written.as_ref() != Some(*now)) {
+                let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+                let patch = json!({"data": {"NodeHosts": lines}});
+                match api.patch("coredns", &PatchParams::default(), &Patch::Merge(patch)).await {
+                    Ok(_) => written = now,
+                    Err(err) => warn!(err = %Chain(&err), "cannot write node names for DNS"),
+                }
+            }
+            // Cancel safe: both are read whole in the next turn.
+            tokio::select! {
+                _ = changes.next() => {}
+                _ = config_changes.next() => {}
+            }
+        }
+    });
+}
+
+/// A line for each address. The DNS server believes every word of it, before it looks for Services. So a node says which address it
+/// has, and no more: its name is the one it joined under, and no name of the cluster's.
+fn node_hosts(nodes: &[Arc<Node>], domain: &str) -> String {
+    let mut nodes: Vec<&Arc<Node>> = nodes.iter().filter(|node| node_names::is_told(&node.name_any(), domain)).collect();
+    // The oldest first: nodes that come in thousands take no name away.
+    nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
+    let (mut lines, mut bytes) = (BTreeMap::new(), 0);
+    for node in nodes {
+        for ip in client::node::addresses(node, "InternalIP") {
+            let line = format!("{ip} {}\n", node.name_any());
+            bytes += line.len();
+            if bytes <= NODE_HOSTS_BYTES_MAX {
+                lines.insert((node.name_any(), ip.to_string()), line);
+            }
+        }
+    }
+    lines.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, age: &str, addresses: &[&str]) -> Arc<Node> {
+        let addresses: Vec<_> = addresses.iter().map(|text| json!({"type": "InternalIP", "address": text})).collect();
+        let metadata = json!({"name": name, "creationTimestamp": format!("2026-01-01T00:00:{age}Z")});
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "status": {"addresses": addresses}})).unwrap())
+    }
+
+    #[test]
+    fn a_node_has_its_own_name_in_dns_and_no_other_one() {
+        let nodes = [
+            node("host.example.com", "01", &["10.0.0.1", "fd00::1"]),
+            node("n2", "02", &["10.0.0.2 vault.prod.svc.cluster.local", "10.0.0.2\n10.0.0.3 github.com", "10.0.0.4#", "10.0.0.2"]),
+            node("vault.prod.svc.cluster.local", "03", &["10.0.0.5"]),
+            node("kubernetes.default.svc", "04", &["10.0.0.6"]),
+            node("n5", "05", &["127.0.0.1", "169.254.169.254"]),
+        ];
+        assert_eq!(node_hosts(&nodes, "cluster.local"), "10.0.0.1 host.example.com\nfd00::1 host.example.com\n10.0.0.2 n2\n");
+    }
+
+    #[test]
+    fn many_nodes_take_no_older_name_away() {
+        let many = (0..30_000).map(|n| node(&format!("a{n}"), "02", &[&format!("10.1.{}.{}", n / 250, n % 250 + 1)]));
+        let nodes: Vec<Arc<Node>> = many.chain([node("z", "01", &["10.0.0.1"])]).collect();
+        let hosts = node_hosts(&nodes, "cluster.local");
+        assert!(hosts.len() <= NODE_HOSTS_BYTES_MAX && hosts.ends_with("10.0.0.1 z\n"), "{}", hosts.len());
+    }
+}
