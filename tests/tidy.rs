@@ -3,6 +3,8 @@
 
 #[path = "tidy/deny.rs"]
 mod deny;
+#[path = "tidy/floors.rs"]
+mod floors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
