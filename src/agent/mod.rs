@@ -1,13 +1,13 @@
 //! The node's half: kubelet with its server, CNI, the service proxy.
 
 pub(crate) mod addresses;
+pub(crate) mod config;
 pub(crate) mod host;
 pub(crate) mod images;
 pub(crate) mod role;
 
-use std::ffi::{OsStr, OsString};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,115 +21,19 @@ use base::time::Stopwatch;
 use client::informer::Informers;
 use cni::{Conflist, conflist};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, Taint};
-use kubelet::config::{Config as KubeletConfig, NodeDns, RuntimeChoice};
+use k8s_openapi::api::core::v1::Node;
+use kubelet::config::{Config as KubeletConfig, RuntimeChoice};
 use kubelet::runtime::Runtime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use crate::agent::config::AgentConfig;
 use crate::agent::images::{ImageError, SystemImages};
 use crate::flags::ranges;
-use crate::flags::roles::NodeArgs;
+use crate::process::layout::{KUBELET_RECORD, cni_bin_dir, cni_conf_dir, is_of_kubelet, kubelet_dir, mark_data_dir, run_dir};
 
 /// A node that could not hold pods to their addresses looks again whether it can this much later.
 const GUARD_AGAIN: Duration = Duration::from_secs(60);
-
-/// What the node's half is told.
-pub(crate) struct AgentConfig {
-    pub(crate) data_dir: PathBuf,
-    pub(crate) node_name: String,
-    pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
-    pub(crate) node_external_ips: Vec<IpAddr>,
-    pub(crate) kubelet_port: u16,
-    /// Port of the API, on a server.
-    pub(crate) api_port: Option<u16>,
-    /// API servers that this machine was told of.
-    pub(crate) servers: Vec<SocketAddr>,
-    /// One range, or one of each family.
-    pub(crate) cluster_cidrs: Vec<IpNet>,
-    pub(crate) service_cidrs: Vec<IpNet>,
-    pub(crate) cluster_dns: Vec<IpAddr>,
-    pub(crate) cluster_domain: String,
-    pub(crate) resolv_conf: Option<PathBuf>,
-    /// DNS names inside and outside of the cluster's network.
-    pub(crate) node_dns: NodeDns,
-    pub(crate) runtime: RuntimeFlags,
-    pub(crate) pause_image: Option<String>,
-    pub(crate) labels: std::collections::BTreeMap<String, String>,
-    pub(crate) taints: Vec<Taint>,
-    pub(crate) network: NetworkChoice,
-    pub(crate) registries: RegistryChoice,
-    pub(crate) kubelet: kubelet::settings::Settings,
-    pub(crate) search_path: OsString,
-    /// Images of our own, unless this program cannot be one.
-    pub(crate) images: Option<SystemImages>,
-}
-
-/// What was chosen about the pod network.
-#[derive(Clone, Debug)]
-pub(crate) struct NetworkChoice {
-    pub(crate) backend: network::overlay::Backend,
-    pub(crate) interface: Option<String>,
-    pub(crate) external_ip: bool,
-    pub(crate) ipv6_masquerade: bool,
-    pub(crate) policies: bool,
-    pub(crate) services: bool,
-}
-
-/// What was chosen about the container runtime.
-#[derive(Clone, Debug)]
-pub(crate) struct RuntimeFlags {
-    /// One that runs already.
-    pub(crate) endpoint: Option<String>,
-    pub(crate) snapshotter: Option<String>,
-    pub(crate) default_runtime: String,
-    pub(crate) nonroot_devices: bool,
-}
-
-impl RuntimeFlags {
-    pub(crate) fn of(args: &NodeArgs) -> RuntimeFlags {
-        RuntimeFlags {
-            endpoint: args.container_runtime_endpoint.clone(),
-            snapshotter: args.snapshotter.clone(),
-            default_runtime: args.default_runtime.clone(),
-            nonroot_devices: args.nonroot_devices,
-        }
-    }
-}
-
-/// What was chosen about registries.
-#[derive(Clone, Debug)]
-pub(crate) struct RegistryChoice {
-    pub(crate) file: PathBuf,
-    /// Whether a registry itself is tried after its mirrors.
-    pub(crate) default_endpoint: bool,
-}
-
-impl RegistryChoice {
-    pub(crate) fn of(args: &NodeArgs) -> RegistryChoice {
-        RegistryChoice { file: args.private_registry.clone(), default_endpoint: !args.disable_default_registry_endpoint }
-    }
-}
-
-impl NetworkChoice {
-    /// What the cluster's settings say, and the interface that this machine was told.
-    pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
-        use network::overlay::Backend;
-        let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
-        NetworkChoice {
-            backend: match options.get("flannel-backend").map(String::as_str) {
-                Some("host-gw") => Backend::HostGw,
-                Some("none") => Backend::None,
-                _ => Backend::Vxlan,
-            },
-            interface,
-            external_ip: is_on("flannel-external-ip"),
-            ipv6_masquerade: is_on("flannel-ipv6-masq"),
-            policies: !is_on("disable-network-policy"),
-            services: !is_on("disable-kube-proxy"),
-        }
-    }
-}
 
 /// Why the node's half did not start.
 #[derive(Debug, thiserror::Error)]
@@ -152,44 +56,6 @@ pub(crate) enum AgentError {
 
 /// Where a machine's only kubelet has its folder.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
-/// In the data folder: the kubelet's folder, as it was chosen last.
-const KUBELET_RECORD: &str = "agent/kubelet-dir";
-
-/// What lies in the kubelet's folder.
-pub(crate) const KUBELET_PARTS: [&str; 6] = ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
-/// What lies in the data folder.
-pub(crate) const DATA_PARTS: [&str; 5] = ["server", "agent", "data", "node", "storage"];
-
-/// Folder for sockets and running state; one a data dir, so that several servers can share a machine.
-pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
-    if data_dir == Path::new("/var/lib/kedge") {
-        return PathBuf::from("/run/kedge");
-    }
-    let sum = data_dir
-        .as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-    PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
-}
-
-/// Beside [`run_dir`], which lets root alone in: where helm, another user, has its folders.
-pub(crate) fn helm_dir(data_dir: &Path) -> PathBuf {
-    let mut path = run_dir(data_dir).into_os_string();
-    path.push("-helm");
-    path.into()
-}
-
-/// Where containerd finds the plugins of the pods' network.
-pub(crate) fn cni_bin_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("data/cni")
-}
-
-/// Where containerd finds the configuration of the pods' network.
-pub(crate) fn cni_conf_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("agent/etc/cni/net.d")
-}
-
 /// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
 /// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
 /// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.
@@ -208,30 +74,6 @@ fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, F
     owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier)).map_err(FileError::at("cannot mark", &chosen))?;
     files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
     Ok(chosen)
-}
-
-/// What kedge's kubelet has in its folder. Pods that were there before its first start are somebody else's.
-pub(crate) fn is_of_kubelet(dir: &Path, name: &OsStr, earlier: bool) -> bool {
-    let is_empty = || std::fs::read_dir(dir.join(name)).is_ok_and(|mut entries| entries.next().is_none());
-    KUBELET_PARTS.iter().any(|part| name == *part) && (earlier || is_empty())
-}
-
-/// Marks the data folder for `kedge uninstall`, which removes nothing else.
-pub(crate) fn mark_data_dir(data_dir: &Path) -> Result<(), FileError> {
-    owner::mark(data_dir, is_of_data_dir).map(drop).map_err(FileError::at("cannot mark", data_dir))
-}
-
-/// What kedge has in its data folder: nothing else is removed from one that others use, too.
-pub(crate) fn is_of_data_dir(name: &OsStr) -> bool {
-    DATA_PARTS.iter().any(|part| name == *part) || name.to_string_lossy().starts_with("server-old-")
-}
-
-/// The folder that the kubelet of a data folder has used last.
-pub(crate) fn kubelet_dir(data_dir: &Path) -> PathBuf {
-    let noted = std::fs::read_to_string(data_dir.join(KUBELET_RECORD));
-    let dir = noted.map_or_else(|_| data_dir.join("agent/kubelet"), PathBuf::from);
-    // Earlier versions wrote it down with links in it.
-    std::fs::canonicalize(&dir).unwrap_or(dir)
 }
 
 fn log_dir(data_dir: &Path) -> PathBuf {

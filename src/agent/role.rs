@@ -33,16 +33,16 @@ use pki::token::JoinToken;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{AgentConfig, AgentError, NetworkChoice, RuntimeFlags, addresses};
+use super::{AgentError, addresses};
+use crate::agent::config::{AgentConfig, NetworkChoice, RuntimeFlags};
 use crate::agent::host::{self, HostError};
 use crate::agent::images::SystemImages;
-use crate::commands;
 use crate::flags::ranges;
 use crate::flags::roles::AgentArgs;
+use crate::flags::token::Given;
+use crate::process::http1::h1;
 use crate::process::life::{self, LifeError};
 use crate::process::logging::{self, LogError};
-use crate::server::joining::h1;
-use crate::server::listener::Given;
 
 /// Between looks at the certificates' remaining life.
 const RENEW_LOOK: Duration = Duration::from_secs(6 * 3600);
@@ -169,7 +169,7 @@ impl Plan {
             node_name: self.node_name.clone(),
             node_ips: self.node_ips.clone(),
             machine_id,
-            version: commands::VERSION.to_owned(),
+            version: crate::process::version::VERSION.to_owned(),
             flags: std::collections::BTreeMap::new(),
             dir: self.agent_dir.clone(),
             clock: self.clock.clone(),
@@ -386,10 +386,10 @@ async fn agent_config(
         pause_image: plan.args.node.pause_image.clone(),
         labels: plan.labels.clone(),
         taints: plan.taints.clone(),
-        registries: super::RegistryChoice::of(&plan.args.node),
+        registries: crate::agent::config::RegistryChoice::of(&plan.args.node),
         network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
         kubelet: plan.kubelet.clone(),
-        search_path: commands::search_path(),
+        search_path: crate::flags::environment::search_path(),
         images,
     })
 }

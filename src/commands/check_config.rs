@@ -7,8 +7,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::commands;
-
 /// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never does.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -115,7 +113,7 @@ fn modprobe(module: &str) -> bool {
 
 /// What a program says, or that it does not.
 fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io::Result<Output> {
-    base::program::output(Command::new(program).args(args).env("PATH", commands::search_path()), b"", LIMIT)
+    base::program::output(Command::new(program).args(args).env("PATH", crate::flags::environment::search_path()), b"", LIMIT)
 }
 
 /// Asks the kernel with the very program that kedge uses.

@@ -11,9 +11,9 @@ use k8s_cri::v1 as cri;
 use kubelet::runtime::cri::Cri;
 use serde_json::{Value, json};
 
-use crate::agent::run_dir;
-use crate::commands::StateArgs;
-use crate::commands::status::columns;
+use crate::commands::columns::columns;
+use crate::flags::shared::StateArgs;
+use crate::process::layout::run_dir;
 
 /// Where the runtime is.
 #[derive(Clone, Debug, Args)]

@@ -1,11 +1,10 @@
-//! Flags, environment and configuration file: the only place that reads them.
-//!
-//! Precedence as k3s has it: command line, then drop-ins, then the file, then the environment. KEDGE_* is ours, K3S_* an alias.
+//! The command line: one subcommand a role or command, and what each ends with.
 
 pub(crate) mod admin;
 pub(crate) mod certificate;
 pub(crate) mod check_config;
 pub(crate) mod cleanup;
+pub(crate) mod columns;
 pub(crate) mod containers;
 pub(crate) mod local_path;
 pub(crate) mod pause;
@@ -17,23 +16,24 @@ pub(crate) mod token;
 pub(crate) mod tools;
 pub(crate) mod why;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
-use clap::builder::ArgAction;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::commands::cleanup::{KillallArgs, UninstallArgs};
 use crate::commands::token::TokenArgs;
-use crate::flags::config_file::{ConfigError, FlagKind, Settings};
+use crate::flags::config_file::{ConfigError, Settings};
+use crate::flags::environment::environment;
+use crate::flags::layers::{config_named, env_args, flags_of, given_flags, is_of_snapshots};
 use crate::flags::refused;
 use crate::flags::roles::{AgentArgs, ServerArgs};
+use crate::flags::shared::CONFIG_FILE;
+use crate::process::version::VERSION;
 use crate::{agent, server};
-
-/// Where the configuration is looked for when nobody names a file.
-pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
@@ -41,16 +41,6 @@ pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
 struct Cli {
     #[command(subcommand)]
     role: Role,
-}
-
-/// The version, followed by the Kubernetes API level.
-pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)");
-
-/// From which commit, and when; see build.rs.
-pub(crate) fn build() -> apiserver::paths::Build {
-    let date = env!("KEDGE_BUILD_UNIX").parse().ok().and_then(|secs| jiff::Timestamp::from_second(secs).ok());
-    let date = base::time::rfc3339_secs(date.unwrap_or_default());
-    apiserver::paths::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
 }
 
 #[derive(Debug, Subcommand)]
@@ -104,58 +94,6 @@ pub(crate) struct ToolArgs {
     /// The tool's own arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
-}
-
-/// Where the state of this machine is: of every command that looks at it.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct StateArgs {
-    /// Folder that holds state.
-    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR", value_parser = parse_folder)]
-    pub(crate) data_dir: PathBuf,
-}
-
-/// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts names no other.
-fn parse_folder(text: &str) -> Result<PathBuf, String> {
-    let path = std::path::absolute(text).map_err(|err| err.to_string())?;
-    if path.components().any(|part| part == std::path::Component::ParentDir) {
-        return Err("must not contain '..'".to_owned());
-    }
-    // Spelt in one way: with no `.` and no slash at its end.
-    Ok(path.components().collect())
-}
-
-/// Who asks the API: of every command that does.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct AdminArgs {
-    /// Kubeconfig of an administrator.
-    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
-    pub(crate) kubeconfig: PathBuf,
-}
-
-/// Flags of `kedge killall`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct KillallArgs {
-    #[command(flatten)]
-    pub(crate) state: StateArgs,
-    /// Print what would be done, and do nothing.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-}
-
-/// Flags of `kedge uninstall`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct UninstallArgs {
-    #[command(flatten)]
-    pub(crate) state: StateArgs,
-    /// Remove volumes of the local-path StorageClass, too.
-    #[arg(long)]
-    pub(crate) delete_volumes: bool,
-    /// Remove everything in /etc/kedge, too.
-    #[arg(long)]
-    pub(crate) delete_config: bool,
-    /// Print the plan, and do nothing.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
 }
 
 /// Parses the command line and runs the role. Returns the process's exit code.
@@ -246,27 +184,6 @@ fn refuse(why: &str) -> i32 {
     1
 }
 
-#[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
-pub(crate) fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// The PATH, on which containerd and runc are looked for.
-pub(crate) fn search_path() -> OsString {
-    environment("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()).into()
-}
-
-/// The variables that lead programs to the network.
-pub(crate) fn proxies() -> Vec<(String, String)> {
-    let names = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
-    names.into_iter().filter_map(|name| Some((name.to_owned(), environment(name)?))).collect()
-}
-
-/// Where systemd waits to hear from us.
-pub(crate) fn notify_socket() -> Option<String> {
-    environment("NOTIFY_SOCKET")
-}
-
 enum Refusal {
     Clap(clap::Error),
     Config(ConfigError),
@@ -328,89 +245,10 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
     Cli::from_arg_matches(&matches).map_err(Refusal::Clap)
 }
 
-/// Every flag of a role by its long name, but those that make no sense in a file.
-fn flags_of(command: &mut Command, role: &str) -> BTreeMap<String, FlagKind> {
-    command.build();
-    let arguments = command.find_subcommand(role).map(Command::get_arguments).into_iter().flatten();
-    arguments
-        .filter_map(|arg| {
-            let name = arg.get_long().filter(|name| !matches!(*name, "config" | "help" | "check"))?;
-            let kind = match arg.get_action() {
-                ArgAction::SetTrue => FlagKind::Switch,
-                ArgAction::Append => FlagKind::List,
-                _ => FlagKind::Single,
-            };
-            Some((name.to_owned(), kind))
-        })
-        .collect()
-}
-
-/// The environment's flags: the lowest layer, so only those that neither file nor command line sets.
-fn env_args<'a>(
-    flags: &'a BTreeMap<String, FlagKind>,
-    settings: &'a Settings,
-    given: &'a BTreeSet<String>,
-    env: &'a dyn Fn(&str) -> Option<String>,
-) -> impl Iterator<Item = String> + 'a {
-    flags.iter().filter(|(name, _)| !settings.sets(name) && !given.contains(*name)).filter_map(move |(name, kind)| {
-        let value = env_names(name).into_iter().find_map(|var| env(&var))?;
-        match kind {
-            FlagKind::Switch => matches!(value.as_str(), "true" | "1").then(|| format!("--{name}")),
-            _ => Some(format!("--{name}={value}")),
-        }
-    })
-}
-
-/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names some differently: the server's address URL, and keys of
-/// S3 as everybody does.
-fn env_names(flag: &str) -> Vec<String> {
-    let upper = if flag == "server" { "URL".to_owned() } else { flag.to_uppercase().replace('-', "_") };
-    let in_k3s = match flag {
-        "write-kubeconfig" => "KUBECONFIG_OUTPUT".to_owned(),
-        "write-kubeconfig-mode" => "KUBECONFIG_MODE".to_owned(),
-        "write-kubeconfig-group" => "KUBECONFIG_GROUP".to_owned(),
-        _ => upper.clone(),
-    };
-    let everywhere = match flag {
-        "etcd-s3-access-key" => Some("AWS_ACCESS_KEY_ID"),
-        "etcd-s3-secret-key" => Some("AWS_SECRET_ACCESS_KEY"),
-        "etcd-s3-session-token" => Some("AWS_SESSION_TOKEN"),
-        _ => None,
-    };
-    [format!("KEDGE_{upper}"), format!("K3S_{in_k3s}")].into_iter().chain(everywhere.map(str::to_owned)).collect()
-}
-
-/// A flag with a secret in it that stands on this process's command line.
-pub(crate) fn secret_on_command_line() -> Option<&'static str> {
-    let secrets = ["--etcd-s3-secret-key", "--etcd-s3-session-token", "--s3-secret-key", "--s3-session-token"];
-    let given: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    secrets.into_iter().find(|secret| given.iter().any(|arg| arg.split('=').next() == Some(secret)))
-}
-
-/// What `kedge snapshot` takes from the server's configuration and the environment: where its state is, and the bucket.
-fn is_of_snapshots(flag: &str) -> bool {
-    flag.starts_with("etcd-s3") || matches!(flag, "data-dir" | "etcd-snapshot-dir" | "node-name")
-}
-
-fn given_flags(words: &[String]) -> BTreeSet<String> {
-    words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap_or(flag).to_owned()).collect()
-}
-
-fn config_named(words: &[String]) -> Option<String> {
-    let mut words = words.iter();
-    let mut named = None;
-    while let Some(word) = words.next() {
-        if let Some(path) = word.strip_prefix("--config=").or_else(|| word.strip_prefix("-c=")) {
-            named = Some(path.to_owned());
-        } else if word == "--config" || word == "-c" {
-            named = words.next().cloned();
-        }
-    }
-    named
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn server(args: &[&str], vars: &[(&str, &str)]) -> Result<ServerArgs, String> {

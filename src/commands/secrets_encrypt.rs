@@ -13,7 +13,7 @@ use pki::leaf::{Ca, Leaf};
 use pki::tls::ClientSetup;
 use serde_json::Value;
 
-use crate::commands::StateArgs;
+use crate::flags::shared::StateArgs;
 
 /// Bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;

@@ -1,42 +1,27 @@
 //! `kedge snapshot` (and k3s's `etcd-snapshot`), and the schedule by which a server takes snapshots.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use base::chain::Chain;
-use base::cron::Schedule;
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
 use clap::{Args, Subcommand, ValueEnum};
-use client::events::{Recorder, Severity};
 use cluster::s3::bucket::Bucket;
 use cluster::s3::xml::Entry;
 use cluster::snapshot::{self, Listed, Places, SnapshotError};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
-use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Value, json};
-use tracing::{error, info};
 
 use crate::agent::host::{self, HostError};
 use crate::commands::admin::{Admin, AdminError};
-use crate::commands::{AdminArgs, CONFIG_FILE, StateArgs, VERSION};
+use crate::flags::s3::S3Flags;
+use crate::flags::shared::{AdminArgs, CONFIG_FILE, StateArgs};
+use crate::flags::token::{FrontError, Given};
 use crate::process::life::LifeError;
-use crate::server::away::{AwayError, Got, S3Flags};
-use crate::server::datastore::{DatastoreError, StoreFlags};
-use crate::server::listener::{FrontError, Given};
-
-/// As k3s counts them, and by its labels.
-const SAVED: base::metrics::Metric = base::metrics::Metric {
-    name: "kedge_etcd_snapshot_save_duration_seconds",
-    help: "How long a scheduled snapshot took, whether it was saved or not.",
-};
-
-/// The longest sleep before a look at the clock, which may have been set.
-const LOOK: Duration = Duration::from_secs(1800);
+use crate::process::version::VERSION;
+use crate::server::away::{AwayError, Got};
 
 /// Flags of `kedge snapshot`.
 #[derive(Clone, Debug, Args)]
@@ -289,112 +274,5 @@ fn print(rows: &[Value], output: Output) -> Result<(), SnapshotsError> {
         let revision = row["manifest"]["revision"].as_u64().map_or("-".to_owned(), |revision| revision.to_string());
         println!("{:<48} {:>12} {revision:>10} {:<20} {}", text("name"), row["size"].to_string(), text("created"), text("location"));
     }
-    Ok(())
-}
-
-/// What a server takes snapshots by.
-struct Plan {
-    schedule: Schedule,
-    places: Places,
-    /// First part of the names.
-    prefix: String,
-    node: String,
-    keep: usize,
-    /// Where else they go.
-    s3: S3Flags,
-}
-
-/// Takes snapshots by the flags until the group stops, if they ask for it.
-///
-/// Errors: a schedule that cannot be read.
-pub(crate) fn keep_by(
-    flags: &StoreFlags,
-    places: Places,
-    node: &str,
-    client: kube::Client,
-    clock: &Clock,
-    group: &Group,
-) -> Result<(), DatastoreError> {
-    if flags.etcd_disable_snapshots {
-        return Ok(());
-    }
-    let plan = Plan {
-        schedule: Schedule::parse(&flags.etcd_snapshot_schedule_cron).map_err(DatastoreError::Schedule)?,
-        places,
-        prefix: flags.etcd_snapshot_name.clone(),
-        node: node.to_owned(),
-        keep: flags.etcd_snapshot_retention,
-        s3: flags.s3.clone(),
-    };
-    keep(plan, client, clock.clone(), group);
-    Ok(())
-}
-
-/// One that fails is logged; the next is tried in its time.
-fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
-    let recorder = Recorder::new(client.clone(), "kedge-snapshots", &plan.node, group);
-    let own = group.clone();
-    group.spawn("snapshots", async move {
-        let zone = TimeZone::system();
-        let plan = Arc::new(plan);
-        while let Some(next) = plan.schedule.next(clock.now(), &zone) {
-            loop {
-                let left = Duration::try_from(next.duration_since(clock.now())).unwrap_or_default();
-                if left.is_zero() {
-                    break;
-                }
-                tokio::time::sleep(left.min(LOOK)).await;
-            }
-            let (now, taking) = (clock.clone(), Arc::clone(&plan));
-            let began = tokio::time::Instant::now();
-            let taken = Group::blocking(move || {
-                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &Rng::from_os())?;
-                snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
-            });
-            let taken = taken.await;
-            let status = if matches!(taken, Ok(Ok(_))) { "success" } else { "failure" };
-            base::metrics::observe(SAVED, &[("status", status)], began.elapsed());
-            let failed = |what: &str, why: String| {
-                let about = ObjectReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Node".to_owned()),
-                    name: Some(plan.node.clone()),
-                    uid: Some(plan.node.clone()),
-                    ..ObjectReference::default()
-                };
-                error!(err = %why, "{what}");
-                recorder.report_ref(about, Severity::Warning, "SnapshotFailed", format!("{what}: {why}"));
-            };
-            let saved = match taken {
-                Ok(Ok((saved, n_gone))) => {
-                    info!(name = %saved.name, rev = saved.manifest.revision, bytes = saved.size, n_gone, "snapshot taken");
-                    saved
-                }
-                Ok(Err(err)) => {
-                    failed("snapshot not taken", Chain(&err).to_string());
-                    continue;
-                }
-                Err(err) => {
-                    failed("snapshot not taken", Chain(&err).to_string());
-                    continue;
-                }
-            };
-            if plan.s3.etcd_s3 {
-                match put_away(&plan, &saved, &client, &own).await {
-                    Ok(()) => {}
-                    Err(err) => failed("snapshot is kept on this machine, but not in S3", Chain(&err).to_string()),
-                }
-            }
-        }
-        // A schedule without a next time: nothing more to do.
-        std::future::pending::<()>().await;
-    });
-}
-
-async fn put_away(plan: &Plan, saved: &Listed, client: &kube::Client, group: &Group) -> Result<(), AwayError> {
-    let bucket = plan.s3.bucket(Some(client), group).await?;
-    let n_gone =
-        crate::server::away::take(&bucket, &saved.location, &saved.name, &plan.prefix, &plan.node, plan.s3.etcd_s3_retention).await?;
-    info!(location = %bucket.location(&saved.name), n_gone, "snapshot put into S3");
     Ok(())
 }

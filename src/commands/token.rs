@@ -19,7 +19,7 @@ use pki::token::{BootstrapToken, Credential as JoinCredential, JoinToken};
 use serde_json::json;
 
 use crate::commands::admin::{Admin, AdminError};
-use crate::commands::{AdminArgs, StateArgs};
+use crate::flags::shared::{AdminArgs, StateArgs};
 use crate::server::rotation::{self, Held, Rotated};
 
 type HiddenText = base::secret::Secret<String>;

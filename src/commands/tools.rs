@@ -6,8 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::agent::run_dir;
-use crate::commands;
+use crate::process::layout::run_dir;
 
 /// The tools.
 pub(crate) const NAMES: [&str; 3] = ["kubectl", "crictl", "ctr"];
@@ -35,7 +34,8 @@ pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
         _ => "install containerd",
     };
     let own = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok());
-    let path = find(name, &commands::search_path(), own.as_deref()).ok_or_else(|| ToolError::Missing { name: name.to_owned(), hint })?;
+    let path = find(name, &crate::flags::environment::search_path(), own.as_deref())
+        .ok_or_else(|| ToolError::Missing { name: name.to_owned(), hint })?;
     let socket = run_dir(Path::new("/var/lib/kedge")).join("containerd/containerd.sock");
     let mut command = Command::new(&path);
     command.args(args);
@@ -48,7 +48,7 @@ pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
         _ => vec![("CONTAINERD_ADDRESS", socket.display().to_string()), ("CONTAINERD_NAMESPACE", "k8s.io".to_owned())],
     };
     // What the person has set already is meant.
-    for (variable, value) in settings.into_iter().filter(|(variable, _)| commands::environment(variable).is_none()) {
+    for (variable, value) in settings.into_iter().filter(|(variable, _)| crate::flags::environment::environment(variable).is_none()) {
         command.env(variable, value);
     }
     Err(ToolError::Run { source: command.exec(), path })

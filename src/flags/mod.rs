@@ -2,6 +2,12 @@
 
 pub(crate) mod claims;
 pub(crate) mod config_file;
+pub(crate) mod environment;
+pub(crate) mod layers;
 pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod roles;
+pub(crate) mod s3;
+pub(crate) mod shared;
+pub(crate) mod store;
+pub(crate) mod token;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::commands::{CONFIG_FILE, StateArgs};
-use crate::server::datastore::StoreFlags;
+use crate::flags::shared::{CONFIG_FILE, StateArgs};
+use crate::flags::store::StoreFlags;
 
 /// What both roles have in common beside the node.
 #[derive(Clone, Debug, Args)]

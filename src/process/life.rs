@@ -8,8 +8,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use crate::commands;
-
 /// At the end of the process, for blocking threads: a slow disk must not hold up the exit.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -56,7 +54,7 @@ pub(crate) async fn live<E: From<LifeError>>(
     let work = async {
         built.await?;
         notify("READY=1");
-        info!(version = commands::VERSION, "{role} is up");
+        info!(version = crate::process::version::VERSION, "{role} is up");
         match end_of_a_part(&mut fatal).await? {
             Some(fatal) => Err(LifeError::Fatal(fatal).into()),
             None => Ok(()),
@@ -103,7 +101,7 @@ async fn end_of_a_part(fatal: &mut mpsc::Receiver<Fatal>) -> Result<Option<Fatal
 
 /// Tells systemd, if it started us.
 pub(crate) fn notify(state: &str) {
-    if let Err(err) = base::sys::sd_notify(commands::notify_socket().as_deref(), state) {
+    if let Err(err) = base::sys::sd_notify(crate::flags::environment::notify_socket().as_deref(), state) {
         warn!(err = %err, "cannot tell systemd about our state");
     }
 }

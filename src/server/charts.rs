@@ -13,7 +13,6 @@ use pki::leaf::{Ca, LeafSpec, Usage};
 use pki::server::Pki;
 
 use crate::flags::roles::ServerArgs;
-use crate::{agent, commands};
 
 /// Whom helm runs as: a number that no distribution gives to anybody.
 const HELM_USER: u32 = 65521;
@@ -35,10 +34,15 @@ pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng
     let data_dir = &args.common.state.data_dir;
     let user = nix::unistd::geteuid().is_root().then_some(HELM_USER);
     // The server's own folder lets nobody else in.
-    let dir = if user.is_some() { agent::helm_dir(data_dir) } else { data_dir.join("server/helm") };
+    let dir = if user.is_some() { crate::process::layout::helm_dir(data_dir) } else { data_dir.join("server/helm") };
     Some(Config {
         dir,
-        program: Program { named: args.helm_binary.clone(), search_path: commands::search_path(), environment: commands::proxies(), user },
+        program: Program {
+            named: args.helm_binary.clone(),
+            search_path: crate::flags::environment::search_path(),
+            environment: crate::flags::environment::proxies(),
+            user,
+        },
         kubeconfig: Arc::new(kubeconfig),
         clock: clock.clone(),
         rng: rng.clone(),

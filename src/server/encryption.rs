@@ -17,7 +17,7 @@ use store::{RangeRequest, Revision, Storage};
 use tracing::warn;
 
 use crate::flags::roles::ServerArgs;
-use crate::server::ServerError;
+use crate::server::error::ServerError;
 
 /// Our own file, below the data folder; k3s's name.
 const FILE: &str = "server/cred/encryption-config.json";

@@ -28,8 +28,8 @@ use store::store::Store;
 use tracing::{info, warn};
 
 use crate::agent::host;
-use crate::commands;
-use crate::server::listener::Given;
+use crate::flags::token::Given;
+use crate::process::http1::h1;
 
 /// How long a member waits for the others before it says what it waits for, and again.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -163,7 +163,7 @@ impl Plan<'_> {
             node_name: self.node_name.to_owned(),
             node_ips: self.node_ips.to_vec(),
             machine_id,
-            version: commands::VERSION.to_owned(),
+            version: crate::process::version::VERSION.to_owned(),
             flags: self.flags.clone(),
             dir: self.server_dir().join("tls"),
             clock: clock.clone(),
@@ -213,13 +213,6 @@ impl Place {
             Place::Joining(_) => Birth::Joining,
         }
     }
-}
-
-/// The same set-up for HTTP/1.1 alone.
-pub(crate) fn h1(config: &rustls::ClientConfig) -> Arc<rustls::ClientConfig> {
-    let mut config = config.clone();
-    config.alpn_protocols = pki::tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
-    Arc::new(config)
 }
 
 /// Says once why it is not let in, and waits a little.

@@ -15,7 +15,7 @@ use base::{program, traces};
 use kubelet::runtime::attachments::{self, Places};
 
 use super::{Cleaner, PROGRAM_LIMIT, owned, run};
-use crate::agent::{cni_bin_dir, cni_conf_dir};
+use crate::process::layout::{cni_bin_dir, cni_conf_dir};
 
 /// Where containerd names the network namespaces of sandboxes.
 const NAMESPACES: &str = "/run/netns";

@@ -7,6 +7,9 @@ mod attachments;
 mod owned;
 mod uninstall;
 
+use clap::Args;
+
+use crate::flags::shared::StateArgs;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -20,8 +23,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::agent::run_dir;
-use crate::commands::{KillallArgs, UninstallArgs};
+use crate::process::layout::run_dir;
 use crate::process::work_dir;
 
 /// A server has this long to stop by itself.
@@ -324,6 +326,32 @@ fn may_run(shown: &str) -> bool {
 fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+}
+
+/// Flags of `kedge killall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KillallArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// Flags of `kedge uninstall`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
+    /// Remove volumes of the local-path StorageClass, too.
+    #[arg(long)]
+    pub(crate) delete_volumes: bool,
+    /// Remove everything in /etc/kedge, too.
+    #[arg(long)]
+    pub(crate) delete_config: bool,
+    /// Print the plan, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use base::owner::{self, Owner};
 
 use super::CleanupError;
-use crate::agent::{KUBELET_PARTS, is_of_data_dir, is_of_kubelet, kubelet_dir};
+use crate::process::layout::{KUBELET_PARTS, is_of_data_dir, is_of_kubelet, kubelet_dir};
 use crate::process::work_dir;
 
 /// Folders of the system, in which much else lies whatever a mark in them says.

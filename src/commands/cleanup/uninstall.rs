@@ -9,10 +9,10 @@ use base::owner::Owner;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::agent::kubelet_dir;
-use crate::commands::UninstallArgs;
+use crate::commands::cleanup::UninstallArgs;
 use crate::commands::cleanup::owned::{self, KubeletPart};
 use crate::commands::cleanup::{self, Cleaner, CleanupError, succeeds};
+use crate::process::layout::kubelet_dir;
 
 /// What install.sh made, a line each: KIND NAME PATH.
 pub(super) const RECORD: &str = "/etc/kedge/installed";
@@ -58,7 +58,7 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
     let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
     remove_folder(&mut cleaner, &run_dir, &[]);
-    remove_folder(&mut cleaner, &crate::agent::helm_dir(&data_dir), &[]);
+    remove_folder(&mut cleaner, &crate::process::layout::helm_dir(&data_dir), &[]);
     match owned::kubelet_part(&data_dir) {
         KubeletPart::Whole(dir) => remove_folder(&mut cleaner, &dir, &[]),
         KubeletPart::Pods(pods) => {

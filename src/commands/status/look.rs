@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Problem, Report};
 use crate::commands::admin::Admin;
-use crate::commands::{self, certificate};
+use crate::commands::certificate;
 use crate::process::work_dir;
 
 /// The API must answer within this.
@@ -81,7 +81,7 @@ fn mib(bytes: u64) -> String {
 
 fn version(report: &mut Report, role: &str, pid: Option<u32>) {
     let rss = pid.and_then(|pid| field(pid, "status", "VmRSS")).map(|kib| kib * 1024);
-    let mut lines = vec![format!("kedge {}", commands::VERSION)];
+    let mut lines = vec![format!("kedge {}", crate::process::version::VERSION)];
     match (role, pid) {
         ("nothing", _) => report.problems.push(Problem::new(
             "kedge has not run on this machine",
@@ -93,7 +93,7 @@ fn version(report: &mut Report, role: &str, pid: Option<u32>) {
             report.problems.push(Problem::new(format!("kedge {role} does not run"), remedy));
         }
     }
-    report.add("version", lines, json!({ "version": commands::VERSION, "role": role, "pid": pid, "residentBytes": rss }));
+    report.add("version", lines, json!({ "version": crate::process::version::VERSION, "role": role, "pid": pid, "residentBytes": rss }));
 }
 
 async fn cluster(report: &mut Report, kubeconfig: &Path, pid: Option<u32>) {

@@ -5,7 +5,7 @@ mod look;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::commands::{AdminArgs, StateArgs};
+use crate::flags::shared::{AdminArgs, StateArgs};
 
 /// Flags of `kedge status`.
 #[derive(Clone, Debug, Args)]
@@ -93,23 +93,10 @@ impl Report {
     }
 }
 
-/// Rows as columns, two spaces between them.
-pub(crate) fn columns<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = rows.into_iter().collect();
-    let width = |idx: usize| rows.iter().map(|row| row[idx].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::columns::columns;
 
     #[test]
     fn a_report_ends_with_what_to_do() {

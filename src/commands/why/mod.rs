@@ -9,7 +9,7 @@ mod reasons;
 use clap::Args;
 
 use self::reasons::Finding;
-use crate::commands::AdminArgs;
+use crate::flags::shared::AdminArgs;
 
 /// Flags of `kedge why`.
 #[derive(Clone, Debug, Args)]

@@ -1,0 +1,47 @@
+//! Why a server did not start, or ended.
+
+use std::io;
+use std::net::SocketAddr;
+
+use base::files::FileError;
+
+use crate::agent::AgentError;
+use crate::agent::host::HostError;
+use crate::flags::token::FrontError;
+use crate::process::life::LifeError;
+use crate::process::logging::LogError;
+use crate::server::datastore::DatastoreError;
+use crate::server::joining::JoinError;
+
+/// Why the server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServerError {
+    #[error("kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API server alone")]
+    NotRoot,
+    #[error("--{flag}: {reason}")]
+    Flag { flag: &'static str, reason: String },
+    #[error("{0}")]
+    Argument(String),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Store(#[from] DatastoreError),
+    #[error("certificates")]
+    Pki(#[from] pki::error::PkiError),
+    #[error("the API server cannot start")]
+    Api(#[from] apiserver::serve::BuildError),
+    #[error("cannot listen on {addr}; is another server running here? Choose another port with --https-listen-port")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Front(#[from] FrontError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
