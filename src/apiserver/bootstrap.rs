@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use jiff::Timestamp;
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 

@@ -58,7 +58,7 @@ pub struct Unreachable;
 impl Connector for Unreachable {
     async fn connect(&self, target: Target, _request: Request<wire::Body>) -> Result<Response<wire::Body>, Status> {
         let whom = match target {
-            Target::Kubelet { node, .. } => format!("node {}", schema::meta::name(&node)),
+            Target::Kubelet { node, .. } => format!("node {}", model::meta::name(&node)),
             Target::Proxy { host, port, .. } => format!("{host}:{port}"),
         };
         Err(Status::unavailable(format!("no connection to {whom}: this server has no way to nodes")))

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::time::Stopwatch;
-use schema::labels::Selector;
-use schema::meta;
+use model::labels::Selector;
+use model::meta;
 use serde_json::{Value, json};
 
 use crate::kinds;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::PoisonError;
 
 use ipnet::IpNet;
-use schema::meta;
+use model::meta;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //! The table says who may write each. Every write of an object passes [`violations`], whatever its verb and subresource, so the readers
 //! (the node authorizer, the kubelet, the network) may take such a word for what it says.
 
-use schema::meta;
+use model::meta;
 use schema::table::Resource;
 use schema::validate::error::FieldError;
 use serde_json::Value;

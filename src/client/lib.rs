@@ -5,10 +5,6 @@
 
 pub mod transport;
 
-pub mod pod;
-
-pub mod node;
-
 mod changes;
 pub mod index;
 pub mod informer;
@@ -21,8 +17,6 @@ pub mod queue;
 pub mod events;
 
 pub mod leader;
-
-pub mod labels;
 
 pub mod volumes;
 

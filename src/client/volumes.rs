@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt as _;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
-use crate::labels;
+use model::selectors;
 
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
@@ -102,7 +102,7 @@ pub fn find_free<'a>(
     let is_free =
         |volume: &&Arc<PersistentVolume>| volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) && phase(volume) == "Available";
     let free = volumes.into_iter().filter(is_free);
-    let picked = free.filter(|volume| selector.is_none_or(|s| labels::selects(s, volume.metadata.labels.as_ref())));
+    let picked = free.filter(|volume| selector.is_none_or(|s| selectors::selects(s, volume.metadata.labels.as_ref())));
     let near = picked.filter(|volume| fits(volume, claim) && pick(volume));
     near.min_by(|a, b| capacity(a).partial_cmp(&capacity(b)).unwrap_or(Ordering::Equal))
 }

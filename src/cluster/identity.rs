@@ -212,7 +212,7 @@ impl Identities {
     /// The refusal that says where the owner of the name is.
     pub async fn taken(&self, claim: &Claim, same_machine: bool) -> Refusal {
         let node = Api::<Node>::all(self.client.clone()).get_opt(&claim.name).await.ok().flatten();
-        let internal = node.as_ref().and_then(|node| client::node::addresses(node, "InternalIP").next());
+        let internal = node.as_ref().and_then(|node| model::node::addresses(node, "InternalIP").next());
         let address = match internal {
             Some(ip) => ip.to_string(),
             None => match self.find(&claim.name).await {

@@ -168,7 +168,7 @@ pub(crate) fn objects_of<K>(change: &Change<K>) -> Vec<Arc<K>> {
 
 /// The key of the controller of kind `kind` that an object names.
 pub(crate) fn owner_key<K: Kind>(object: &K, kind: &str) -> Option<Key> {
-    let owner = crate::owners::controller_of(object.meta()).filter(|owner| owner.kind == kind)?;
+    let owner = model::owners::controller_of(object.meta()).filter(|owner| owner.kind == kind)?;
     Some(Key::new(&object.namespace().unwrap_or_default(), &owner.name))
 }
 

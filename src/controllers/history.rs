@@ -7,14 +7,14 @@ use client::informer::{Informer, Kind};
 use client::typed::typed;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::driver::{self, Error};
-use crate::owners::{self, Claim};
+use model::owners::{self, Claim};
 
 /// Old templates that are kept when the spec does not say.
 const LIMIT: i32 = 10;
@@ -66,7 +66,7 @@ pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSp
     typed(&template).ok()
 }
 
-impl<K: Kind> History<'_, K> {
+impl<K: Kind + k8s_openapi::Metadata<Ty = ObjectMeta>> History<'_, K> {
     fn api(&self) -> Api<ControllerRevision> {
         Api::namespaced(self.client.clone(), &self.owner.namespace().unwrap_or_default())
     }
@@ -172,7 +172,7 @@ fn surplus(
 }
 
 /// The names of all revisions that pods carry under `label`.
-pub(crate) fn carried<'a>(pods: impl Iterator<Item = &'a client::pod::Pod>, label: &str) -> BTreeSet<String> {
+pub(crate) fn carried<'a>(pods: impl Iterator<Item = &'a model::pod::Pod>, label: &str) -> BTreeSet<String> {
     pods.filter_map(|pod| pod.labels().get(label).cloned()).collect()
 }
 

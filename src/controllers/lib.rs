@@ -8,10 +8,6 @@ pub mod settings;
 
 mod driver;
 
-mod owners;
-
-mod pods;
-
 mod expectations;
 
 mod history;

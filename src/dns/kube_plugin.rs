@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use base::task::Group;
 use client::informer::{Informer, Informers, Key};
-use client::pod::Pod;
 use client::services::{Services, Touched};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use k8s_openapi::api::core::v1::Namespace;
+use model::pod::Pod;
 
 use crate::config;
 use crate::question::{Answer, Question};

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use client::informer::Key;
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use model::pod::Pod;
 
 /// Version of the specification that `dns-version.ZONE` names.
 const SCHEMA_VERSION: &str = "1.1.0";

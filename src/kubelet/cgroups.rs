@@ -12,7 +12,7 @@ use std::time::Duration;
 use base::files::FileError;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 use tracing::warn;
 
 use self::knob::Knob;

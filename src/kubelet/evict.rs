@@ -10,7 +10,7 @@ use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
 use k8s_openapi::api::core::v1::Pod;
-use schema::quantity::{Notation, Quantity};
+use model::quantity::{Notation, Quantity};
 use tracing::{info, warn};
 
 use crate::alarm::{Alarm, Level};

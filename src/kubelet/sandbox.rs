@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec};
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 use crate::cgroups::{self, Cgroups};
 use crate::config::Config;

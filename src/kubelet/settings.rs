@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 use crate::providers::Providers;
 

@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ::model::pod::Pod;
 use base::chain::Chain;
 use base::task::Group;
 use client::informer::{Change, Changes, Informer, Informers, Key, Kind};
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde::{Deserialize, Serialize};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use client::labels::requirement_holds;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use model::selectors::requirement_holds;
 
 use crate::snapshot::NodeState;
 
@@ -25,7 +25,7 @@ pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
 
 /// Whether a label selector picks these labels; an absent selector picks nothing, an empty one everything.
 pub fn label_selector_matches(selector: Option<&LabelSelector>, labels: Option<&BTreeMap<String, String>>) -> bool {
-    selector.is_some_and(|selector| client::labels::selects(selector, labels))
+    selector.is_some_and(|selector| model::selectors::selects(selector, labels))
 }
 
 /// Whether one toleration tolerates one taint. Spec: `core/v1` Toleration.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::Pod;
+use model::pod::Pod;
 
 use crate::filters::claims::after_filters;
 use crate::filters::volumes::Placement;

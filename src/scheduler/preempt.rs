@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use model::pod::Pod;
 
 use crate::affinity;
 use crate::filters::{self, Candidate, Reasons};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::{Container, Pod, PodStatus, Quantities};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use schema::quantity::Quantity;
+use model::pod::{Container, Pod, PodStatus, Quantities};
+use model::quantity::Quantity;
 
 /// Amounts by resource name: `cpu` in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<String, i64>;

@@ -9,7 +9,6 @@ use base::task::Group;
 use base::time::{Clock, rfc3339_secs};
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Informers, Key};
-use client::pod::Pod;
 use client::volumes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
@@ -17,6 +16,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
+use model::pod::Pod;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -415,8 +415,7 @@ impl Scheduler {
 
     async fn mark_unschedulable(&self, pod: &Pod, message: &str, nomination: Nomination) -> Result<(), kube::Error> {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let told =
-            |c: &client::pod::PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message);
+        let told = |c: &model::pod::PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message);
         let nominated = match nomination {
             Nomination::To(node) => Some(json!(node)),
             Nomination::Ends => nominated(pod).map(|_| json!(null)),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::Node;
+use model::pod::Pod;
 use serde_json::{Value, json};
 
 use crate::cycle::{self, Decision, Room, decide};

@@ -9,7 +9,8 @@ use crate::apply::versions::Only;
 use crate::apply::{self, Request};
 use crate::catalog::Catalog;
 use crate::table::Resource;
-use crate::{custom, meta, patch, strategy, validate};
+use crate::{custom, patch, strategy, validate};
+use model::meta;
 
 const ITEMS: usize = 2000;
 /// Between the four of linear work and the sixteen of its square.

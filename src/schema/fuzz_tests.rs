@@ -16,10 +16,10 @@ use crate::cel::value::Val;
 use crate::cel::{CALL_BUDGET, Program, Surroundings};
 use crate::decode::{FieldValidation, Format, decode, untyped};
 use crate::fields::FieldSelector;
-use crate::labels::Selector;
-use crate::quantity::Quantity;
 use crate::table::TypeDef;
 use crate::{apply, defaults, patch, protobuf, validate};
+use model::labels::Selector;
+use model::quantity::Quantity;
 
 const ROUNDS: u64 = 400;
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::meta;
-use crate::quantity::{Notation, Quantity};
+use model::meta;
+use model::quantity::{Notation, Quantity};
 
 /// Amounts by quota name, e.g. `requests.cpu`, `count/secrets`.
 pub type Usage = BTreeMap<String, Quantity>;

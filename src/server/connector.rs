@@ -10,11 +10,11 @@ use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
-use client::node;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeStatus};
+use model::node;
 use serde_json::Value;
 use wire::dial::Dial;
 use wire::{Body, proxy};
@@ -77,7 +77,7 @@ impl Direct {
 fn kubelet_host(node: &Value, own: bool) -> Result<IpAddr, Status> {
     let addresses: Vec<NodeAddress> = serde_json::from_value(node["status"]["addresses"].clone()).unwrap_or_default();
     if !addresses.iter().any(|address| ADDRESS_TYPES.contains(&address.type_.as_str())) {
-        return Err(Status::internal(format!("no preferred addresses found for node {:?}", schema::meta::name(node))));
+        return Err(Status::internal(format!("no preferred addresses found for node {:?}", model::meta::name(node))));
     }
     let said = Node { status: Some(NodeStatus { addresses: Some(addresses), ..NodeStatus::default() }), ..Node::default() };
     let first = |kind| if own { node::own_addresses(&said, kind).next() } else { node::addresses(&said, kind).next() };
@@ -95,7 +95,7 @@ impl Connector for Direct {
         let unreachable = |err: wire::dial::DialError| Status::internal(format!("error dialing backend: {}", Chain(&err)));
         match target {
             Target::Kubelet { node, path_and_query } => {
-                let name = schema::meta::name(&node).to_owned();
+                let name = model::meta::name(&node).to_owned();
                 let via = self.way_to(&name).await;
                 let host = match &via {
                     // At the end of its tunnel a kubelet is on loopback.
@@ -119,7 +119,7 @@ impl Connector for Direct {
             Target::Proxy { scheme, host, port, path_and_query, node, .. } => {
                 let tls = (scheme == "https").then(|| Arc::clone(&self.unverified));
                 let via = match node {
-                    Some(node) => self.way_to(schema::meta::name(&node)).await,
+                    Some(node) => self.way_to(model::meta::name(&node)).await,
                     None => None,
                 };
                 let to = proxy::Target { host, port, tls, server_name: None, via };

@@ -151,7 +151,7 @@ fn node_hosts(nodes: &[Arc<Node>], domain: &str) -> String {
     nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
     let (mut lines, mut bytes) = (BTreeMap::new(), 0);
     for node in nodes {
-        for ip in client::node::addresses(node, "InternalIP") {
+        for ip in model::node::addresses(node, "InternalIP") {
             let line = format!("{ip} {}\n", node.name_any());
             bytes += line.len();
             if bytes <= NODE_HOSTS_BYTES_MAX {

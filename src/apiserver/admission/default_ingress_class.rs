@@ -1,7 +1,7 @@
 //! An Ingress that names no class gets the default one.
 
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 use serde_json::json;
 
 use super::default_storage_class::newest_marked;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use schema::{meta, read};
+use model::meta;
+use schema::read;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;

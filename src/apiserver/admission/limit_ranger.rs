@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::meta;
-use schema::quantity::Quantity;
+use model::meta;
+use model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::{Operation, Plugin, Review};

@@ -2,9 +2,9 @@
 //!
 //! One [`Matcher`] is made per webhook, policy or binding and kept; [`Matcher::matches`] then reads no JSON but labels.
 
+use model::labels::{Selector, SelectorError};
+use model::meta;
 use schema::catalog::Catalog;
-use schema::labels::{Selector, SelectorError};
-use schema::meta;
 use schema::table::Gvk;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review, references};

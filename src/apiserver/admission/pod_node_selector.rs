@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use schema::{meta, read};
+use model::meta;
+use schema::read;
 use serde_json::{Value, json};
 
 use super::configuration::known;

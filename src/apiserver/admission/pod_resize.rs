@@ -1,7 +1,7 @@
 //! A pod is not resized to more than its node has.
 
 use async_trait::async_trait;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 use schema::read;
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Upstream's published cases, where they are present, texts, versions and labels.
 
-use schema::meta;
+use model::meta;
 use serde_json::json;
 
 use super::checks::Level;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::{meta, read};
+use model::meta;
+use schema::read;
 use serde_json::{Value, json};
 
 use super::configuration::known;
@@ -61,7 +62,7 @@ impl Plugin for PodTolerationRestriction {
             Operation::Create => annotated(namespace(review)?.as_ref(), DEFAULTS)?.unwrap_or_else(|| self.0.default.clone()),
             _ => Vec::new(),
         };
-        if schema::strategy::qos::qos_class(review.object) != "BestEffort" {
+        if model::qos::qos_class(review.object) != "BestEffort" {
             more.push(json!({"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}));
         }
         if !more.is_empty() {

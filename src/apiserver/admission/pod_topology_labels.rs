@@ -1,7 +1,7 @@
 //! A pod that is bound carries its node's zone and region, so that it can read them through the downward API.
 
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;

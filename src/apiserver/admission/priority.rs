@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use async_trait::async_trait;
 use base::time::Clock;
 use jiff::Timestamp;
-use schema::meta;
-use schema::quantity::{Notation, Quantity};
+use model::meta;
+use model::quantity::{Notation, Quantity};
 use schema::quota::{self, Sums, Usage};
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::rng::Rng;
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review, references};

@@ -1,7 +1,7 @@
 //! Volumes and claims do not go while they are used: a finalizer that a controller takes off.
 
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;

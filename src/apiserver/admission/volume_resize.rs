@@ -1,7 +1,7 @@
 //! A claim grows only if it is bound and its class says that its volumes can grow.
 
 use async_trait::async_trait;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn every_group_and_version_has_one() {
-        let names: Vec<String> = wanted(Catalog::builtin()).iter().map(|o| schema::meta::name(o).to_owned()).collect();
+        let names: Vec<String> = wanted(Catalog::builtin()).iter().map(|o| model::meta::name(o).to_owned()).collect();
         for name in ["v1.", "v1.apps", "v2.autoscaling"] {
             assert!(names.iter().any(|n| n == name), "{name} in {names:?}");
         }

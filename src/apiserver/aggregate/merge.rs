@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
-use schema::{discovery, meta, read};
+use model::meta;
+use schema::{discovery, read};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 

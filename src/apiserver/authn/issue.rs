@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use jiff::Timestamp;
+use model::meta;
 use pki::jwt::{Signer, Verifier};
-use schema::meta;
 use serde_json::{Value, json};
 
 use super::TokenIssuer;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::task::Group;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;

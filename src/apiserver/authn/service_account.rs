@@ -8,8 +8,8 @@ use base::time::Clock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use model::meta;
 use pki::jwt::{Verifier, unverified_claims};
-use schema::meta;
 use serde_json::Value;
 
 use super::AuthnError;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use schema::labels::Selector;
-use schema::meta;
+use model::labels::Selector;
+use model::meta;
 use serde_json::Value;
 
 use super::bootstrap::Write;

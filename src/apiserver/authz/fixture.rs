@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 use tokio::sync::watch;
 

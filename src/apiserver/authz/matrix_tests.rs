@@ -33,7 +33,7 @@ type Identity = (&'static str, &'static str);
 fn objects() -> Objects {
     let mut objects = Objects::default();
     // Ours, which upstream has not.
-    let upstreams = bootstrap::objects().into_iter().filter(|(.., object)| !schema::meta::name(object).starts_with("kedge:"));
+    let upstreams = bootstrap::objects().into_iter().filter(|(.., object)| !model::meta::name(object).starts_with("kedge:"));
     for (group, resource, object) in upstreams {
         objects.put(group, resource, object);
     }

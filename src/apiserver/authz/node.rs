@@ -230,7 +230,7 @@ fn own_node(node: &str, a: &Attributes) -> Verdict {
 
 /// Mirror pods lead nowhere: a node could write one that names any secret.
 fn on_node(pod: &Value, node: &str) -> bool {
-    pod["spec"]["nodeName"] == node && schema::meta::annotation(pod, MIRROR).is_none()
+    pod["spec"]["nodeName"] == node && model::meta::annotation(pod, MIRROR).is_none()
 }
 
 /// Fields of a pod's spec that name a secret: the object that holds the field, and the field.

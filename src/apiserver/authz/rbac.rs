@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 use tokio::sync::watch;
 

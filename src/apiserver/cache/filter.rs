@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use model::labels::Selector;
 use schema::fields::FieldSelector;
-use schema::labels::Selector;
 use schema::table::Name;
 
 use super::entry::Entry;

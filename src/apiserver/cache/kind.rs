@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn leaving_the_selector_is_a_delete_with_the_last_state_seen() {
         let kind = filled();
-        let filter = Arc::new(Filter { labels: schema::labels::Selector::parse("l=x").unwrap(), ..Filter::default() });
+        let filter = Arc::new(Filter { labels: model::labels::Selector::parse("l=x").unwrap(), ..Filter::default() });
         let (now, mut rx) = kind.watch_from_now(&filter);
         assert_eq!(now.items.len(), 2);
         kind.apply(&[&event(EventKind::Put, "a", "y", 13)]);

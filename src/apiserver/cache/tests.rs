@@ -100,7 +100,7 @@ async fn what_admission_goes_by_does_not_vanish_with_the_watch_of_the_store_and_
     breaking.cut.send_replace(true);
     let named = || -> Vec<String> {
         let list = cache.list("", "resourcequotas", Some("a"));
-        list.iter().map(|object| schema::meta::name(object).to_owned()).collect()
+        list.iter().map(|object| model::meta::name(object).to_owned()).collect()
     };
     let limit = Duration::from_secs(30);
     tokio::time::timeout(limit, async {

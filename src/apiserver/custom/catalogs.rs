@@ -84,9 +84,9 @@ impl Catalogs {
 /// Whether a row was made from this very definition.
 fn is_same(row: &Resource, definition: &Value) -> bool {
     let Some(made_from) = &row.definition else { return false };
-    made_from.uid == schema::meta::uid(definition)
+    made_from.uid == model::meta::uid(definition)
         && made_from.stamp == schema::custom::stamp(definition)
-        && made_from.terminating == schema::meta::deletion_timestamp(definition).is_some()
+        && made_from.terminating == model::meta::deletion_timestamp(definition).is_some()
 }
 
 /// Objects that were written under an older definition, in today's form; `None` if they are in it.
@@ -95,7 +95,7 @@ fn normal(stored: &Resource, bytes: &[u8]) -> Option<Vec<u8>> {
     let definition = stored.definition.as_ref()?;
     let version = stored.api_version();
     // Another version's object waits for the webhook; only without one the versions differ in name alone.
-    if schema::meta::api_version(&object) != version && definition.webhook.is_some() {
+    if model::meta::api_version(&object) != version && definition.webhook.is_some() {
         return None;
     }
     let before = object.clone();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use base::rng::Rng;
 use bytes::Bytes;
+use model::meta;
 use schema::custom::Definition;
-use schema::meta;
 use schema::table::Resource;
 use schema::validate::error::aggregate;
 use serde_json::{Map, Value, json};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
+use model::meta;
+use schema::read;
 use schema::table::Resource;
-use schema::{meta, read};
 use serde_json::Value;
 use tracing::{info, warn};
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use model::meta;
 use schema::catalog::Catalog;
-use schema::{meta, read};
+use schema::read;
 use serde_json::{Value, json};
 
 /// The finalizer that holds a definition until its objects are gone.

@@ -1,6 +1,6 @@
 //! Which FlowSchema a request belongs to, and which flow of it.
 
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 
 use crate::attributes::Attributes;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use schema::meta;
+use model::meta;
 
 use super::GROUP;
 use super::classify::FlowSchema;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use base::task::Group;
 use futures_util::future::BoxFuture;
-use schema::{meta, read};
+use model::meta;
+use schema::read;
 use serde_json::{Value, json};
 use tracing::warn;
 

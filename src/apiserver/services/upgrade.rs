@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 

@@ -72,7 +72,7 @@ pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
 
 /// Whether a configuration says that it is of this version and kind.
 pub fn is_of((api_version, kind): (&str, &str), config: &Value) -> Result<(), Status> {
-    let said = (schema::meta::api_version(config), schema::meta::kind(config));
+    let said = (model::meta::api_version(config), model::meta::kind(config));
     if said == (api_version, kind) {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use http::{Response, StatusCode};
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -16,7 +16,7 @@ pub type Make = for<'s> fn(&'s ApiServer) -> BoxFuture<'s, Vec<Value>>;
 
 /// Answers `get` and `list`.
 pub async fn run(call: &mut Call<'_, '_>, make: Make) -> Result<Response<Body>, Status> {
-    let selector = schema::labels::Selector::parse(call.x.query.text("labelSelector")).map_err(|e| Status::bad_request(e.to_string()))?;
+    let selector = model::labels::Selector::parse(call.x.query.text("labelSelector")).map_err(|e| Status::bad_request(e.to_string()))?;
     let objects = make(call.x.server).await;
     match call.x.attributes.verb.as_str() {
         "get" => {

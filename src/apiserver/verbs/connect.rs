@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::unicast;
 use http::{Request, Response};
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 use wire::Body;
 

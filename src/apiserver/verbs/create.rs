@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 use wire::Body;
 

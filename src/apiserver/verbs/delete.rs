@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
-use schema::meta;
+use model::meta;
 use schema::table::Resource;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use base::limits::CACHE_FILL_PAGE_KEYS;
 use http::Response;
+use model::labels::Selector;
 use schema::fields::FieldSelector;
-use schema::labels::Selector;
 use schema::table::Resource;
 use schema::validate::error::FieldError;
 use store::Revision;

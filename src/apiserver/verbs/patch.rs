@@ -106,11 +106,11 @@ fn unrestored_text(text: &str) -> Option<String> {
 
 fn same_address(new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let Some(old) = old else { return Ok(()) };
-    let (sent, have) = (schema::meta::name(new), schema::meta::name(old));
+    let (sent, have) = (model::meta::name(new), model::meta::name(old));
     if sent != have {
         return Err(Status::bad_request(format!("the name of the object ({sent}) does not match the name on the URL ({have})")));
     }
-    let (sent, have) = (schema::meta::namespace(new), schema::meta::namespace(old));
+    let (sent, have) = (model::meta::namespace(new), model::meta::namespace(old));
     if sent != have {
         let message = format!("the namespace of the object ({sent}) does not match the namespace on the URL ({have})");
         return Err(Status::bad_request(message));

@@ -52,7 +52,7 @@ pub fn object(call: &Call<'_, '_>, code: StatusCode, object: Value) -> Result<Re
 }
 
 fn rv_of(object: &Value) -> u64 {
-    schema::meta::resource_version(object).parse().unwrap_or(0)
+    model::meta::resource_version(object).parse().unwrap_or(0)
 }
 
 fn is_plain(call: &Call<'_, '_>) -> bool {

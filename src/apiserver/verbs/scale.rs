@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use model::meta;
 use schema::apply::versions::Versions;
 use schema::custom::Definition;
-use schema::meta;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -187,9 +187,9 @@ pub fn of(definition: Option<&Definition>, object: &Value) -> Value {
     }
     let selector = &object["spec"]["selector"];
     let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
-        schema::labels::format_label_selector(Some(selector)).trim_start_matches("<none>").to_owned()
+        model::labels::format_label_selector(Some(selector)).trim_start_matches("<none>").to_owned()
     } else {
-        selector.as_object().map(|m| schema::labels::Selector::from_map(m).to_string()).unwrap_or_default()
+        selector.as_object().map(|m| model::labels::Selector::from_map(m).to_string()).unwrap_or_default()
     };
     json!({
         "kind": "Scale", "apiVersion": API_VERSION, "metadata": metadata,

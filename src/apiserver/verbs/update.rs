@@ -1,7 +1,7 @@
 //! `update`: the whole object, or one half of it, replaced by what was sent.
 
 use http::{Response, StatusCode};
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 use wire::Body;
 

@@ -2,8 +2,8 @@
 
 use base::time::Stopwatch;
 use bytes::Bytes;
+use model::meta;
 use schema::apply::versions::Versions;
-use schema::meta;
 use schema::table::Resource;
 use serde_json::Value;
 use store::{Compare, CompareOp, Op, Revision, Txn};

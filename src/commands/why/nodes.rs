@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 /// Nodes that are told one by one.

@@ -12,12 +12,12 @@ use std::time::Duration;
 use base::time::Stopwatch;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Groups, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use model::pod::Pod;
 use serde_json::json;
 use tracing::warn;
 

@@ -18,7 +18,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::owners;
+use model::owners;
 
 const NAME: &str = "cronjob-controller";
 

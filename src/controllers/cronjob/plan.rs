@@ -11,7 +11,8 @@ use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
-use crate::{job, owners};
+use crate::job;
+use model::owners;
 
 /// More missed starts than this are worth a warning.
 const MISSED_MAX: i64 = 100;

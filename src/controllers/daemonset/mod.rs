@@ -12,20 +12,20 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::pod::Pod;
+use model::selectors;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
-use crate::owners::{self, Claim};
+use model::owners::{self, Claim};
 use plan::Ended;
 
 const NAME: &str = "daemon-set-controller";
@@ -88,7 +88,7 @@ fn concerned(pod: &Pod, sets: &Informer<DaemonSet>) -> Vec<Key> {
         return driver::owner_key(pod, "DaemonSet").into_iter().collect();
     }
     let all = sets.list_in(&pod.namespace().unwrap_or_default()).into_iter();
-    let selects = |set: &Arc<DaemonSet>| set.spec.as_ref().is_some_and(|s| labels::selects(&s.selector, pod.metadata.labels.as_ref()));
+    let selects = |set: &Arc<DaemonSet>| set.spec.as_ref().is_some_and(|s| selectors::selects(&s.selector, pod.metadata.labels.as_ref()));
     all.filter(selects).map(|set| Key::of(&*set)).collect()
 }
 

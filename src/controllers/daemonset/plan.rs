@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::labels;
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::pod::Pod;
+use model::selectors;
 
-use crate::{owners, pods};
+use model::{owners, phase};
 
 pub(super) const HASH_LABEL: &str = "controller-revision-hash";
 
@@ -46,7 +46,7 @@ pub(super) struct Plan {
 /// A pod of the set for one node: the scheduler binds it there and nowhere else.
 pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> WholePod {
     let template = set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
-    let mut pod = pods::from_template(&template, &set.name_any(), &set.namespace().unwrap_or_default(), owners::reference_to(set));
+    let mut pod = phase::from_template(&template, &set.name_any(), &set.namespace().unwrap_or_default(), owners::reference_to(set));
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
     labels.insert("pod-template-generation".to_owned(), set.metadata.generation.unwrap_or(1).to_string());
@@ -118,7 +118,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 fn affinity_allows(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|selector| labels::picks_node(selector, name, labels))
+    required.is_none_or(|selector| selectors::picks_node(selector, name, labels))
 }
 
 /// The node a pod runs on, or is bound to by its affinity before the scheduler has seen it.
@@ -150,7 +150,7 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
         let (run, stay) = suits(&template, node);
         let mut here = on_node.remove(&node.name_any()).unwrap_or_default();
         here.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
-        misscheduled += i32::from(!run && here.iter().any(|p| pods::is_active(p)));
+        misscheduled += i32::from(!run && here.iter().any(|p| phase::is_active(p)));
         desired += i32::from(run);
         if run {
             placed.push(here.iter().find(|p| p.metadata.deletion_timestamp.is_none()).cloned());
@@ -167,20 +167,20 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
         renew(set, desired, &placed, hash, now, &mut plan);
     }
     let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(placed.iter().flatten().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
-    let available = count(&|pod| pods::is_available(pod, min_ready, now));
+    let available = count(&|pod| phase::is_available(pod, min_ready, now));
     let old = set.status.clone().unwrap_or_default();
     plan.status = DaemonSetStatus {
         current_number_scheduled: count(&|_| true),
         desired_number_scheduled: desired,
         number_misscheduled: misscheduled,
-        number_ready: count(&pods::is_ready),
+        number_ready: count(&phase::is_ready),
         number_available: Some(available).filter(|n| *n > 0),
         number_unavailable: Some(desired - available).filter(|n| *n > 0),
         updated_number_scheduled: Some(count(&|pod| is_updated(pod, hash))).filter(|n| *n > 0),
         observed_generation: set.metadata.generation,
         ..old
     };
-    let waits = min_ready > 0 && count(&pods::is_ready) > available;
+    let waits = min_ready > 0 && count(&phase::is_ready) > available;
     if waits {
         look_again(&mut plan, u64::try_from(min_ready).unwrap_or(1));
     }
@@ -215,10 +215,10 @@ fn on_one_node(
     if run && is_free {
         plan.create.push(node.to_owned());
     }
-    let failed = |pod: &Pod| pods::phase(pod) == "Failed" || pods::phase(pod) == "Succeeded";
+    let failed = |pod: &Pod| phase::phase(pod) == "Failed" || phase::phase(pod) == "Succeeded";
     for pod in live.iter().filter(|pod| failed(pod)) {
         let key = format!("{}/{}", set.namespace().unwrap_or_default(), pod.name_any());
-        let why = if pods::phase(pod) == "Succeeded" {
+        let why = if phase::phase(pod) == "Succeeded" {
             Ended::Succeeded { text: format!("Found succeeded daemon pod {key} on node {node}, will try to delete it") }
         } else if let Some(left) = left(node) {
             look_again(plan, left.as_secs() + 1);
@@ -235,7 +235,7 @@ fn on_one_node(
         let surplus = new.iter().skip(1).chain(old.iter().skip(1));
         plan.delete.extend(surplus.map(|pod| (Arc::clone(pod), None)));
         if let (Some(new), Some(old)) = (new.first(), old.first())
-            && (!pods::is_ready(old) || pods::is_available(new, min_ready, now))
+            && (!phase::is_ready(old) || phase::is_available(new, min_ready, now))
         {
             plan.delete.push((Arc::clone(old), None));
         }
@@ -273,15 +273,15 @@ fn surge_renew(set: &DaemonSet, surge: i32, slots: &[(String, Vec<Arc<Pod>>)], h
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
     let (mut surging, mut free, mut candidates) = (0, Vec::new(), Vec::new());
     for (node, here) in slots {
-        let ended = |pod: &Pod| matches!(pods::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some();
+        let ended = |pod: &Pod| matches!(phase::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some();
         let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = here.iter().filter(|pod| !ended(pod)).partition(|pod| is_updated(pod, hash));
         match (new.first(), old.first()) {
             (_, None) => {}
             // Unavailable, so nothing is lost by a second one.
-            (None, Some(old)) if !pods::is_available(old, min_ready, now) => free.push(node.clone()),
+            (None, Some(old)) if !phase::is_available(old, min_ready, now) => free.push(node.clone()),
             (None, Some(_)) => candidates.push(node.clone()),
             // The old one goes in `on_one_node` once the new one is available.
-            (Some(new), Some(_)) => surging += i32::from(!pods::is_available(new, min_ready, now)),
+            (Some(new), Some(_)) => surging += i32::from(!phase::is_available(new, min_ready, now)),
         }
     }
     let room = usize::try_from(surge - surging).unwrap_or(0);
@@ -296,7 +296,7 @@ fn renew(set: &DaemonSet, desired: i32, placed: &[Option<Arc<Pod>>], hash: &str,
     }
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
     let max_unavailable = bound(set, Bound::Unavailable, desired).max(1);
-    let available = |pod: &Pod| pods::is_available(pod, min_ready, now);
+    let available = |pod: &Pod| phase::is_available(pod, min_ready, now);
     let going = |pod: &Arc<Pod>| plan.delete.iter().any(|(other, _)| Arc::ptr_eq(other, pod));
     let unavailable = placed.iter().filter(|slot| slot.as_ref().is_none_or(|pod| !available(pod))).count();
     let mut budget = max_unavailable - i32::try_from(unavailable).unwrap_or(i32::MAX);

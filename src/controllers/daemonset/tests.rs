@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
+use model::pod::Pod;
 use serde_json::{Value, json};
 
 use super::plan;

@@ -13,15 +13,15 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
-use client::labels;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::owners::{self, Claim};
+use model::owners::{self, Claim};
 use plan::{Action, Sets};
 
 const NAME: &str = "deployment-controller";
@@ -61,7 +61,7 @@ fn concerned(set: &ReplicaSet, deployments: &Informer<Deployment>) -> Vec<Key> {
     let selecting = deployments
         .list_in(&set.namespace().unwrap_or_default())
         .into_iter()
-        .filter(|deployment| deployment.spec.as_ref().is_some_and(|spec| labels::selects(&spec.selector, set.metadata.labels.as_ref())));
+        .filter(|deployment| deployment.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, set.metadata.labels.as_ref())));
     selecting.map(|deployment| Key::of(&*deployment)).collect()
 }
 

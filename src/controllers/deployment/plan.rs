@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 
 use super::numbers::{self, actual, available, wanted};
 use super::template;
-use crate::owners;
+use model::owners;
 
 /// Annotations that belong to the controller.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

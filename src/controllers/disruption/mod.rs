@@ -11,12 +11,12 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use model::pod::Pod;
+use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
@@ -63,7 +63,7 @@ pub(crate) fn start(context: &Context) {
 
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| labels::selects(selector, pod.metadata.labels.as_ref()))
+    selector.is_some_and(|selector| selectors::selects(selector, pod.metadata.labels.as_ref()))
 }
 
 fn covering(pod: &Pod, budgets: &Informer<PodDisruptionBudget>) -> Vec<Key> {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::pod::Pod;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
-use crate::pods;
+use model::phase;
 
 /// An evicted pod that is still there after this time was not evicted.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
@@ -76,7 +76,7 @@ pub(super) fn plan(budget: &PodDisruptionBudget, covered: &[Arc<Pod>], expected:
         }
     }
     let counts =
-        |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_none() && !disrupted.contains_key(&pod.name_any()) && pods::is_ready(pod);
+        |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_none() && !disrupted.contains_key(&pod.name_any()) && phase::is_ready(pod);
     let healthy = i32::try_from(covered.iter().filter(counts).count()).unwrap_or(i32::MAX);
     // Without expected pods nothing is allowed: the first ones may be there before this controller has seen them.
     let allowed = if expected.pods > 0 { (healthy - expected.healthy).max(0) } else { 0 };
@@ -131,7 +131,7 @@ fn with_condition(
 
 /// When a pod's announcement of its disruption is out of date, from now; `None` if it has none, or is going.
 pub(super) fn stale_after(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
-    if pod.metadata.deletion_timestamp.is_some() || matches!(pods::phase(pod), "Succeeded" | "Failed") {
+    if pod.metadata.deletion_timestamp.is_some() || matches!(phase::phase(pod), "Succeeded" | "Failed") {
         return None;
     }
     let conditions = pod.status.as_ref()?.conditions.as_deref()?;

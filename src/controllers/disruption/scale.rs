@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::informer::{Informer, Informers};
-use client::pod::Pod;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject};
+use model::pod::Pod;
 
-use crate::{discovery, owners};
+use crate::discovery;
+use model::owners;
 
 /// Knows the built-in workloads from caches and asks others for their `scale`.
 #[derive(Clone)]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use model::pod::Pod;
 use serde_json::{Value, json};
 
 use super::plan::{self, Expected};

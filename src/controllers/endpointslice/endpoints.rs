@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 use super::plan;
-use crate::pods;
+use model::phase;
 
 /// Addresses that one object may hold (upstream's `maxCapacity`).
 const ADDRESSES_MAX: usize = 1000;
@@ -50,7 +50,7 @@ pub(super) fn endpoints(service: &Service, selected: &[Arc<Pod>], existing: Opti
         let key = serde_json::to_string(&ports).unwrap_or_default();
         let subset = by_ports.entry(key).or_default();
         subset.ports = Some(ports).filter(|ports| !ports.is_empty());
-        let ready = publish_all || pods::is_ready(pod);
+        let ready = publish_all || phase::is_ready(pod);
         let list = if ready { &mut subset.addresses } else { &mut subset.not_ready_addresses };
         list.get_or_insert_default().push(address);
     }

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use client::informer::{Change, Groups, Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use client::services::service_of;
 use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
+use model::pod::Pod;
+use model::selectors;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 
@@ -98,9 +98,9 @@ fn pod_concerns(change: &Change<Pod>, services: &Informer<Service>) -> Vec<Key> 
     if let Change::Modified { old, new } = change {
         let shown = |pod: &Pod| {
             let status = pod.status.as_ref();
-            let ready = crate::pods::is_ready(pod);
+            let ready = model::phase::is_ready(pod);
             let ips = status.map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
-            (ready, ips, crate::pods::phase(pod).to_owned(), pod.metadata.deletion_timestamp.is_some(), pod.metadata.labels.clone())
+            (ready, ips, model::phase::phase(pod).to_owned(), pod.metadata.deletion_timestamp.is_some(), pod.metadata.labels.clone())
         };
         if shown(old) == shown(new) {
             return Vec::new();
@@ -124,8 +124,12 @@ impl Reconcile for Controller {
         }
         let selector =
             k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector { match_labels: Some(selector), match_expressions: None };
-        let selected: Vec<Arc<Pod>> =
-            self.pods.list_in(&key.namespace).into_iter().filter(|pod| labels::selects(&selector, pod.metadata.labels.as_ref())).collect();
+        let selected: Vec<Arc<Pod>> = self
+            .pods
+            .list_in(&key.namespace)
+            .into_iter()
+            .filter(|pod| selectors::selects(&selector, pod.metadata.labels.as_ref()))
+            .collect();
         self.write_slices(&service, &selected).await?;
         self.write_endpoints(&service, &selected).await?;
         Ok(Next::Wait)

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use client::pod::Pod;
 use client::services::SERVICE_NAME;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 use super::topology;
-use crate::owners;
-use crate::pods;
+use model::owners;
+use model::phase;
 
 /// Endpoints in one slice (upstream's default for `--max-endpoints-per-slice`).
 const SLICE_ENDPOINTS_MAX: usize = 100;
@@ -80,7 +80,7 @@ fn addresses(pod: &Pod, family: &str) -> Vec<String> {
 
 /// Whether a pod belongs into the slices of a Service that selects it.
 pub(super) fn is_listed(pod: &Pod) -> bool {
-    !matches!(pods::phase(pod), "Succeeded" | "Failed")
+    !matches!(phase::phase(pod), "Succeeded" | "Failed")
 }
 
 /// What an address tells about its pod, in either form.
@@ -114,7 +114,7 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     }
     let about = about(service, pod);
     let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
-    let serving = publish_all || pods::is_ready(pod);
+    let serving = publish_all || phase::is_ready(pod);
     let terminating = pod.metadata.deletion_timestamp.is_some();
     let zone = about.node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
     let ready = publish_all || serving && !terminating;

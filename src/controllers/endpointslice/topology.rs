@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, ForZone};
 use kube::ResourceExt as _;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 /// How much more than its share one endpoint may get.
 const OVERLOAD: f64 = 0.2;

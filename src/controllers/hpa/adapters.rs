@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use super::replicas::Reading;

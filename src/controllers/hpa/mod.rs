@@ -13,7 +13,6 @@ use base::chain::Chain;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -25,14 +24,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
-use schema::quantity::Quantity;
+use model::pod::Pod;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::discovery;
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::pods;
 use crate::settings::Autoscaler;
 use adapters::Adapters;
+use model::phase;
 use pace::Memory;
 use replicas::{Count, Question, Reading, Target, Whole, WholeTarget};
 use status::Report;
@@ -319,7 +319,7 @@ impl Controller {
 
     async fn whole(&self, about: &About<'_>) -> Result<Whole, String> {
         let covered = self.covered(&about.key.namespace, about.selector).await?;
-        let ready = covered.iter().filter(|pod| pods::phase(pod) == "Running" && pods::is_ready(pod)).count();
+        let ready = covered.iter().filter(|pod| phase::phase(pod) == "Running" && phase::is_ready(pod)).count();
         Ok(Whole { wanted: about.current, present: about.present, ready })
     }
 

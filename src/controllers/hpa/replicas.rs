@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::pod::Pod;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use schema::quantity::Quantity;
+use model::pod::Pod;
+use model::quantity::Quantity;
 
-use crate::pods;
 use crate::settings::Autoscaler;
+use model::phase;
 
 /// One pod's reading, in thousandths.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +48,10 @@ fn group(q: &Question<'_>) -> Groups {
     let mut groups = Groups { measured: BTreeMap::new(), unready: Vec::new(), missing: Vec::new() };
     for pod in q.covered {
         let name = pod.name_any();
-        if pod.metadata.deletion_timestamp.is_some() || pods::phase(pod) == "Failed" {
+        if pod.metadata.deletion_timestamp.is_some() || phase::phase(pod) == "Failed" {
             continue;
         }
-        if pods::phase(pod) == "Pending" {
+        if phase::phase(pod) == "Pending" {
             groups.unready.push(name);
             continue;
         }

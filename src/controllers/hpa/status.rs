@@ -7,7 +7,7 @@ use k8s_openapi::api::autoscaling::v2::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 use super::replicas::Count;
 

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::pod::{ContainerStatus, Pod};
 use jiff::{SignedDuration, Timestamp};
+use model::pod::{ContainerStatus, Pod};
 
 /// After a failure the next pod waits 10 s, 20 s, 40 s, … up to ten minutes.
 const FIRST_SECS: u64 = 10;

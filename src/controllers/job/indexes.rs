@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use client::pod::Pod;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// How often the index has failed before this pod; and how often that was ignored.

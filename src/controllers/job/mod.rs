@@ -16,18 +16,18 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod as WholePod;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::pod::Pod;
+use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use crate::owners::{self, Claim};
+use model::owners::{self, Claim};
 use plan::{Fresh, Plan, TRACKING};
 
 const NAME: &str = "job-controller";
@@ -89,7 +89,7 @@ fn concerned(pod: &Pod, jobs: &Informer<Job>) -> Vec<Key> {
     let all = jobs.list_in(&pod.namespace().unwrap_or_default());
     let selects = |job: &&Arc<Job>| {
         let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-        selector.is_some_and(|selector| labels::selects(selector, pod.metadata.labels.as_ref()))
+        selector.is_some_and(|selector| selectors::selects(selector, pod.metadata.labels.as_ref()))
     };
     all.iter().filter(selects).map(|job| Key::of(&**job)).collect()
 }

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 
 use client::informer::{Change, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
 use kube::api::Api;
+use model::pod::Pod;
 
 use super::plan::TRACKING;
 use super::{NAME, let_go};
 use crate::driver::{Context, Error, Next, Reconcile};
-use crate::owners;
+use model::owners;
 
 struct Orphans {
     client: kube::Client,

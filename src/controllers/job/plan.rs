@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::events::Severity;
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod as WholePod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 use super::backoff::{Record, ended_at, wait_after};
 use super::indexes::{FAILURES, IGNORED, INDEX, count_of, format_indexes, index_of};
 use super::policy::{self, Meaning};
 use super::tally::{self, Tally, is_indexed};
-use crate::{owners, pods};
+use model::{owners, phase};
 
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const MANAGED_BY_US: &str = "kubernetes.io/job-controller";
@@ -74,7 +74,7 @@ pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
     let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let name = job.name_any();
     let prefix = index.map_or_else(|| name.clone(), |index| format!("{name}-{index}"));
-    let mut pod = pods::from_template(&template, &prefix, &job.namespace().unwrap_or_default(), owners::reference_to(job));
+    let mut pod = phase::from_template(&template, &prefix, &job.namespace().unwrap_or_default(), owners::reference_to(job));
     pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
     let Some(index) = index else { return pod };
     pod.metadata.annotations.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
@@ -154,14 +154,14 @@ fn look_again(plan: &mut Plan, after: Duration) {
 
 /// Pods that the counts include but that have their finalizer still: seen again (a late cache, a crash), they are not counted again.
 fn still_tracked(counted: &[Arc<Pod>]) -> UncountedTerminatedPods {
-    let (good, bad): (Vec<_>, Vec<_>) = counted.iter().partition(|pod| pods::phase(pod) == "Succeeded");
+    let (good, bad): (Vec<_>, Vec<_>) = counted.iter().partition(|pod| phase::phase(pod) == "Succeeded");
     let uids = |pods: Vec<&Arc<Pod>>| Some(pods.iter().filter_map(|pod| pod.uid()).collect::<Vec<_>>()).filter(|uids| !uids.is_empty());
     UncountedTerminatedPods { succeeded: uids(good), failed: uids(bad) }
 }
 
 fn status(job: &Job, tally: &Tally, now: Timestamp, suspended: bool) -> JobStatus {
     let old = job.status.clone().unwrap_or_default();
-    let ready = tally.active.iter().filter(|pod| pods::is_ready(pod)).count();
+    let ready = tally.active.iter().filter(|pod| phase::is_ready(pod)).count();
     let listed = |indexes: &BTreeSet<i32>| Some(format_indexes(indexes)).filter(|text| !text.is_empty());
     JobStatus {
         active: positive(count(tally.active.len())),
@@ -374,7 +374,7 @@ fn by_index(job: &Job, tally: &Tally, missing: usize, plan: &mut Plan, now: Time
 fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
     let (mut gone, mut rest): (Vec<Arc<Pod>>, Vec<Arc<Pod>>) = (Vec::new(), tally.active.clone());
     if is_indexed(job) {
-        rest.sort_by_cached_key(|pod| std::cmp::Reverse(pods::is_ready(pod)));
+        rest.sort_by_cached_key(|pod| std::cmp::Reverse(phase::is_ready(pod)));
         let (mut seen, end) = (BTreeSet::new(), tally::completions(job));
         let needed = |index: i32| index < end && !tally.completed.contains(&index) && !tally.failed_indexes.contains(&index);
         (rest, gone) = rest.into_iter().partition(|pod| index_of(pod).is_some_and(|index| needed(index) && seen.insert(index)));
@@ -382,7 +382,7 @@ fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
     let more = rest.len().saturating_sub(usize::try_from(wanted).unwrap_or(0));
     // In an indexed job the highest indexes go.
     let index_last_first = |pod: &Pod| std::cmp::Reverse(if is_indexed(job) { index_of(pod) } else { None });
-    rest.sort_by_cached_key(|pod| (index_last_first(pod), pods::deletion_rank(pod, 0, pods::Ages::Exact)));
+    rest.sort_by_cached_key(|pod| (index_last_first(pod), phase::deletion_rank(pod, 0, phase::Ages::Exact)));
     gone.extend(rest.into_iter().take(more));
     gone
 }

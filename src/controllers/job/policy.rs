@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use client::pod::{ContainerStatus, Pod};
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern};
 use kube::ResourceExt as _;
+use model::pod::{ContainerStatus, Pod};
 
 use super::indexes;
 

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 use super::backoff::ended_at;
 use super::indexes::{self, FAILURES, index_of};
 use super::plan::TRACKING;
 use super::policy::{self, Meaning};
-use crate::pods;
+use model::phase;
 
 /// Ended pods that a status names at once: each takes some 40 bytes of an object of bounded size (upstream's `MaxUncountedPods`).
 const UNCOUNTED_MAX: usize = 500;
@@ -70,7 +70,7 @@ pub(super) fn only_replaces_failed(job: &Job) -> bool {
 
 /// Whether a pod is counted as failed. Spec: upstream's `isPodFailed`.
 fn is_failed(job: &Job, pod: &Pod) -> bool {
-    let phase = pods::phase(pod);
+    let phase = phase::phase(pod);
     let leaving = pod.metadata.deletion_timestamp.is_some() && phase != "Succeeded";
     phase == "Failed" || leaving && !only_replaces_failed(job)
 }
@@ -92,8 +92,8 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
         completed: listed(old.completed_indexes),
         failed_indexes: listed(old.failed_indexes),
         // Without its finalizer a pod on its way out is one that we gave up ourselves.
-        failures: owned.iter().filter(|pod| pods::phase(pod) == "Failed" || is_tracked(pod) && is_failed(job, pod)).cloned().collect(),
-        successes: owned.iter().filter(|pod| pods::phase(pod) == "Succeeded").cloned().collect(),
+        failures: owned.iter().filter(|pod| phase::phase(pod) == "Failed" || is_tracked(pod) && is_failed(job, pod)).cloned().collect(),
+        successes: owned.iter().filter(|pod| phase::phase(pod) == "Succeeded").cloned().collect(),
         ..Tally::default()
     };
     // Those that were counted and still have their finalizer: without it they leave the status.
@@ -104,8 +104,8 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
         let new = tracked && !known.contains(&pod.uid().unwrap_or_default());
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let counts_for_job = !indexed || index_of(pod).is_some_and(|index| index < end);
-        let ended = matches!(pods::phase(pod), "Succeeded" | "Failed");
-        let succeeded = pods::phase(pod) == "Succeeded";
+        let ended = matches!(phase::phase(pod), "Succeeded" | "Failed");
+        let succeeded = phase::phase(pod) == "Succeeded";
         if new && (succeeded || is_failed(job, pod)) {
             if room == 0 {
                 t.postponed = true;
@@ -174,7 +174,7 @@ fn hold(job: &Job, t: &mut Tally) {
         return;
     }
     let running: BTreeSet<i32> = t.active.iter().filter_map(|pod| index_of(pod)).collect();
-    let failed: Vec<Arc<Pod>> = t.counted.iter().filter(|pod| pods::phase(pod) != "Succeeded").cloned().collect();
+    let failed: Vec<Arc<Pod>> = t.counted.iter().filter(|pod| phase::phase(pod) != "Succeeded").cloned().collect();
     for (index, pod) in last_failures(&failed) {
         if !running.contains(&index) && !t.completed.contains(&index) && !t.failed_indexes.contains(&index) {
             t.held.insert(pod.uid().unwrap_or_default());

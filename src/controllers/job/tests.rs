@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
+use model::pod::Pod;
 use serde_json::{Value, json};
 
 use super::indexes;

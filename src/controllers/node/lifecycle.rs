@@ -8,13 +8,13 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use model::pod::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::info;
@@ -179,7 +179,7 @@ impl Nodes {
         let name = node.name_any();
         let now = base::time::rfc3339_secs(self.clock.now());
         let mut results = Vec::new();
-        for pod in self.pods.list().into_iter().filter(|pod| on_node(pod, &name) && crate::pods::is_ready(pod)) {
+        for pod in self.pods.list().into_iter().filter(|pod| on_node(pod, &name) && model::phase::is_ready(pod)) {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
             let ready = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": now});
             let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [ready]}});

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use model::pod::Pod;
 use serde_json::json;
 
 use super::plan::{self, Range};

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use base::time::{Clock, rfc3339_secs};
 use client::informer::{Change, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use model::pod::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::pods;
+use model::phase;
 
 const NAME: &str = "pod-garbage-collector";
 /// A node may come back under its name right away: its pods wait this long (upstream's quarantine).
@@ -97,11 +97,11 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
 }
 
 fn ended(pod: &Pod) -> bool {
-    matches!(pods::phase(pod), "Succeeded" | "Failed")
+    matches!(phase::phase(pod), "Succeeded" | "Failed")
 }
 
 fn is_evicted(pod: &Pod) -> bool {
-    pods::phase(pod) == "Failed" && pod.status.as_ref().is_some_and(|s| s.reason.as_deref() == Some("Evicted"))
+    phase::phase(pod) == "Failed" && pod.status.as_ref().is_some_and(|s| s.reason.as_deref() == Some("Evicted"))
 }
 
 fn node_of(pod: &Pod) -> &str {
@@ -233,7 +233,7 @@ mod tests {
     fn only_pods_that_nobody_will_end_are_taken() {
         let mut pod = Pod::default();
         assert_eq!(reason(&pod, Standing::Fine), None);
-        pod.spec = Some(client::pod::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
+        pod.spec = Some(model::pod::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
         assert_eq!(reason(&pod, Standing::Fine), None);
         assert_eq!(reason(&pod, Standing::Gone), Some(NODE_GONE));
         // Semantics H2: a machine that is dead ends no pod, however long one waits.

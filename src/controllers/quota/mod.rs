@@ -9,13 +9,13 @@ use std::time::Duration;
 use base::task::Group;
 use base::time::Clock;
 use client::informer::{Change, Informer, Key, Metadata};
-use client::pod::Pod;
 use client::queue::Queue;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, ResourceQuota, Service};
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, PostParams};
-use schema::quantity::{Notation, Quantity};
+use model::pod::Pod;
+use model::quantity::{Notation, Quantity};
 use schema::quota::{self, Usage};
 use serde_json::{Value, json};
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
-use schema::quantity::{Notation, Quantity};
+use model::pod::{ContainerStatus, Pod, PodStatus};
+use model::quantity::{Notation, Quantity};
 use schema::quota::Usage;
 
 /// The status, or `None` if the present one says the same.
@@ -21,7 +21,7 @@ pub(super) fn status(quota: &ResourceQuota, used: &Usage) -> Option<ResourceQuot
 
 /// Whether a pod that changed uses of its quotas what it used before: its spec, its phase and what its containers hold beside their spec.
 pub(super) fn uses_the_same(old: &Pod, new: &Pod) -> bool {
-    crate::pods::phase(old) == crate::pods::phase(new)
+    model::phase::phase(old) == model::phase::phase(new)
         && old.spec == new.spec
         && held(old).eq(held(new))
         && pending_reason(old) == pending_reason(new)

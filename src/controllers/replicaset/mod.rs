@@ -12,19 +12,19 @@ use std::time::Duration;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{Pod as WholePod, ReplicationController};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::pod::Pod;
+use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use crate::owners::{self, Claim};
-use crate::pods;
+use model::owners::{self, Claim};
+use model::phase;
 use plan::Action;
 use workload::Workload;
 
@@ -82,7 +82,7 @@ fn concerned<K: Workload>(pod: &Pod, sets: &Informer<K>) -> Vec<Key> {
     let selecting = sets
         .list_in(&namespace)
         .into_iter()
-        .filter(|set| K::as_set(set).spec.as_ref().is_some_and(|spec| labels::selects(&spec.selector, pod.metadata.labels.as_ref())));
+        .filter(|set| K::as_set(set).spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref())));
     selecting.map(|set| Key::of(&*set)).collect()
 }
 
@@ -96,7 +96,7 @@ impl<K: Workload> Reconcile for Controller<K> {
         let (present, leaving) = (uids(&|_| true), uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let mut outcome = Ok(());
         if self.expectations.met(key, &present, &leaving) && set.metadata.deletion_timestamp.is_none() {
-            let active: Vec<Arc<Pod>> = owned.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
+            let active: Vec<Arc<Pod>> = owned.iter().filter(|pod| phase::is_active(pod)).cloned().collect();
             outcome = match plan::plan(&set, &active, || self.related(&set, &owned), self.clock.now()) {
                 Action::None => Ok(()),
                 Action::Create(n) => self.create(&object, &set, key, n).await.map_err(|err| ("FailedCreate", err)),
@@ -136,7 +136,7 @@ impl<K: Workload> Controller<K> {
         for pod in self.pods.list_in(&set.namespace().unwrap_or_default()) {
             match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
                 Claim::Owned => owned.push(pod),
-                Claim::Adopt if pods::is_active(&pod) => {
+                Claim::Adopt if phase::is_active(&pod) => {
                     let patch = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(object)]}});
                     match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
                         Ok(adopted) => owned.push(Arc::new(adopted)),
@@ -158,7 +158,7 @@ impl<K: Workload> Controller<K> {
         let Some(template) = set.spec.as_ref().and_then(|s| s.template.as_ref()) else {
             return Err(Error::Object("spec.template is missing".to_owned()));
         };
-        let pod = pods::from_template(template, &set.name_any(), &key.namespace, owners::reference_to(object));
+        let pod = phase::from_template(template, &set.name_any(), &key.namespace, owners::reference_to(object));
         let api: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (mut made, mut batch) = (0, FIRST_BATCH);
         while made < n {

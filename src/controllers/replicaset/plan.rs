@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
+use model::pod::Pod;
 
-use crate::pods;
+use model::phase;
 
 /// At most this many pods are made or given up in one go (upstream's `BurstReplicas`).
 const BURST: usize = 500;
@@ -36,11 +36,11 @@ pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>], related: impl FnOnce()
     }
     let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
-    for pod in related().iter().filter(|pod| pods::is_active(pod)) {
+    for pod in related().iter().filter(|pod| phase::is_active(pod)) {
         *on_node.entry(node(pod)).or_default() += 1;
     }
     let mut ranked: Vec<Arc<Pod>> = active.to_vec();
-    ranked.sort_by_cached_key(|pod| pods::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0), pods::Ages::Doubling(now)));
+    ranked.sort_by_cached_key(|pod| phase::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0), phase::Ages::Doubling(now)));
     ranked.truncate(surplus);
     Action::Delete(ranked)
 }
@@ -52,15 +52,16 @@ pub(super) fn status(set: &ReplicaSet, owned: &[Arc<Pod>], failure: Option<(&str
     let template = spec.template.and_then(|t| t.metadata).and_then(|m| m.labels).unwrap_or_default();
     let has_labels = |pod: &Pod| template.iter().all(|(k, v)| pod.metadata.labels.as_ref().and_then(|l| l.get(k)) == Some(v));
     let count = |test: &dyn Fn(&Pod) -> bool| {
-        i32::try_from(owned.iter().filter(|pod| pods::is_active(pod) && test(pod)).count()).unwrap_or(i32::MAX)
+        i32::try_from(owned.iter().filter(|pod| phase::is_active(pod) && test(pod)).count()).unwrap_or(i32::MAX)
     };
-    let terminating = owned.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(pods::phase(p), "Succeeded" | "Failed"));
+    let terminating =
+        owned.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase::phase(p), "Succeeded" | "Failed"));
     let old = set.status.clone().unwrap_or_default();
     ReplicaSetStatus {
         replicas: count(&|_| true),
         fully_labeled_replicas: Some(count(&has_labels)),
-        ready_replicas: Some(count(&pods::is_ready)),
-        available_replicas: Some(count(&|pod| pods::is_available(pod, min_ready, now))),
+        ready_replicas: Some(count(&phase::is_ready)),
+        available_replicas: Some(count(&|pod| phase::is_available(pod, min_ready, now))),
         terminating_replicas: Some(i32::try_from(terminating.count()).unwrap_or(i32::MAX)),
         observed_generation: set.metadata.generation,
         conditions: conditions(old.conditions.unwrap_or_default(), failure, now),
@@ -87,6 +88,6 @@ fn conditions(old: Vec<ReplicaSetCondition>, failure: Option<(&str, &str)>, now:
 /// When the next ready pod becomes available, in seconds from now.
 pub(super) fn next_available_secs(set: &ReplicaSet, active: &[Arc<Pod>], now: Timestamp) -> Option<u64> {
     let min_ready = i64::from(set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0));
-    let left = |pod: &Arc<Pod>| Some(min_ready - now.duration_since(pods::ready_since(pod)?).as_secs());
+    let left = |pod: &Arc<Pod>| Some(min_ready - now.duration_since(phase::ready_since(pod)?).as_secs());
     active.iter().filter_map(left).filter(|left| *left > 0).min().and_then(|left| u64::try_from(left).ok())
 }

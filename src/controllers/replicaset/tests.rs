@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 use serde_json::json;
 
 use super::plan::{Action, plan, status};

@@ -6,10 +6,12 @@ use client::informer::Kind;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 /// A kind that this controller works on.
-pub(super) trait Workload: Kind + kube::Resource<Scope = NamespaceResourceScope> + serde::Serialize {
+pub(super) trait Workload:
+    Kind + kube::Resource<Scope = NamespaceResourceScope> + k8s_openapi::Metadata<Ty = ObjectMeta> + serde::Serialize
+{
     /// The name of the controller and of its service account.
     const CONTROLLER: &'static str;
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
+use model::pod::Pod;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use base::ports::RESERVED;
 use client::informer::Key;
-use client::node::addresses;
-use client::pod::Pod;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
+use model::node::addresses;
+use model::pod::Pod;
 
 const EXTERNAL: &str = "ExternalIP";
 const INTERNAL: &str = "InternalIP";

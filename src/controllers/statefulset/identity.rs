@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::Pod;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod as WholePod, PodTemplateSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
-use crate::{owners, pods};
+use model::{owners, phase};
 
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
@@ -46,7 +46,7 @@ pub(super) fn ordinal(set: &str, pod: &str) -> Option<i32> {
 
 /// The set's own pod at an ordinal, of a template and its revision.
 pub(super) fn pod(set: &StatefulSet, template: &PodTemplateSpec, revision: &str, ordinal: i32) -> WholePod {
-    let mut pod = pods::from_template(template, "", &set.namespace().unwrap_or_default(), owners::reference_to(set));
+    let mut pod = phase::from_template(template, "", &set.namespace().unwrap_or_default(), owners::reference_to(set));
     pod.metadata.generate_name = None;
     pod.metadata.name = Some(format!("{}-{ordinal}", set.name_any()));
     pod.metadata.labels.get_or_insert_default().insert(REVISION_LABEL.to_owned(), revision.to_owned());

@@ -13,19 +13,19 @@ use base::chain::Chain;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
-use client::labels;
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::pod::Pod;
+use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
-use crate::owners::{self, Claim};
+use model::owners::{self, Claim};
 use plan::{Action, Plan, View};
 
 const NAME: &str = "statefulset-controller";
@@ -83,7 +83,7 @@ fn concerned(pod: &Pod, sets: &Informer<StatefulSet>) -> Vec<Key> {
     }
     let all = sets.list_in(&pod.namespace().unwrap_or_default());
     let selects =
-        |set: &&Arc<StatefulSet>| set.spec.as_ref().is_some_and(|spec| labels::selects(&spec.selector, pod.metadata.labels.as_ref()));
+        |set: &&Arc<StatefulSet>| set.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref()));
     all.iter().filter(selects).map(|set| Key::of(&**set)).collect()
 }
 
@@ -202,7 +202,7 @@ impl Controller {
                 self.recorder.report(set, Severity::Warning, "ConflictingController", text);
             }
             Action::Recreate(pod) => {
-                let (name, failed) = (pod.name_any(), crate::pods::phase(pod) == "Failed");
+                let (name, failed) = (pod.name_any(), model::phase::phase(pod) == "Failed");
                 let (severity, reason, word) = match failed {
                     true => (Severity::Warning, "RecreatingFailedPod", "failed"),
                     false => (Severity::Normal, "RecreatingTerminatedPod", "terminated"),

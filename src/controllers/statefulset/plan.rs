@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 
 use super::identity::{self, Ordinals, Owners, REVISION_LABEL};
-use crate::{history, pods};
+use crate::history;
+use model::phase;
 
 /// One request, or a few that belong together.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ enum Go {
 }
 
 fn is_running_and_ready(pod: &Pod) -> bool {
-    pods::phase(pod) == "Running" && pods::is_ready(pod)
+    phase::phase(pod) == "Running" && phase::is_ready(pod)
 }
 
 fn is_terminating(pod: &Pod) -> bool {
@@ -79,7 +80,7 @@ impl View<'_> {
     }
 
     fn is_available(&self, pod: &Pod) -> bool {
-        is_running_and_ready(pod) && pods::is_available(pod, self.min_ready_secs(), self.now)
+        is_running_and_ready(pod) && phase::is_available(pod, self.min_ready_secs(), self.now)
     }
 
     fn is_parallel(&self) -> bool {
@@ -164,13 +165,13 @@ fn replica(view: &View<'_>, ordinal: i32, pod: Option<&Arc<Pod>>, plan: &mut Pla
         plan.actions.push(Action::Create { pod: Box::new(pod), claims: missing() });
         return wait;
     };
-    if matches!(pods::phase(pod), "Failed" | "Succeeded") {
+    if matches!(phase::phase(pod), "Failed" | "Succeeded") {
         if !is_terminating(pod) {
             plan.actions.push(Action::Recreate(Arc::clone(pod)));
         }
         return wait;
     }
-    if pods::phase(pod) == "Pending" && !is_terminating(pod) {
+    if phase::phase(pod) == "Pending" && !is_terminating(pod) {
         let claims = missing();
         if !claims.is_empty() {
             plan.actions.push(Action::MakeClaims { pod: Arc::clone(pod), claims });
@@ -238,14 +239,14 @@ fn renew(view: &View<'_>, by_ordinal: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan)
     let old = replicas.into_iter().rev().take_while(|(ordinal, _)| *ordinal >= ordinals.first + view.partition());
     let old = old
         .filter_map(|(_, pod)| pod)
-        .filter(|pod| revision_of(pod) != update && !is_terminating(pod) && !matches!(pods::phase(pod), "Failed" | "Succeeded"));
+        .filter(|pod| revision_of(pod) != update && !is_terminating(pod) && !matches!(phase::phase(pod), "Failed" | "Succeeded"));
     plan.actions.extend(old.take(budget).map(|pod| Action::Delete(Arc::clone(pod))));
 }
 
 fn status(view: &View<'_>) -> StatefulSetStatus {
     let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(view.pods.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
     let positive = |n: i32| (n > 0).then_some(n);
-    let created = |pod: &Pod| !pods::phase(pod).is_empty();
+    let created = |pod: &Pod| !phase::phase(pod).is_empty();
     let of = |name: String| count(&|pod| created(pod) && !is_terminating(pod) && revision_of(pod) == name);
     let (current, update) = (view.current.name_any(), view.update.name_any());
     let old = view.set.status.clone().unwrap_or_default();

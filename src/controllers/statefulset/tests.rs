@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use client::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
+use model::pod::Pod;
 use serde_json::{Value, json};
 
 use super::identity::{self, Owners};

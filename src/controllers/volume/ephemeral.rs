@@ -5,14 +5,14 @@ use std::sync::Arc;
 use base::chain::Chain;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
+use model::pod::Pod;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::owners;
+use model::owners;
 
 const NAME: &str = "ephemeral-volume-controller";
 const SOURCE: &str = "ephemeral_volume";

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use client::typed::typed;
 use client::volumes;
@@ -13,13 +12,14 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Resource as _, ResourceExt as _};
+use model::pod::Pod;
 use serde_json::json;
 
 use super::binder::{self, HELPER_AGAIN};
 use super::matching::{self, PROVISIONED_BY, SELECTED_NODE};
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::pods;
 use crate::registry::LocalPath;
+use model::phase;
 
 /// The name that k3s users know the provisioner by.
 const PROVISIONER: &str = "rancher.io/local-path";
@@ -195,7 +195,7 @@ impl Controller {
             }
             return Ok(Helper::Works);
         };
-        Ok(match pods::phase(&pod) {
+        Ok(match phase::phase(&pod) {
             "Succeeded" => Helper::Done,
             "Failed" => Helper::Failed,
             _ => Helper::Works,

@@ -1,8 +1,8 @@
 //! What a claim and a volume say of themselves in annotations, and where a volume can be reached.
 
-use client::labels;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::ResourceExt as _;
+use model::selectors;
 
 pub(super) const BOUND_BY_US: &str = "pv.kubernetes.io/bound-by-controller";
 pub(super) const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
@@ -12,5 +12,5 @@ pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Whether a volume can be reached from a node.
 pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-    required.is_none_or(|selector| labels::picks_node(selector, &node.name_any(), node.labels()))
+    required.is_none_or(|selector| selectors::picks_node(selector, &node.name_any(), node.labels()))
 }

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use client::informer::{Informer, Key};
-use client::pod::Pod;
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
+use model::pod::Pod;
 
 use super::ephemeral;
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::pods;
+use model::phase;
 
 const CLAIMS: &str = "pvc-protection-controller";
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -62,7 +62,7 @@ fn used_by(pod: &Pod) -> Vec<Key> {
 /// Whether a pod may have the claim mounted: it has a node and has not ended.
 fn holds(pod: &Pod, claim: &Key) -> bool {
     let placed = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|node| !node.is_empty());
-    placed && !matches!(pods::phase(pod), "Succeeded" | "Failed") && used_by(pod).contains(claim)
+    placed && !matches!(phase::phase(pod), "Succeeded" | "Failed") && used_by(pod).contains(claim)
 }
 
 fn without(finalizers: &[String], finalizer: &str) -> Option<Vec<String>> {

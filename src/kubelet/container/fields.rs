@@ -1,7 +1,7 @@
 //! The downward API: fields of the pod and resources of its containers as text.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
-use schema::quantity::Quantity;
+use model::quantity::Quantity;
 
 use super::ConfigError;
 use crate::cgroups;

@@ -214,7 +214,7 @@ fn resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
 /// What a pod asks for: its own request, or its containers and sidecars together or its largest init container beside the sidecars
 /// before it, whichever is more; plus overhead. CPU in milli-units.
 pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
-    let number = |q: schema::quantity::Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
+    let number = |q: model::quantity::Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
     let spec = pod.spec.as_ref();
     let overhead = spec.and_then(|s| s.overhead.as_ref()?.get(name)).map_or(0, |q| number(cgroups::parse(q)));
     if let Some(whole) = cgroups::request(spec.and_then(|s| s.resources.as_ref()), name) {

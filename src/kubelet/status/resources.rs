@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use schema::quantity::{Notation, Quantity};
+use model::quantity::{Notation, Quantity};
 
 use crate::cgroups::{self, Limits};
 use crate::container::{self, Role};

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::unicast;
-use client::node::addresses;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
+use model::node::addresses;
 use serde_json::Value;
 
 use crate::Config;

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use client::pod::Pod as ApiPod;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::Selector;
+use model::pod::Pod as ApiPod;
 use tracing::warn;
 
 use crate::policy::PodRef;

@@ -58,7 +58,7 @@ impl Reserved {
 
 /// The addresses that a node says it has.
 pub(crate) fn addresses(node: &Node) -> BTreeSet<IpAddr> {
-    ["InternalIP", "ExternalIP"].into_iter().flat_map(|kind| client::node::addresses(node, kind).collect::<Vec<_>>()).collect()
+    ["InternalIP", "ExternalIP"].into_iter().flat_map(|kind| model::node::addresses(node, kind).collect::<Vec<_>>()).collect()
 }
 
 /// A node that claims a Service's or a pod's address would take ports from it.

@@ -1,8 +1,8 @@
 //! Devices that a pod claims (DRA). Nothing in this cluster makes claims of templates, allocates them, or prepares them on a node:
 //! a pod that needs one waits, and never runs without its device.
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::PodResourceClaim;
+use model::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};

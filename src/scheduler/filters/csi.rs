@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
-use schema::quantity::Quantity;
+use model::pod::Pod;
+use model::quantity::Quantity;
 
 use super::{Candidate, Reasons, because, volumes};
 use crate::affinity;

@@ -1,7 +1,7 @@
 //! Pods that want to be near or far from other pods.
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::PodAffinityTerm;
+use model::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::affinity;

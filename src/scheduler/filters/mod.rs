@@ -9,7 +9,7 @@ pub mod volumes;
 
 use std::collections::BTreeSet;
 
-use client::pod::{Pod, PodSpec};
+use model::pod::{Pod, PodSpec};
 
 use crate::affinity;
 use crate::resources;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::pod::Pod;
+use model::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};

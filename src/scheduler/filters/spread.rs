@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use model::pod::Pod;
 
 use super::{Candidate, Reasons, because};
 use crate::affinity;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use client::pod::Pod;
 use client::volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use model::pod::Pod;
 
 use super::{Candidate, Reasons, because, csi};
 use crate::affinity;

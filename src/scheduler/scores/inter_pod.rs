@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::{Affinity, PodAffinityTerm, WeightedPodAffinityTerm};
+use model::pod::Pod;
 
 use crate::filters::{Candidate, inter_pod};
 use crate::snapshot::{NodeState, Snapshot};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use client::pod::Pod;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use model::pod::Pod;
 
 use crate::filters::{self, Candidate, spread};
 use crate::snapshot::{NodeState, Snapshot};

@@ -18,8 +18,8 @@ use crate::apply::merge::compare;
 use crate::apply::set::Set;
 use crate::apply::typing::{View, check, field_set};
 use crate::apply::versions::{Changes, Forms, Versions};
-use crate::meta;
 use crate::table::{Empty, Shape, TypeDef};
+use model::meta;
 
 /// What every entry point needs to know of the request.
 #[derive(Clone, Copy)]

@@ -48,7 +48,7 @@ fn object(mut rest: Value) -> Value {
 }
 
 fn fields(object: &Value, manager: &str) -> Value {
-    let entry = crate::meta::managed_fields(object).iter().find(|e| e["manager"] == manager);
+    let entry = model::meta::managed_fields(object).iter().find(|e| e["manager"] == manager);
     entry.map_or(Value::Null, |e| e["fieldsV1"].clone())
 }
 
@@ -139,7 +139,7 @@ fn updates_own_new_maps_with_a_dot_but_not_value_structs() {
     let mut new = object(json!({"metadata": {"labels": {"a": "b"}, "uid": "u"}, "spec": {"replicas": 1}}));
     track_update(&request(&t, "m"), &mut versions::Only, None, &mut new);
     assert_eq!(fields(&new, "m"), json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:replicas": {}}}));
-    assert_eq!(crate::meta::managed_fields(&new)[0]["operation"], "Update");
+    assert_eq!(model::meta::managed_fields(&new)[0]["operation"], "Update");
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn an_empty_entry_wipes_and_wiped_objects_are_not_tracked() {
     let mut new = live.clone();
     new["metadata"]["managedFields"] = json!([{}]);
     track_update(&request(&t, "m"), &mut versions::Only, Some(&live), &mut new);
-    assert!(crate::meta::managed_fields(&new).is_empty());
+    assert!(model::meta::managed_fields(&new).is_empty());
     let mut next = new.clone();
     next["spec"]["replicas"] = json!(2);
     track_update(&request(&t, "m"), &mut versions::Only, Some(&new), &mut next);
-    assert!(crate::meta::managed_fields(&next).is_empty());
+    assert!(model::meta::managed_fields(&next).is_empty());
     // The first apply then finds everything owned by what was there before.
     let error = apply(&request(&t, "me"), &mut versions::Only, Some(&next), &object(json!({"spec": {"replicas": 7}})), false).unwrap_err();
     assert!(error.to_string().contains("conflict with \"before-first-apply\" using apps/v1: .spec.replicas"), "{error}");
@@ -172,8 +172,8 @@ fn only_ten_updaters_are_kept_apart() {
         track_update(&Request { now: &now, ..request(&t, &name) }, &mut versions::Only, Some(&live), &mut new);
         live = new;
     }
-    assert_eq!(crate::meta::managed_fields(&live).len(), 10);
-    assert!(crate::meta::managed_fields(&live).iter().any(|e| e["manager"] == "ancient-changes"));
+    assert_eq!(model::meta::managed_fields(&live).len(), 10);
+    assert!(model::meta::managed_fields(&live).iter().any(|e| e["manager"] == "ancient-changes"));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn kubectl_may_take_over_its_own_client_side_fields() {
     let applied =
         apply(&request(&t, "kubectl"), &mut versions::Only, Some(&live), &object(json!({"spec": {"replicas": 5}})), false).unwrap();
     assert_eq!(applied["spec"]["replicas"], 5);
-    assert!(crate::meta::annotation(&applied, LAST_APPLIED).unwrap().contains("\"replicas\":5"));
+    assert!(model::meta::annotation(&applied, LAST_APPLIED).unwrap().contains("\"replicas\":5"));
 }
 
 #[test]

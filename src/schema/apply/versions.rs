@@ -174,7 +174,8 @@ mod tests {
     use super::*;
     use crate::apply::{apply, track_update};
     use crate::catalog::Catalog;
-    use crate::{convert, meta};
+    use crate::convert;
+    use model::meta;
 
     const V1: &str = "autoscaling/v1";
     const V2: &str = "autoscaling/v2";

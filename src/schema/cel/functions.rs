@@ -12,7 +12,7 @@ use super::semver::Semver;
 use super::url::Url;
 use super::value::Val;
 use super::{lists, network, strings, time};
-use crate::quantity::Quantity;
+use model::quantity::Quantity;
 
 /// `name(args)`.
 pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {

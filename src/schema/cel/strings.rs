@@ -10,7 +10,7 @@ use super::value::Val;
 use super::{templates, time};
 use crate::custom::formats;
 use crate::patterns;
-use crate::validate::names::{self, NameUse};
+use model::names::{self, NameUse};
 
 /// A method of a text.
 pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outcome {

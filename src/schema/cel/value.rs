@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 use super::moment::Moment;
-use crate::quantity::Quantity;
+use model::quantity::Quantity;
 
 /// One value. Cloning is cheap.
 #[derive(Clone, Debug)]

@@ -108,7 +108,7 @@ fn rename(map: &mut Map<String, Value>, from: &str, to: &str) {
 
 /// The struct at `key`, made if absent.
 fn make<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
-    crate::meta::child_mut(map, key)
+    model::meta::child_mut(map, key)
 }
 
 fn annotation(map: &mut Map<String, Value>, key: &str, value: Value) {

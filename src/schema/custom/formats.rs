@@ -7,7 +7,7 @@ use base64::Engine as _;
 use regex::Regex;
 
 use crate::cel::moment::Moment;
-use crate::validate::names;
+use model::names;
 
 /// Whether a text has a format.
 pub fn fits(format: &str, text: &str) -> bool {

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use crate::catalog::Catalog;
 use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
-use crate::meta;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
+use model::meta;
 
 pub mod cost;
 pub mod formats;

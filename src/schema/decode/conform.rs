@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::bounds::Purse;
 use super::{DecodeError, Decoded, FieldValidation, go_kind};
-use crate::quantity::Quantity;
 use crate::table::{Empty, Field, Shape, TypeDef};
+use model::quantity::Quantity;
 
 /// As many problems as upstream reports at most.
 const PROBLEMS_MAX: usize = 100;

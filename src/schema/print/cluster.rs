@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text, wide};
-use crate::meta;
 use crate::read;
+use model::meta;
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer(

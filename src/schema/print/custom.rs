@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::duration;
-use crate::meta;
 use crate::read;
+use model::meta;
 
 /// The wire form of the table's columns: the name, then those of the definition (`spec.versions[*].additionalPrinterColumns`).
 pub fn columns(additional: &[Value]) -> Vec<Value> {

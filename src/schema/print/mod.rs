@@ -12,9 +12,9 @@ mod workload;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::meta;
 use crate::read;
 use crate::table::Resource;
+use model::meta;
 
 /// One column of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AGE, NAME, Printer, age, labels_text, name, or_none, printer, text, three_and_more, wide};
-use crate::labels::format_label_selector;
 use crate::read;
+use model::labels::format_label_selector;
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer("", "Service", &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide("Selector")], service),

@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AGE, NAME, Printer, age, containers, duration, labels_text, name, or_none, printer, text, wide};
-use crate::meta;
 use crate::read;
+use model::meta;
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer(

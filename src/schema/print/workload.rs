@@ -4,9 +4,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AGE, NAME, Printer, age, containers, duration, integer, labels_text, name, or_none, printer, text, wide};
-use crate::labels::format_label_selector;
-use crate::meta;
 use crate::read;
+use model::labels::format_label_selector;
+use model::meta;
 
 const CONTAINERS: super::Column = wide("Containers");
 const IMAGES: super::Column = wide("Images");

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::{conditions, make, pod};
-use crate::meta;
+use model::meta;
 
 pub(super) fn create(group: &str, kind: &str, new: &mut Value) {
     match (group, kind) {

@@ -3,19 +3,18 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::meta;
 use crate::strategy::owners::Generation;
 use crate::table::{Empty, Resource};
+use model::meta;
 
 mod conditions;
 mod kinds;
 pub mod owners;
 mod pod;
-pub mod qos;
 #[cfg(test)]
 mod tests;
 
-pub use qos::qos_class;
+pub use model::qos::qos_class;
 
 /// Resets what a client may not set at creation: fields of the server, generation; fills in what the kind wants.
 pub fn prepare_for_create(r: &Resource, new: &mut Value) {

@@ -247,8 +247,8 @@ pub(super) fn drop_field(object: &mut Value, path: Path) {
 pub(super) fn keep_metadata(new: &mut Value, old: &Value) {
     let bookkeeping = |key: &str| matches!(key, "resourceVersion" | "managedFields");
     let empty = Map::new();
-    let before = crate::meta::metadata(old).unwrap_or(&empty);
-    let metadata = crate::meta::metadata_mut(new);
+    let before = model::meta::metadata(old).unwrap_or(&empty);
+    let metadata = model::meta::metadata_mut(new);
     metadata.retain(|key, _| bookkeeping(key));
     metadata.extend(before.iter().filter(|(key, _)| !bookkeeping(key)).map(|(k, v)| (k.clone(), v.clone())));
 }

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use crate::labels::Selector;
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::error::FieldError;
 use crate::validate::metadata;
-use crate::validate::names;
+use model::labels::Selector;
+use model::names;
+use model::quantity::Quantity;
 
 /// Where errors go.
 pub(super) type Errors = Vec<FieldError>;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::meta;
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, cidr, immutable, invalid_each, resource_list};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::meta;
+use model::names;
+use model::quantity::Quantity;
 
 pub(super) fn namespace(object: &Value, errors: &mut Errors) {
     for finalizer in read::texts(object, "spec.finalizers") {

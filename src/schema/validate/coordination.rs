@@ -6,7 +6,7 @@ use crate::cel::semver::Semver;
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, positive};
 use crate::validate::error::FieldError;
-use crate::validate::names::{self, NameUse};
+use model::names::{self, NameUse};
 
 const OLDEST: &str = "OldestEmulationVersion";
 

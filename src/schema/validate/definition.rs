@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::custom::structural;
-use crate::meta;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
-use crate::validate::{matching, names};
+use crate::validate::matching;
+use model::meta;
+use model::names;
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];

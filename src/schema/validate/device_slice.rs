@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::devices::{items, label_name, qualified, taint, unique};
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
-use crate::validate::{names, pod};
+use crate::validate::pod;
+use model::names;
+use model::quantity::Quantity;
 
 const DEVICES_MAX: usize = 128;
 const DEVICES_WITH_MORE_MAX: usize = 64;

@@ -12,7 +12,8 @@ use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::device_slice;
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
-use crate::validate::{names, pod};
+use crate::validate::pod;
+use model::names;
 
 const REQUESTS_MAX: usize = 32;
 const CONSTRAINTS_MAX: usize = 32;
@@ -346,7 +347,7 @@ pub(super) fn claim_status(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, before) = (read::at(status, "allocation"), read::at(old, "status.allocation"));
     if !reserved.is_empty() && now.is_none() {
         errors.push(FieldError::forbidden("status.reservedFor", "may not be specified when `allocated` is not set"));
-    } else if crate::meta::deletion_timestamp(new).is_some() {
+    } else if model::meta::deletion_timestamp(new).is_some() {
         let earlier = read::list(old, "status.reservedFor");
         if reserved.iter().any(|(_, one)| !earlier.contains(one)) {
             let why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, NOT_NEGATIVE, immutable, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
-use crate::validate::{names, volume};
+use crate::validate::volume;
+use model::names;
+use model::quantity::Quantity;
 
 const NODE_ID_MAX: usize = 256;
 const PARAMETERS_MAX: usize = 512;

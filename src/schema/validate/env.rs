@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::no_back_steps;
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
+use model::quantity::Quantity;
 
 /// Fields that an environment variable may show, sorted.
 const ENV_FIELDS: [&str; 9] = [

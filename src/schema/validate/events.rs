@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::error::FieldError;
-use crate::validate::names;
-use crate::{meta, read};
+use model::meta;
+use model::names;
 
 /// What the core API asks of an event, new or changed.
 pub(super) fn event(object: &Value, errors: &mut Errors) {

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
-use crate::validate::names;
-use crate::{meta, read};
+use model::meta;
+use model::names;
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, ip};
 use crate::validate::error::FieldError;
-use crate::validate::names;
-use crate::{meta, read};
+use model::meta;
+use model::names;
 
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const CONTROLLER_MAX: usize = 250;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, not_negative};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
 
 const RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;

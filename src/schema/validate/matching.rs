@@ -10,7 +10,7 @@ use crate::cel::types::{BOOL, Ty};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const CONDITIONS_MAX: usize = 64;

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::meta;
 use crate::read;
 use crate::table::Resource;
 use crate::validate::error::FieldError;
-use crate::validate::names::{self, NameCheck, NameUse};
+use model::meta;
+use model::names::{self, NameCheck, NameUse};
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 /// So many owners too many that say they are the controller are told one by one.

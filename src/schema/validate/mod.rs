@@ -1,7 +1,6 @@
 //! Is this object allowed? Field errors in upstream's words. Kinds hang their rules on the map in [`rules`].
 
 pub mod error;
-pub mod names;
 pub mod options;
 
 mod autoscaler;

@@ -8,7 +8,8 @@ use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, cidr, invalid_each, ip, label_selector};
 use crate::validate::container::port;
 use crate::validate::error::FieldError;
-use crate::validate::{metadata, names, service_addresses};
+use crate::validate::{metadata, service_addresses};
+use model::names;
 
 pub(super) fn service(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
@@ -69,7 +70,7 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
         cidr(range.trim(), &format!("{path}[{idx}]"), errors);
     }
     let key = "service.beta.kubernetes.io/load-balancer-source-ranges";
-    if let Some(text) = crate::meta::annotation(object, key).filter(|_| ranges.is_empty()) {
+    if let Some(text) = model::meta::annotation(object, key).filter(|_| ranges.is_empty()) {
         let path = format!("metadata.annotations[{key}]");
         if kind != "LoadBalancer" {
             errors.push(FieldError::forbidden(path.as_str(), only));

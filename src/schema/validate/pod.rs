@@ -8,7 +8,8 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each, ip, label_selector};
 use crate::validate::container::{self, Role};
 use crate::validate::error::FieldError;
-use crate::validate::{env, metadata, names, pod_resources, security, volume};
+use crate::validate::{env, metadata, pod_resources, security, volume};
+use model::names;
 
 pub(super) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
+use model::quantity::Quantity;
 
 const NAMES: [&str; 3] = ["cpu", "hugepages-", "memory"];
 

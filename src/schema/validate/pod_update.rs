@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use crate::read;
-use crate::strategy::qos;
 use crate::validate::checks::Errors;
 use crate::validate::error::FieldError;
+use model::qos;
 
 const ALLOWED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
@@ -73,7 +73,7 @@ fn narrower(new: &Value, old: &Value, errors: &mut Errors) {
 /// Of a running pod's resources, CPU and memory may change; none may be taken away, and the class of service stays.
 pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     let found = errors.len();
-    if crate::meta::annotation(old, "kubernetes.io/config.mirror").is_some() {
+    if model::meta::annotation(old, "kubernetes.io/config.mirror").is_some() {
         errors.push(FieldError::forbidden("", "static pods cannot be resized"));
         return;
     }

@@ -8,11 +8,12 @@ use crate::cel::Program;
 use crate::cel::admission::{self, Extras};
 use crate::cel::syntax::Dialect;
 use crate::cel::types::{BOOL, TEXT, Ty};
+use crate::read;
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
 use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
-use crate::validate::names;
-use crate::{meta, read};
+use model::meta;
+use model::names;
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, resource_list};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
 
 const STANDARD: [&str; 19] = [
     "configmaps",

@@ -6,7 +6,8 @@ use crate::apply::versions::Only;
 use crate::catalog::Catalog;
 use crate::decode::{FieldValidation, conform};
 use crate::table::Resource;
-use crate::{apply, defaults, meta, patch, strategy, validate};
+use crate::{apply, defaults, patch, strategy, validate};
+use model::meta;
 
 /// What `kubectl create --dry-run=client` and the documentation's first pages send.
 const MANIFESTS: &str = r#"

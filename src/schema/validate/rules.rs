@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use crate::table::Resource;
 use crate::validate::checks::Errors;
-use crate::validate::names::{self, NameCheck};
 use crate::validate::{
     autoscaler, certificates, cluster, config, coordination, definition, devices, drivers, endpoints, events, flow, ingress, network, pod,
     pod_update, policy, quota, rbac, service_addresses, storage, webhook, workload,
 };
+use model::names::{self, NameCheck};
 
 /// The rules of one kind.
 pub(super) struct Rules {

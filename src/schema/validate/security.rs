@@ -6,7 +6,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::local_path;
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 const PROFILE_BYTES_MAX: usize = 4095;

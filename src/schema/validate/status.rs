@@ -6,7 +6,7 @@ use crate::read;
 use crate::table::Resource;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, ip};
 use crate::validate::error::FieldError;
-use crate::validate::names;
+use model::names;
 
 /// The counts of one kind's status: none is negative, some are bounded by others.
 struct Counts {
@@ -142,7 +142,7 @@ pub(super) fn of_kind(r: &Resource, new: &Value, errors: &mut Errors) {
 
 /// Spec: upstream v1.36 `ValidateNamespaceStatusUpdate`.
 fn phase(new: &Value, errors: &mut Errors) {
-    let (phase, dying) = (read::text(new, "status.phase"), crate::meta::deletion_timestamp(new).is_some());
+    let (phase, dying) = (read::text(new, "status.phase"), model::meta::deletion_timestamp(new).is_some());
     let why = match (phase, dying) {
         ("Active", false) | ("Terminating", true) => return,
         (_, false) => "may only be 'Active' if `deletionTimestamp` is empty",

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, immutable, invalid_each, label_selector, resource_list};
 use crate::validate::error::FieldError;
-use crate::validate::{drivers, names, pod, volume};
+use crate::validate::{drivers, pod, volume};
+use model::names;
+use model::quantity::Quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 

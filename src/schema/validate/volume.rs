@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::quantity::Quantity;
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::{local_path, no_back_steps};
 use crate::validate::error::FieldError;
-use crate::validate::{env, names, storage};
+use crate::validate::{env, storage};
+use model::names;
+use model::quantity::Quantity;
 
 pub(super) const HOST_PATHS: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];

@@ -8,7 +8,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
 use crate::validate::matching::{self, one_of};
-use crate::validate::names;
+use model::names;
 
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];

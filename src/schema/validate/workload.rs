@@ -10,7 +10,8 @@ use crate::validate::checks::{
 use crate::validate::error::FieldError;
 use crate::validate::job;
 use crate::validate::pod::pod_template;
-use crate::validate::{names, storage};
+use crate::validate::storage;
+use model::names;
 
 fn spec_of(object: &Value) -> &Value {
     read::at(object, "spec").unwrap_or(&Value::Null)
@@ -24,7 +25,7 @@ fn always_template(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, &["Always"]));
     }
     if read::at(object, "spec.template.spec.activeDeadlineSeconds").is_some() {
-        let message = format!("activeDeadlineSeconds in {} is not Supported", crate::meta::kind(object));
+        let message = format!("activeDeadlineSeconds in {} is not Supported", model::meta::kind(object));
         errors.push(FieldError::forbidden("spec.template.spec.activeDeadlineSeconds", message));
     }
 }
@@ -134,7 +135,7 @@ pub(super) fn daemon_set(object: &Value, errors: &mut Errors) {
 fn with_claims_mounted(object: &Value) -> Value {
     let mut whole = object.clone();
     let claims: Vec<String> =
-        read::list(spec_of(object), "volumeClaimTemplates").iter().map(|claim| crate::meta::name(claim).to_owned()).collect();
+        read::list(spec_of(object), "volumeClaimTemplates").iter().map(|claim| model::meta::name(claim).to_owned()).collect();
     let Some(spec) = whole.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) else { return whole };
     let volumes = spec.entry("volumes").or_insert_with(|| Value::Array(Vec::new()));
     if let Some(volumes) = volumes.as_array_mut() {
@@ -359,8 +360,8 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         not_negative(spec, "spec", field, errors);
     }
-    if crate::meta::name(object).len() > 52 {
-        errors.push(FieldError::invalid("metadata.name", crate::meta::name(object), "must be no more than 52 characters"));
+    if model::meta::name(object).len() > 52 {
+        errors.push(FieldError::invalid("metadata.name", model::meta::name(object), "must be no more than 52 characters"));
     }
     let policy = read::text(spec, "concurrencyPolicy");
     if !["", "Allow", "Forbid", "Replace"].contains(&policy) {

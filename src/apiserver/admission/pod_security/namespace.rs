@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use base::time::Stopwatch;
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 
 use super::PodSecurity;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 
 use super::checks::Level;

@@ -12,14 +12,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use model::labels::Selector;
+use model::meta;
 use schema::cel::admission::{self, Extras};
 use schema::cel::eval::{Fault, Outcome};
 use schema::cel::syntax::Dialect;
 use schema::cel::types::Ty;
 use schema::cel::value::Val;
 use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
-use schema::labels::Selector;
-use schema::{meta, read};
+use schema::read;
 use serde_json::Value;
 
 use super::Review;

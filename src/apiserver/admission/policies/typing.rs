@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
+use model::meta;
 use schema::cel::declared;
-use schema::meta;
 use serde_json::{Value, json};
 use tracing::warn;
 

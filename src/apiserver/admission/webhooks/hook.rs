@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::metrics::{self, Metric};
-use schema::meta;
+use model::meta;
 use serde_json::Value;
 use tracing::warn;
 

@@ -7,7 +7,7 @@ mod cluster_roles;
 mod controllers;
 mod notation;
 
-use schema::meta;
+use model::meta;
 use serde_json::{Value, json};
 
 use crate::lookup::Lookup;

@@ -70,14 +70,13 @@ fn every_published_object_is_made_as_published() {
             continue;
         };
         for item in items {
-            let (namespace, name) = (schema::meta::namespace(&item), schema::meta::name(&item));
+            let (namespace, name) = (model::meta::namespace(&item), model::meta::name(&item));
             // Not upstream's own: a distribution's, which a plain Kubernetes server does not create.
             if name.starts_with("system:openshift:") {
                 continue;
             }
-            let same = |(_, r, o): &&(&str, &str, Value)| {
-                *r == resource && schema::meta::namespace(o) == namespace && schema::meta::name(o) == name
-            };
+            let same =
+                |(_, r, o): &&(&str, &str, Value)| *r == resource && model::meta::namespace(o) == namespace && model::meta::name(o) == name;
             let (_, _, made) = ours.iter().find(same).unwrap_or_else(|| panic!("{name} is not made"));
             assert_eq!(sorted(made.clone()), sorted(item.clone()), "{name}");
             seen += 1;
@@ -91,7 +90,7 @@ fn every_published_object_is_made_as_published() {
 fn the_network_of_a_node_lists_and_watches_four_kinds_and_writes_nothing_by_its_own_role() {
     let all = objects();
     let named = |resource: &str, name: &str| {
-        let mut found = all.iter().filter(|(_, r, o)| *r == resource && schema::meta::name(o) == name).map(|(_, _, object)| object);
+        let mut found = all.iter().filter(|(_, r, o)| *r == resource && model::meta::name(o) == name).map(|(_, _, object)| object);
         let one = found.next().unwrap();
         assert!(found.next().is_none(), "{name} is there twice");
         one

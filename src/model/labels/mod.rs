@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::validate::names::{label_value_errors, qualified_name_errors};
+use crate::names::{label_value_errors, qualified_name_errors};
 
 /// How a requirement compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Operator, Requirement, new_requirement};
-use crate::validate::names::qualified_name_errors;
+use crate::names::qualified_name_errors;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {

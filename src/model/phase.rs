@@ -1,40 +1,40 @@
 //! What several controllers ask about a pod.
 
-use client::pod::Pod;
+use crate::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod as WholePod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 /// The phase, empty if none was written yet.
-pub(crate) fn phase(pod: &Pod) -> &str {
+pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
 /// Neither ended nor being deleted.
-pub(crate) fn is_active(pod: &Pod) -> bool {
+pub fn is_active(pod: &Pod) -> bool {
     !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Since when the pod is ready; `None` if it is not.
-pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_deref()?;
     let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True")?;
     Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0))
 }
 
 /// Whether the pod is ready.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+pub fn is_ready(pod: &Pod) -> bool {
     ready_since(pod).is_some()
 }
 
 /// Whether the pod has been ready for `min_ready_secs`.
-pub(crate) fn is_available(pod: &Pod, min_ready_secs: i32, now: Timestamp) -> bool {
+pub fn is_available(pod: &Pod, min_ready_secs: i32, now: Timestamp) -> bool {
     let Some(since) = ready_since(pod) else { return false };
     min_ready_secs == 0 || now.duration_since(since).as_secs() >= i64::from(min_ready_secs)
 }
 
 /// A pod made from a template: its name is generated from `prefix`, its controller is `owner`.
-pub(crate) fn from_template(template: &PodTemplateSpec, prefix: &str, namespace: &str, owner: OwnerReference) -> WholePod {
+pub fn from_template(template: &PodTemplateSpec, prefix: &str, namespace: &str, owner: OwnerReference) -> WholePod {
     let from = template.metadata.clone().unwrap_or_default();
     let mut pod = WholePod { spec: template.spec.clone(), ..WholePod::default() };
     pod.metadata.generate_name = Some(generate_prefix(prefix));
@@ -54,7 +54,7 @@ fn generate_prefix(name: &str) -> String {
 /// The order in which pods are given up: those that lose least come first. Spec: upstream's `ActivePodsWithRanks`.
 ///
 /// `crowd` counts related pods on the same node: from a fuller node first.
-pub(crate) fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + use<> {
+pub fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + use<> {
     let unassigned = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default().is_empty();
     let phase = match phase(pod) {
         "Pending" => 0,
@@ -85,7 +85,7 @@ pub(crate) fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + u
 
 /// How ages are compared when pods are given up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ages {
+pub enum Ages {
     /// To the second.
     Exact,
     /// By how often they have doubled until this moment (upstream's LogarithmicScaleDown): else the pods of one moment, often those of

@@ -1,0 +1,12 @@
+//! This room knows what Kubernetes objects mean: quantities, names, labels, selectors; over typed objects and over JSON alike.
+
+pub mod labels;
+pub mod meta;
+pub mod names;
+pub mod node;
+pub mod owners;
+pub mod phase;
+pub mod pod;
+pub mod qos;
+pub mod quantity;
+pub mod selectors;
