@@ -1,9 +1,9 @@
-//! Certificates: kept young while a server runs, shown and rotated by `kedge certificate`.
+//! `kedge certificate`: shows when certificates end, and has them made anew.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use base::chain::Chain;
 use base::files::{self, FileError};
 use base::time::Clock;
 use clap::{Args, Subcommand, ValueEnum};
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use pki::error::PkiError;
 use serde_json::{Value, json};
 
-use crate::commands::rotate_ca;
+use crate::commands::rotate_ca::{self, RotateCaError};
 use crate::flags::shared::StateArgs;
 use crate::server::certificates::{AUTHORITY_WARNING_DAYS, DAY_SECS, LEAF_WARNING_DAYS, left};
 
@@ -79,8 +79,29 @@ impl Service {
     }
 }
 
+/// Why a certificate command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateError {
+    #[error("{0} certificate(s) have ended")]
+    Ended(usize),
+    #[error("there are no certificates below {path}: has kedge run here?", path = path.display())]
+    None { path: PathBuf },
+    #[error("cannot list {path}", path = path.display())]
+    List { path: PathBuf, source: io::Error },
+    #[error("{path}", path = path.display())]
+    Read { path: PathBuf, source: PkiError },
+    #[error("there is nothing to rotate below {path}", path = path.display())]
+    Nothing { path: PathBuf },
+    #[error("cannot put {path} aside", path = path.display())]
+    Aside { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Authorities(#[from] RotateCaError),
+}
+
 /// Runs the command.
-pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
+pub(crate) fn main(args: &CertificateArgs) -> Result<(), CertificateError> {
     match &args.what {
         What::Check { output } => {
             let now = Clock::system().now();
@@ -90,10 +111,10 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), String> {
                 Form::Json => println!("{}", Value::Array(found.iter().map(|seen| seen.to_json(now)).collect())),
             }
             let ended = found.iter().filter(|seen| seen.ends <= now).count();
-            if ended > 0 { Err(format!("{ended} certificate(s) have ended")) } else { Ok(()) }
+            if ended > 0 { Err(CertificateError::Ended(ended)) } else { Ok(()) }
         }
         What::Rotate { service } => rotate(&args.state.data_dir, service),
-        What::RotateCa(rotate) => rotate_ca::rotate(&args.state.data_dir, rotate),
+        What::RotateCa(rotate) => Ok(rotate_ca::rotate(&args.state.data_dir, rotate)?),
     }
 }
 
@@ -126,22 +147,23 @@ impl Seen {
 }
 
 /// Every certificate of this machine. Errors: there is none, or one cannot be read.
-pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, String> {
+pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, CertificateError> {
     let mut found = Vec::new();
     for dir in ["server/tls", "server/tls/etcd", "agent"] {
-        let list = match std::fs::read_dir(data_dir.join(dir)) {
+        let path = data_dir.join(dir);
+        let list = match std::fs::read_dir(&path) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
-            list => list.map_err(|err| format!("cannot list {}: {err}", data_dir.join(dir).display()))?,
+            list => list.map_err(|source| CertificateError::List { path, source })?,
         };
         let mut paths: Vec<PathBuf> =
             list.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "crt")).collect();
         paths.sort();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.push(read(&path, format!("{dir}/{name}")).map_err(|err| format!("{}: {}", path.display(), Chain(&err)))?);
+            found.push(read(&path, format!("{dir}/{name}")).map_err(|source| CertificateError::Read { path, source })?);
         }
     }
-    if found.is_empty() { Err(format!("there are no certificates below {}: has kedge run here?", data_dir.display())) } else { Ok(found) }
+    if found.is_empty() { Err(CertificateError::None { path: data_dir.to_owned() }) } else { Ok(found) }
 }
 
 fn read(path: &Path, file: String) -> Result<Seen, PkiError> {
@@ -169,7 +191,7 @@ fn table(found: &[Seen], now: Timestamp) -> String {
 }
 
 /// Puts the files of leaves aside: who shows them has them made anew.
-fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), String> {
+fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), CertificateError> {
     let at = Clock::system().now().as_second();
     let mut moved: BTreeMap<String, PathBuf> = BTreeMap::new();
     for (dir, prefix, aside) in [("server/tls", "", "server"), ("server/tls/etcd", "etcd/", "server"), ("agent", "", "agent")] {
@@ -183,14 +205,13 @@ fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), String> {
                 continue;
             }
             let to = aside.join(prefix).join(&name);
-            let failed = |err: &dyn std::fmt::Display| format!("cannot put {} aside: {err}", entry.path().display());
-            files::create_private_dir(&aside.join(prefix)).map_err(|err| failed(&Chain(&err)))?;
-            std::fs::rename(entry.path(), &to).map_err(|err| failed(&err))?;
+            files::create_private_dir(&aside.join(prefix))?;
+            std::fs::rename(entry.path(), &to).map_err(|source| CertificateError::Aside { path: entry.path(), source })?;
             moved.insert(format!("{dir}/{name}"), aside.clone());
         }
     }
     if moved.is_empty() {
-        return Err(format!("there is nothing to rotate below {}", data_dir.display()));
+        return Err(CertificateError::Nothing { path: data_dir.to_owned() });
     }
     for (name, aside) in &moved {
         println!("{name} -> {}", aside.display());

@@ -22,8 +22,8 @@ enum Verdict {
 
 use Verdict::{Fails, Fine, Lacks};
 
-/// Looks at everything and prints it. Returns the exit code: 1 if kedge cannot run here.
-pub(crate) fn main() -> i32 {
+/// Looks at everything and prints it. Returns whether kedge can run here.
+pub(crate) fn is_fit() -> bool {
     let all = [
         ("root", root()),
         ("kernel", kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())),
@@ -62,7 +62,7 @@ pub(crate) fn main() -> i32 {
         0 => println!("\nThis machine can run kedge."),
         n => println!("\nThis machine cannot run kedge yet: {n} thing(s) to mend above."),
     }
-    i32::from(failed > 0)
+    failed == 0
 }
 
 fn root() -> Verdict {

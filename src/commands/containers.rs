@@ -1,19 +1,20 @@
 //! `kedge images`, `kedge ps`, `kedge logs`: this node's containerd over the CRI, for when there is no API to ask and no crictl.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use base::chain::Chain;
+use base::files::FileError;
 use base::time::Clock;
 use clap::Args;
 use k8s_cri::v1 as cri;
-use kubelet::runtime::cri::Cri;
+use kubelet::runtime::cri::{Cri, CriError};
 use serde_json::{Value, json};
 
 use crate::commands::columns::columns;
 use crate::flags::shared::StateArgs;
 use crate::process::layout::run_dir;
+use crate::process::life::{self, LifeError};
 
 /// Where the runtime is.
 #[derive(Clone, Debug, Args)]
@@ -72,13 +73,35 @@ pub(crate) struct LogsArgs {
     tail: Option<usize>,
 }
 
-fn asked<T>(place: &Place, call: impl AsyncFnOnce(Cri) -> Result<T, kubelet::runtime::cri::CriError>) -> Result<T, String> {
+/// Why a look at this node's containers failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContainersError {
+    #[error("there is no socket {path}: is kedge running here? See 'kedge status'", path = path.display())]
+    NoSocket { path: PathBuf },
+    #[error("{path}", path = path.display())]
+    Cri { path: PathBuf, source: CriError },
+    #[error("there is no container {asked} on this node: see 'kedge ps -a'")]
+    NoContainer { asked: String },
+    #[error("{asked} is both {one} and {other}: name one")]
+    Several { asked: String, one: String, other: String },
+    #[error("the container has no log")]
+    NoLog,
+    #[error("cannot run tail")]
+    Tail(#[source] io::Error),
+    #[error("tail has no output")]
+    Silent,
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
+
+fn asked<T>(place: &Place, call: impl AsyncFnOnce(Cri) -> Result<T, CriError>) -> Result<T, ContainersError> {
     let socket = place.socket();
     if !socket.exists() {
-        return Err(format!("there is no socket {}: is kedge running here? See 'kedge status'", socket.display()));
+        return Err(ContainersError::NoSocket { path: socket });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
-    runtime.block_on(async { call(Cri::connect(&socket)).await }).map_err(|err| format!("{}: {}", socket.display(), Chain(&err)))
+    life::ask(async { call(Cri::connect(&socket)).await })?.map_err(|source| ContainersError::Cri { path: socket, source })
 }
 
 fn short(id: &str) -> &str {
@@ -96,7 +119,7 @@ fn bytes(n: u64) -> String {
 }
 
 /// Lists images.
-pub(crate) fn images(args: &ImagesArgs) -> Result<(), String> {
+pub(crate) fn images(args: &ImagesArgs) -> Result<(), ContainersError> {
     let mut all = asked(&args.place, async |cri| cri.images().await)?;
     all.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
     if args.json {
@@ -144,7 +167,7 @@ fn age(created_nanos: i64) -> String {
 }
 
 /// Lists containers.
-pub(crate) fn ps(args: &PsArgs) -> Result<(), String> {
+pub(crate) fn ps(args: &PsArgs) -> Result<(), ContainersError> {
     let mut all = asked(&args.place, async |cri| cri.containers(None).await)?;
     all.retain(|c| args.all || c.state() == cri::ContainerState::ContainerRunning);
     all.sort_by_key(|c| (names(c).map(str::to_owned), std::cmp::Reverse(c.created_at)));
@@ -166,7 +189,7 @@ pub(crate) fn ps(args: &PsArgs) -> Result<(), String> {
 }
 
 /// The container meant: by its id's beginning, or by its pod; of several of a name the newest.
-fn pick<'a>(all: &'a [cri::Container], asked: &str) -> Result<&'a cri::Container, String> {
+fn pick<'a>(all: &'a [cri::Container], asked: &str) -> Result<&'a cri::Container, ContainersError> {
     let parts: Vec<&str> = asked.split('/').collect();
     let fits = |c: &&cri::Container| match parts.as_slice() {
         [id] => !id.is_empty() && c.id.starts_with(id),
@@ -176,16 +199,19 @@ fn pick<'a>(all: &'a [cri::Container], asked: &str) -> Result<&'a cri::Container
     };
     let mut found: Vec<&cri::Container> = all.iter().filter(fits).collect();
     found.sort_by_key(|c| std::cmp::Reverse(c.created_at));
-    let first = found.first().ok_or_else(|| format!("there is no container {asked} on this node: see 'kedge ps -a'"))?;
+    let first = found.first().ok_or_else(|| ContainersError::NoContainer { asked: asked.to_owned() })?;
     let other = found.iter().find(|c| names(c) != names(first));
     match other {
-        Some(other) => Err(format!("{asked} is both {} and {}: name one", names(first).join("/"), names(other).join("/"))),
+        Some(other) => {
+            let (one, other) = (names(first).join("/"), names(other).join("/"));
+            Err(ContainersError::Several { asked: asked.to_owned(), one, other })
+        }
         None => Ok(first),
     }
 }
 
 /// Prints a log.
-pub(crate) fn logs(args: &LogsArgs) -> Result<(), String> {
+pub(crate) fn logs(args: &LogsArgs) -> Result<(), ContainersError> {
     let path = asked(&args.place, async |cri| {
         let all = cri.containers(None).await?;
         let picked = match pick(&all, &args.container) {
@@ -193,12 +219,12 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<(), String> {
             Err(why) => return Ok(Err(why)),
         };
         let status = cri.container(&picked.id).await?;
-        Ok(status.map(|status| status.log_path).filter(|path| !path.is_empty()).ok_or_else(|| "the container has no log".to_owned()))
+        Ok(status.map(|status| status.log_path).filter(|path| !path.is_empty()).ok_or(ContainersError::NoLog))
     })??;
     if args.follow {
         return follow(args, &path);
     }
-    let content = std::fs::read(&path).map_err(|err| format!("cannot read {path}: {err}"))?;
+    let content = std::fs::read(&path).map_err(FileError::at("cannot read", Path::new(&path)))?;
     let lines: Vec<&[u8]> = content.split_inclusive(|b| *b == b'\n').collect();
     let from = args.tail.map_or(0, |tail| lines.len().saturating_sub(tail));
     let mut out = std::io::stdout().lock();
@@ -222,7 +248,7 @@ fn bare(line: &[u8]) -> &[u8] {
 }
 
 /// `tail -F` follows files over their rotation; it is on every system that kedge runs on.
-fn follow(args: &LogsArgs, path: &str) -> Result<(), String> {
+fn follow(args: &LogsArgs, path: &str) -> Result<(), ContainersError> {
     use std::io::{BufRead as _, BufReader};
     let lines = args.tail.map_or_else(|| "+1".to_owned(), |tail| tail.to_string());
     let mut tail = Command::new("tail");
@@ -232,8 +258,8 @@ fn follow(args: &LogsArgs, path: &str) -> Result<(), String> {
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
-        .map_err(|err| format!("cannot run tail: {err}"))?;
-    let mut reader = BufReader::new(child.stdout.take().ok_or("tail has no output")?);
+        .map_err(ContainersError::Tail)?;
+    let mut reader = BufReader::new(child.stdout.take().ok_or(ContainersError::Silent)?);
     let mut line = Vec::new();
     let mut out = std::io::stdout().lock();
     while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
@@ -243,7 +269,7 @@ fn follow(args: &LogsArgs, path: &str) -> Result<(), String> {
         line.clear();
     }
     let _ended_already = child.kill();
-    child.wait().map(drop).map_err(|err| err.to_string())
+    child.wait().map(drop).map_err(ContainersError::Tail)
 }
 
 #[cfg(test)]
@@ -260,7 +286,7 @@ mod tests {
     fn a_container_is_named_by_id_or_by_its_pod_and_the_newest_counts() {
         let all =
             [container("aa1", "p", "c", 1), container("ab2", "p", "c", 2), container("cc", "q", "a", 1), container("cd", "q", "b", 1)];
-        let picked = |asked: &str| pick(&all, asked).map(|c| c.id.clone()).map_err(|why| why.contains("name one"));
+        let picked = |asked: &str| pick(&all, asked).map(|c| c.id.clone()).map_err(|err| matches!(err, ContainersError::Several { .. }));
         assert_eq!((picked("aa"), picked("ns/p"), picked("ns/q/b")), (Ok("aa1".to_owned()), Ok("ab2".to_owned()), Ok("cd".to_owned())));
         assert_eq!((picked("ns/q"), picked("zz")), (Err(true), Err(false)));
     }

@@ -6,6 +6,7 @@ pub(crate) mod check_config;
 pub(crate) mod cleanup;
 pub(crate) mod columns;
 pub(crate) mod containers;
+mod error;
 pub(crate) mod local_path;
 pub(crate) mod pause;
 pub(crate) mod rotate_ca;
@@ -25,6 +26,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::cleanup::{KillallArgs, UninstallArgs};
+use crate::commands::error::CommandError;
 use crate::commands::token::TokenArgs;
 use crate::flags::config_file::{ConfigError, Settings};
 use crate::flags::environment::environment;
@@ -96,64 +98,55 @@ pub(crate) struct ToolArgs {
     args: Vec<OsString>,
 }
 
-/// Parses the command line and runs the role. Returns the process's exit code.
+/// Parses the command line and runs what it names. Returns the process's exit code.
 pub(crate) fn main(args: Vec<OsString>) -> i32 {
-    let role = match parse(args, &environment) {
-        Ok(cli) => cli.role,
-        Err(Refusal::Clap(err)) => {
-            if let Some((flag, why)) = refused_flag(&err) {
-                return refuse(&format!("{flag} is refused: {why}"));
+    let ran = match parse(args, &environment) {
+        Ok(cli) => run(cli.role),
+        Err(Refusal::Clap(err)) => match refused_flag(&err) {
+            Some((flag, why)) => Err(CommandError::RefusedFlag { flag: flag.to_owned(), why }),
+            None => {
+                // Broken standard output leaves nobody to tell.
+                let _printed = err.print();
+                return i32::from(!matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion));
             }
-            // Broken standard output leaves nobody to tell.
-            let _printed = err.print();
-            return i32::from(!matches!(err.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion));
-        }
-        Err(Refusal::Config(err)) => return refuse(&err.to_string()),
+        },
+        Err(Refusal::Config(err)) => Err(err.into()),
     };
-    match role {
-        Role::Server(args) => match server::main(*args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::Agent(args) => match agent::role::main(*args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::Token(args) => match token::main(&args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::Kubectl(args) => tool("kubectl", &args.args),
-        Role::Crictl(args) => tool("crictl", &args.args),
-        Role::Ctr(args) => tool("ctr", &args.args),
-        Role::Killall(args) => match cleanup::killall(&args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::Uninstall(args) => match cleanup::uninstall(&args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::Snapshot(args) => match snapshot::main(*args) {
-            Ok(()) => 0,
-            Err(err) => refuse(&Chain(&err).to_string()),
-        },
-        Role::SecretsEncrypt(args) => match secrets_encrypt::main(&args) {
-            Ok(()) => 0,
-            Err(why) => refuse(&why),
-        },
-        Role::Certificate(args) => said(certificate::main(&args)),
-        Role::Status(args) => said(status::main(&args)),
-        Role::Why(args) => said(why::main(&args)),
-        Role::CheckConfig => check_config::main(),
-        Role::Images(args) => said(containers::images(&args)),
-        Role::Ps(args) => said(containers::ps(&args)),
-        Role::Logs(args) => said(containers::logs(&args)),
-        Role::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout());
-            0
-        }
+    code_of(ran)
+}
+
+/// Says why a command failed, if it has.
+fn code_of(ran: Result<(), CommandError>) -> i32 {
+    let Err(err) = ran else { return 0 };
+    if !matches!(err, CommandError::Unfit) {
+        eprintln!("kedge: {}", Chain(&err));
     }
+    1
+}
+
+fn run(role: Role) -> Result<(), CommandError> {
+    match role {
+        Role::Server(args) => server::main(*args)?,
+        Role::Agent(args) => agent::role::main(*args)?,
+        Role::Token(args) => token::main(&args)?,
+        Role::Kubectl(args) => tools::main("kubectl", &args.args)?,
+        Role::Crictl(args) => tools::main("crictl", &args.args)?,
+        Role::Ctr(args) => tools::main("ctr", &args.args)?,
+        Role::Killall(args) => cleanup::killall(&args)?,
+        Role::Uninstall(args) => cleanup::uninstall(&args)?,
+        Role::Snapshot(args) => snapshot::main(*args)?,
+        Role::SecretsEncrypt(args) => secrets_encrypt::main(&args)?,
+        Role::Certificate(args) => certificate::main(&args)?,
+        Role::Status(args) => status::main(&args)?,
+        Role::Why(args) => why::main(&args)?,
+        Role::CheckConfig if check_config::is_fit() => {}
+        Role::CheckConfig => return Err(CommandError::Unfit),
+        Role::Images(args) => containers::images(&args)?,
+        Role::Ps(args) => containers::ps(&args)?,
+        Role::Logs(args) => containers::logs(&args)?,
+        Role::Completion { shell } => clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout()),
+    }
+    Ok(())
 }
 
 /// The flag of k3s that has no place here, if that is what clap stumbled upon.
@@ -164,24 +157,9 @@ fn refused_flag(err: &clap::Error) -> Option<(&str, &'static str)> {
     }
 }
 
-fn said(done: Result<(), String>) -> i32 {
-    match done {
-        Ok(()) => 0,
-        Err(why) => refuse(&why),
-    }
-}
-
-/// Becomes another tool; returns the exit code if there is none.
+/// Becomes another tool. Returns the exit code if there is none.
 pub(crate) fn tool(name: &str, args: &[OsString]) -> i32 {
-    match tools::main(name, args) {
-        Ok(()) => 0,
-        Err(err) => refuse(&Chain(&err).to_string()),
-    }
-}
-
-fn refuse(why: &str) -> i32 {
-    eprintln!("kedge: {why}");
-    1
+    code_of(tools::main(name, args).map_err(Into::into))
 }
 
 enum Refusal {

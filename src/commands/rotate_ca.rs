@@ -5,18 +5,19 @@
 
 use std::path::{Path, PathBuf};
 
-use base::chain::Chain;
 use base::rng::Rng;
 use base::time::Clock;
 use clap::Args;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
+use pki::error::PkiError;
 use pki::replace::{Authorities, Replacement};
 
-use crate::commands::admin::Admin;
+use crate::commands::admin::{Admin, AdminError};
 use crate::flags::shared::AdminArgs;
-use crate::server::authorities::{IN_USE, NAME, NAMESPACE, opened, secret_of, service_key};
+use crate::process::life::{self, LifeError};
+use crate::server::authorities::{AuthoritiesError, IN_USE, NAME, NAMESPACE, opened, secret_of, service_key};
 use crate::server::membership::CONTROL_PLANE;
 
 /// Flags of `kedge certificate rotate-ca`.
@@ -35,30 +36,53 @@ pub(crate) struct RotateArgs {
     admin: AdminArgs,
 }
 
+/// Why the authorities were not replaced.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RotateCaError {
+    #[error(transparent)]
+    Life(#[from] LifeError),
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    #[error(transparent)]
+    Authorities(#[from] AuthoritiesError),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error("the server refused")]
+    Refused(#[source] kube::Error),
+    #[error("a set of authorities came before and is not in use here: restart kedge first")]
+    Pending,
+    #[error("nothing would change: no other authorities are trusted than those in use")]
+    Nothing,
+    #[error("--path {path}: there is no such folder", path = path.display())]
+    NoFolder { path: PathBuf },
+    #[error("not every server is ready, and one that is off would miss this: {servers} (--force goes on)")]
+    Unready { servers: String },
+    #[error("these servers use the authorities from before: restart kedge there first: {servers} (--force goes on)")]
+    NotRestarted { servers: String },
+}
+
 /// Runs the command.
-pub(crate) fn rotate(data_dir: &Path, args: &RotateArgs) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
-    println!("{}", runtime.block_on(send(&data_dir.join("server"), args))?);
+pub(crate) fn rotate(data_dir: &Path, args: &RotateArgs) -> Result<(), RotateCaError> {
+    println!("{}", life::ask(send(&data_dir.join("server"), args))??);
     Ok(())
 }
 
-async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, String> {
+async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, RotateCaError> {
     let key = service_key(server_dir)?;
-    let now = Authorities::load(&server_dir.join("tls")).map_err(|err| Chain(&err).to_string())?;
-    let using = now.fingerprint().map_err(|err| Chain(&err).to_string())?;
-    let admin = Admin::open(&args.admin.kubeconfig).map_err(|err| Chain(&err).to_string())?;
-    let refused = |err: kube::Error| format!("the server refused: {}", Chain(&err));
+    let now = Authorities::load(&server_dir.join("tls"))?;
+    let using = now.fingerprint()?;
+    let admin = Admin::open(&args.admin.kubeconfig)?;
     let nodes: Api<Node> = Api::all(admin.client.clone());
-    let servers = nodes.list(&ListParams::default().labels(CONTROL_PLANE)).await.map_err(refused)?.items;
+    let servers = nodes.list(&ListParams::default().labels(CONTROL_PLANE)).await.map_err(RotateCaError::Refused)?.items;
     if !args.force {
         unready(&servers)?;
     }
     let api: Api<Secret> = Api::namespaced(admin.client, NAMESPACE);
-    let found = api.get_opt(NAME).await.map_err(refused)?;
+    let found = api.get_opt(NAME).await.map_err(RotateCaError::Refused)?;
     let before = found.as_ref().map(|secret| opened(server_dir, secret)).transpose()?;
-    let coming = before.as_ref().map(|before| before.set.fingerprint()).transpose().map_err(|err| Chain(&err).to_string())?;
+    let coming = before.as_ref().map(|before| before.set.fingerprint()).transpose()?;
     if coming.as_ref().is_some_and(|coming| *coming != using) && !args.force {
-        return Err("a set of authorities came before and is not in use here: restart kedge first".to_owned());
+        return Err(RotateCaError::Pending);
     }
     let set = match args.drop_old {
         true => {
@@ -69,32 +93,32 @@ async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, String> {
         }
         false => now.replaced_by(folder(args.path.as_deref())?.as_deref(), args.force, Clock::system().now()),
     };
-    let set = set.map_err(|err| Chain(&err).to_string())?;
+    let set = set?;
     if set == now {
-        return Err("nothing would change: no other authorities are trusted than those in use".to_owned());
+        return Err(RotateCaError::Nothing);
     }
     let mut replaces = before.map(|before| before.replaces).unwrap_or_default();
     replaces.retain(|old| *old != using);
     replaces.push(using);
-    let sealed = Replacement { replaces, set }.seal(&key, &Rng::from_os()).map_err(|err| Chain(&err).to_string())?;
+    let sealed = Replacement { replaces, set }.seal(&key, &Rng::from_os())?;
     let version = found.and_then(|found| found.metadata.resource_version);
     let made = secret_of(sealed, version);
     match made.metadata.resource_version.is_some() {
         true => api.replace(NAME, &PostParams::default(), &made).await,
         false => api.create(&PostParams::default(), &made).await,
     }
-    .map_err(refused)?;
+    .map_err(RotateCaError::Refused)?;
     Ok(told(args.drop_old, servers.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")))
 }
 
 /// k3s users prepare a folder that holds `tls`.
-fn folder(path: Option<&Path>) -> Result<Option<PathBuf>, String> {
+fn folder(path: Option<&Path>) -> Result<Option<PathBuf>, RotateCaError> {
     let Some(path) = path else { return Ok(None) };
     let inner = path.join("tls");
     match (inner.is_dir(), path.is_dir()) {
         (true, _) => Ok(Some(inner)),
         (false, true) => Ok(Some(path.to_owned())),
-        (false, false) => Err(format!("--path {}: there is no such folder", path.display())),
+        (false, false) => Err(RotateCaError::NoFolder { path: path.to_owned() }),
     }
 }
 
@@ -112,7 +136,7 @@ fn told(dropped: bool, servers: String) -> String {
 }
 
 /// Servers that would miss a change.
-fn unready(servers: &[Node]) -> Result<(), String> {
+fn unready(servers: &[Node]) -> Result<(), RotateCaError> {
     let ready = |node: &&Node| {
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
         conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
@@ -121,17 +145,17 @@ fn unready(servers: &[Node]) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("not every server is ready, and one that is off would miss this: {} (--force goes on)", missing.join(", ")))
+    Err(RotateCaError::Unready { servers: missing.join(", ") })
 }
 
 /// Servers that still use the set from before.
-fn not_restarted(servers: &[Node], using: &str) -> Result<(), String> {
+fn not_restarted(servers: &[Node], using: &str) -> Result<(), RotateCaError> {
     let other = |node: &&Node| node.annotations().get(IN_USE).is_none_or(|used| used != using);
     let old: Vec<String> = servers.iter().filter(other).map(ResourceExt::name_any).collect();
     if old.is_empty() {
         return Ok(());
     }
-    Err(format!("these servers use the authorities from before: restart kedge there first: {} (--force goes on)", old.join(", ")))
+    Err(RotateCaError::NotRestarted { servers: old.join(", ") })
 }
 
 #[cfg(test)]
@@ -149,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_server_that_would_miss_the_change_is_named() {
-        assert_eq!(unready(&[node("True", "a")]), Ok(()));
-        assert!(unready(&[node("True", "a"), node("Unknown", "a")]).unwrap_err().contains("s2"));
-        assert_eq!(not_restarted(&[node("True", "a")], "a"), Ok(()));
-        assert!(not_restarted(&[node("True", "a")], "b").unwrap_err().contains("s2"));
+        unready(&[node("True", "a")]).unwrap();
+        assert!(unready(&[node("True", "a"), node("Unknown", "a")]).unwrap_err().to_string().contains("s2"));
+        not_restarted(&[node("True", "a")], "a").unwrap();
+        assert!(not_restarted(&[node("True", "a")], "b").unwrap_err().to_string().contains("s2"));
     }
 }

@@ -1,19 +1,23 @@
 //! `kedge secrets-encrypt`: asks the running server about the encryption of Secrets at rest, and to change it.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::chain::Chain;
 use base::task::Group;
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Method, Request, Uri};
 use pki::bundle::Bundle;
 use pki::certstore::CertStore;
+use pki::error::PkiError;
 use pki::leaf::{Ca, Leaf};
 use pki::tls::ClientSetup;
 use serde_json::Value;
+use wire::body::CollectError;
+use wire::dial::DialError;
 
 use crate::flags::shared::StateArgs;
+use crate::process::life::{self, LifeError};
 
 /// Bytes of an answer.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
@@ -64,9 +68,29 @@ enum What {
     Reencrypt(StepArgs),
 }
 
+/// Why `kedge secrets-encrypt` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EncryptError {
+    #[error("cannot read {path}: {why}; is this a server, and are you root?", path = path.display())]
+    Unread { path: PathBuf, why: io::Error },
+    #[error("--server {text}")]
+    Server { text: String, source: http::uri::InvalidUri },
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    #[error(transparent)]
+    Answer(#[from] CollectError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
+
 /// Asks, and prints the answer.
-pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
+pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), EncryptError> {
     let (method, path) = match args.what {
         What::Status => (Method::GET, "status"),
         What::Enable => (Method::PUT, "enable"),
@@ -78,7 +102,7 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
     };
     let forced = matches!(args.what, What::Prepare(step) | What::Rotate(step) | What::Reencrypt(step) if step.force);
     let query = if forced { "?force=true" } else { "" };
-    let answer = runtime.block_on(ask(args, method, &format!("/kedge/secrets-encrypt/{path}{query}")))?;
+    let answer = life::ask(ask(args, method, &format!("/kedge/secrets-encrypt/{path}{query}")))??;
     match args.output {
         Form::Json => println!("{answer}"),
         Form::Text => print!("{}", shown(&answer)),
@@ -86,27 +110,24 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), String> {
     Ok(())
 }
 
-async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, String> {
+async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, EncryptError> {
     let tls = args.state.data_dir.join("server/tls");
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()))
-    };
-    let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?).map_err(|err| Chain(&err).to_string())?;
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|why| EncryptError::Unread { path: path.to_owned(), why });
+    let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?)?;
     let stem = Leaf::ClientAdmin.stem();
-    let admin =
-        CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key"))).map_err(|err| Chain(&err).to_string())?;
-    let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin))).map_err(|err| Chain(&err).to_string())?;
-    let server: Uri = args.server.parse().map_err(|err| format!("--server {}: {err}", args.server))?;
+    let admin = CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key")))?;
+    let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin)))?;
+    let server: Uri = args.server.parse().map_err(|source| EncryptError::Server { text: args.server.clone(), source })?;
     let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(base::ports::API));
     let (group, _fatal) = Group::root("secrets-encrypt");
-    let stream = wire::dial::tcp(host, port, host, Some(setup.config())).await.map_err(|err| Chain(&err).to_string())?;
+    let stream = wire::dial::tcp(host, port, host, Some(setup.config())).await?;
     let request = Request::builder().method(method).uri(path).header("host", host).header("accept", "application/json");
-    let request = request.body(wire::body::empty()).map_err(|err| err.to_string())?;
-    let answer = wire::dial::request(stream, &args.server, request, &group).await.map_err(|err| Chain(&err).to_string())?;
+    let request = request.body(wire::body::empty())?;
+    let answer = wire::dial::request(stream, &args.server, request, &group).await?;
     let ok = answer.status().is_success();
-    let bytes = wire::body::collect(answer.into_body(), ANSWER_BYTES_MAX).await.map_err(|err| err.to_string())?;
-    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| String::from_utf8_lossy(&bytes).into_owned())?;
-    if ok { Ok(answer) } else { Err(answer["message"].as_str().unwrap_or("the server refused").to_owned()) }
+    let bytes = wire::body::collect(answer.into_body(), ANSWER_BYTES_MAX).await?;
+    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| EncryptError::Refused(String::from_utf8_lossy(&bytes).into_owned()))?;
+    if ok { Ok(answer) } else { Err(EncryptError::Refused(answer["message"].as_str().unwrap_or("the server refused").to_owned())) }
 }
 
 /// Whether all servers have the same keys, and else which do not.

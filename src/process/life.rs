@@ -41,6 +41,12 @@ pub(crate) fn block_on<E: From<LifeError>>(role: impl Future<Output = Result<(),
     done
 }
 
+/// Runs what a command asks for on this thread, on a runtime that ends with it.
+pub(crate) fn ask<T>(call: impl Future<Output = T>) -> Result<T, LifeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LifeError::Runtime)?;
+    Ok(runtime.block_on(call))
+}
+
 /// Waits for `built`, says that the role is up, and works until SIGTERM, SIGINT or a fatal end of a part. Then `stopped` end one after
 /// another, in their order, whatever happened. Pods keep running.
 pub(crate) async fn live<E: From<LifeError>>(

@@ -1,6 +1,7 @@
 //! New authorities: a server follows the sealed set in the store and takes it at its next start.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
@@ -27,6 +28,25 @@ pub(crate) const IN_USE: &str = "kedge.io/authorities";
 
 /// Below `server`: what is taken at the next start.
 const NEXT: &str = "cred/authorities-next.json";
+
+/// Why a set of authorities cannot be used on this server.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AuthoritiesError {
+    #[error("cannot read {path}: {why}; is this a server, and are you root?", path = path.display())]
+    ServiceKey { path: PathBuf, why: io::Error },
+    #[error("Secret {NAMESPACE}/{NAME} has no field {FIELD}")]
+    NoField,
+    #[error("Secret {NAMESPACE}/{NAME} was sealed with another service.key than this server's")]
+    ForeignSeal,
+    #[error("they replace others than this server's {using}: stop it, and copy the files *-ca.* of server/tls from another")]
+    OfOthers { using: String },
+    #[error("the set cannot be written")]
+    Unwritten(#[from] serde_json::Error),
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error(transparent)]
+    File(#[from] FileError),
+}
 
 /// Takes the set that came while the server ran last time. To be called before certificates are read.
 pub(crate) fn take_next(server_dir: &Path) -> Result<(), PkiError> {
@@ -56,9 +76,9 @@ pub(crate) fn follow(server_dir: PathBuf, using: String, informers: &Informers, 
         secrets.synced().await;
         loop {
             if let Some(secret) = secrets.get(NAMESPACE, NAME).filter(|secret| secret.type_.as_deref() == Some(TYPE))
-                && let Err(why) = keep(&server_dir, &using, &secret)
+                && let Err(err) = keep(&server_dir, &using, &secret)
             {
-                error!(why, "the new authorities cannot be used here");
+                error!(why = %Chain(&err), "the new authorities cannot be used here");
             }
             changes.next().await;
             changes.drain();
@@ -66,39 +86,37 @@ pub(crate) fn follow(server_dir: PathBuf, using: String, informers: &Informers, 
     });
 }
 
-pub(crate) fn keep(server_dir: &Path, using: &str, secret: &Secret) -> Result<(), String> {
-    let unusable = |err: PkiError| Chain(&err).to_string();
-    let unkept = |err: FileError| Chain(&err).to_string();
+fn keep(server_dir: &Path, using: &str, secret: &Secret) -> Result<(), AuthoritiesError> {
     let replacement = opened(server_dir, secret)?;
-    let coming = replacement.set.fingerprint().map_err(unusable)?;
+    let coming = replacement.set.fingerprint()?;
     let path = server_dir.join(NEXT);
     if coming == using {
         return Ok(());
     }
     if !replacement.replaces.iter().any(|old| old == using) {
-        return Err(format!(
-            "they replace others than this server's {using}: stop it, and copy the files *-ca.* of server/tls from another"
-        ));
+        return Err(AuthoritiesError::OfOthers { using: using.to_owned() });
     }
-    let bytes = serde_json::to_vec(&replacement.set).map_err(|err| err.to_string())?;
-    if files::read_if_exists(&path).map_err(unkept)?.is_some_and(|kept| kept == bytes) {
+    let bytes = serde_json::to_vec(&replacement.set)?;
+    if files::read_if_exists(&path)?.is_some_and(|kept| kept == bytes) {
         return Ok(());
     }
-    files::create_private_dir(&server_dir.join("cred")).map_err(unkept)?;
-    files::write_atomic(&path, &bytes, 0o600).map_err(unkept)?;
+    files::create_private_dir(&server_dir.join("cred"))?;
+    files::write_atomic(&path, &bytes, 0o600)?;
     warn!("new authorities are here: restart this server to use them");
     Ok(())
 }
 
-pub(crate) fn opened(server_dir: &Path, secret: &Secret) -> Result<Replacement, String> {
+/// What a Secret carries to this server.
+pub(crate) fn opened(server_dir: &Path, secret: &Secret) -> Result<Replacement, AuthoritiesError> {
     let key = service_key(server_dir)?;
-    let sealed = secret.data.as_ref().and_then(|data| data.get(FIELD)).ok_or(format!("Secret {NAMESPACE}/{NAME} has no field {FIELD}"))?;
-    Replacement::open(&sealed.0, &key).ok_or(format!("Secret {NAMESPACE}/{NAME} was sealed with another service.key than this server's"))
+    let sealed = secret.data.as_ref().and_then(|data| data.get(FIELD)).ok_or(AuthoritiesError::NoField)?;
+    Replacement::open(&sealed.0, &key).ok_or(AuthoritiesError::ForeignSeal)
 }
 
-pub(crate) fn service_key(server_dir: &Path) -> Result<String, String> {
+/// What servers alone have, and seal with.
+pub(crate) fn service_key(server_dir: &Path) -> Result<String, AuthoritiesError> {
     let path = server_dir.join("tls/service.key");
-    std::fs::read_to_string(&path).map_err(|err| format!("cannot read {}: {err}; is this a server, and are you root?", path.display()))
+    std::fs::read_to_string(&path).map_err(|why| AuthoritiesError::ServiceKey { path, why })
 }
 
 /// The Secret in which a set travels. `version`: of the one that it takes the place of.
@@ -148,7 +166,7 @@ pub(crate) mod tests {
                 Replacement { replaces: vec![replaces.to_owned()], set }.seal(&service_key(dir.path()).unwrap(), &Rng::from_seed(1));
             secret_of(sealed.unwrap(), None)
         };
-        assert!(keep(dir.path(), &using, &sent("others")).unwrap_err().contains("replace others"));
+        assert!(keep(dir.path(), &using, &sent("others")).unwrap_err().to_string().contains("replace others"));
         assert!(!dir.path().join(NEXT).exists());
         keep(dir.path(), &using, &sent(&using)).unwrap();
         assert!(dir.path().join(NEXT).exists() && in_use(dir.path()).unwrap() == using);

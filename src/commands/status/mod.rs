@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::flags::shared::{AdminArgs, StateArgs};
+use crate::process::life::{self, LifeError};
 
 /// Flags of `kedge status`.
 #[derive(Clone, Debug, Args)]
@@ -25,6 +26,15 @@ enum Form {
     Json,
 }
 
+/// Why `kedge status` does not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StatusError {
+    #[error("{0} problem(s)")]
+    Problems(usize),
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
+
 /// Something that is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -39,16 +49,15 @@ impl Problem {
 }
 
 /// Looks, prints; fails if something is wrong, so that scripts can ask.
-pub(crate) fn main(args: &StatusArgs) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
-    let report = runtime.block_on(look::report(&args.state.data_dir, &args.admin.kubeconfig));
+pub(crate) fn main(args: &StatusArgs) -> Result<(), StatusError> {
+    let report = life::ask(look::report(&args.state.data_dir, &args.admin.kubeconfig))?;
     match args.output {
         Form::Json => println!("{}", report.to_json()),
         Form::Text => print!("{}", report.to_text()),
     }
     match report.problems.len() {
         0 => Ok(()),
-        n => Err(format!("{n} problem(s)")),
+        n => Err(StatusError::Problems(n)),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use base::chain::Chain;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, LogParams};
@@ -10,8 +9,8 @@ use kube::core::GroupVersionKind;
 use kube::discovery::{ApiCapabilities, Discovery, Scope};
 use serde_json::Value;
 
-use super::nodes;
 use super::reasons::{self, Finding};
+use super::{WhyError, nodes};
 use crate::commands::admin::Admin;
 
 /// Pods of a workload that are looked into; more say the same.
@@ -39,28 +38,21 @@ struct Cluster {
     namespace: String,
 }
 
-fn said(err: kube::Error) -> String {
-    match err {
-        kube::Error::Api(status) => status.message.clone(),
-        err => Chain(&err).to_string(),
-    }
-}
-
 /// The object as plain JSON.
-fn plain(object: &DynamicObject) -> Result<Value, String> {
-    serde_json::to_value(object).map_err(|err| err.to_string())
+fn plain(object: &DynamicObject) -> Result<Value, WhyError> {
+    Ok(serde_json::to_value(object)?)
 }
 
 /// Finds out what an object waits for.
-pub(super) async fn findings(kubeconfig: &Path, kind: &str, name: &str, namespace: &str) -> Result<Vec<Finding>, String> {
-    let admin = Admin::open(kubeconfig).map_err(|err| Chain(&err).to_string())?;
+pub(super) async fn findings(kubeconfig: &Path, kind: &str, name: &str, namespace: &str) -> Result<Vec<Finding>, WhyError> {
+    let admin = Admin::open(kubeconfig)?;
     let cluster = Cluster { client: admin.client, namespace: namespace.to_owned() };
     let (resource, capabilities) = cluster.resolve(kind).await?;
     let api: Api<DynamicObject> = match capabilities.scope {
         Scope::Namespaced => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
         Scope::Cluster => Api::all_with(cluster.client.clone(), &resource),
     };
-    let object = api.get(name).await.map_err(said)?;
+    let object = api.get(name).await?;
     let events = cluster.events(&object).await?;
     let about = format!("{} {name}", resource.kind.to_lowercase());
     let object = plain(&object)?;
@@ -74,19 +66,19 @@ pub(super) async fn findings(kubeconfig: &Path, kind: &str, name: &str, namespac
 }
 
 impl Cluster {
-    async fn resolve(&self, kind: &str) -> Result<(ApiResource, ApiCapabilities), String> {
+    async fn resolve(&self, kind: &str) -> Result<(ApiResource, ApiCapabilities), WhyError> {
         let wanted = kind.to_lowercase();
         let wanted = SHORT.iter().find(|(short, _)| *short == wanted).map_or(wanted.as_str(), |(_, long)| *long);
         let (wanted, group) = wanted.split_once('.').map_or((wanted, None), |(name, group)| (name, Some(group)));
         let fits = |resource: &ApiResource| {
             (resource.plural == wanted || resource.kind.to_lowercase() == wanted) && group.is_none_or(|group| resource.group == group)
         };
-        let known = Discovery::new(self.client.clone()).run().await.map_err(said)?;
+        let known = Discovery::new(self.client.clone()).run().await?;
         let mut all: Vec<_> =
             known.groups().flat_map(|group| group.recommended_resources()).filter(|(resource, _)| fits(resource)).collect();
         // What is built in goes before what others call the same.
         all.sort_by_key(|(resource, _)| resource.group.contains('.'));
-        all.into_iter().next().ok_or_else(|| format!("the server has no kind of object named '{kind}'"))
+        all.into_iter().next().ok_or_else(|| WhyError::Kind(kind.to_owned()))
     }
 
     fn api(&self, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
@@ -94,18 +86,18 @@ impl Cluster {
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
 
-    async fn list(&self, api: &Api<DynamicObject>, params: &ListParams) -> Result<Vec<Value>, String> {
-        api.list(params).await.map_err(said)?.items.iter().map(plain).collect()
+    async fn list(&self, api: &Api<DynamicObject>, params: &ListParams) -> Result<Vec<Value>, WhyError> {
+        api.list(params).await?.items.iter().map(plain).collect()
     }
 
-    async fn events(&self, object: &DynamicObject) -> Result<Vec<Value>, String> {
+    async fn events(&self, object: &DynamicObject) -> Result<Vec<Value>, WhyError> {
         let events = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &events);
         let Some(uid) = object.uid() else { return Ok(Vec::new()) };
         self.list(&api, &ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await
     }
 
-    async fn pod(&self, pod: &Value, events: &[Value]) -> Result<Vec<Finding>, String> {
+    async fn pod(&self, pod: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut logs = std::collections::BTreeMap::new();
@@ -142,15 +134,15 @@ impl Cluster {
         Ok(found)
     }
 
-    async fn claim_named(&self, name: &str) -> Result<Vec<Finding>, String> {
+    async fn claim_named(&self, name: &str) -> Result<Vec<Finding>, WhyError> {
         let about = format!("persistentvolumeclaim {name}");
-        match self.api("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims").get_opt(name).await.map_err(said)? {
+        match self.api("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims").get_opt(name).await? {
             Some(claim) => self.claim(&about, &plain(&claim)?, &self.events(&claim).await?).await,
             None => Ok(vec![reasons::finding(&about, "there is none of that name", "make it")]),
         }
     }
 
-    async fn claim(&self, about: &str, claim: &Value, events: &[Value]) -> Result<Vec<Finding>, String> {
+    async fn claim(&self, about: &str, claim: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
         let classes = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("storage.k8s.io", "v1", "StorageClass"), "storageclasses");
         let classes = self.list(&Api::all_with(self.client.clone(), &classes), &ListParams::default()).await?;
         let is_default = |class: &Value| class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
@@ -167,7 +159,7 @@ impl Cluster {
         Ok(reasons::claim(about, claim, class, pods.iter().filter(mounts).count(), events))
     }
 
-    async fn service(&self, about: &str, service: &Value) -> Result<Vec<Finding>, String> {
+    async fn service(&self, about: &str, service: &Value) -> Result<Vec<Finding>, WhyError> {
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
         let slices = self.api("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
         let slices = self.list(&slices, &ListParams::default().labels(&format!("kubernetes.io/service-name={name}"))).await?;
@@ -187,7 +179,7 @@ impl Cluster {
     }
 
     /// Of a workload, what it makes, and the pods of that: owners are followed down.
-    async fn workload(&self, about: &str, object: &Value, events: &[Value]) -> Result<Vec<Finding>, String> {
+    async fn workload(&self, about: &str, object: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
         let mut found = reasons::workload(about, object, events);
         let mut owners = vec![object["metadata"]["uid"].clone()];
         let owned = |all: Vec<Value>, owners: &[Value]| -> Vec<Value> {
@@ -201,7 +193,7 @@ impl Cluster {
             owners.push(set["metadata"]["uid"].clone());
             let name = set["metadata"]["name"].as_str().unwrap_or_default();
             if set["spec"]["replicas"].as_i64().unwrap_or_default() > set["status"]["replicas"].as_i64().unwrap_or_default() {
-                let whole = sets.get(name).await.map_err(said)?;
+                let whole = sets.get(name).await?;
                 found.extend(reasons::workload(&format!("replicaset {name}"), &plain(&whole)?, &self.events(&whole).await?));
             }
         }
@@ -211,12 +203,12 @@ impl Cluster {
     }
 
     /// What the first of these that wait wait for.
-    async fn pods(&self, pods: Vec<Value>) -> Result<Vec<Finding>, String> {
+    async fn pods(&self, pods: Vec<Value>) -> Result<Vec<Finding>, WhyError> {
         let (mut found, mut looked) = (Vec::new(), 0);
         let api = self.api("", "v1", "Pod", "pods");
         for pod in pods {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-            let Some(whole) = api.get_opt(name).await.map_err(said)? else { continue };
+            let Some(whole) = api.get_opt(name).await? else { continue };
             let own = self.pod(&plain(&whole)?, &self.events(&whole).await?).await?;
             looked += usize::from(!own.is_empty());
             found.extend(own);

@@ -9,7 +9,9 @@ mod reasons;
 use clap::Args;
 
 use self::reasons::Finding;
+use crate::commands::admin::AdminError;
 use crate::flags::shared::AdminArgs;
+use crate::process::life::{self, LifeError};
 
 /// Flags of `kedge why`.
 #[derive(Clone, Debug, Args)]
@@ -24,18 +26,48 @@ pub(crate) struct WhyArgs {
     admin: AdminArgs,
 }
 
+/// Why `kedge why` does not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WhyError {
+    #[error("want KIND/NAME or KIND NAME, such as pod/web-0")]
+    Object,
+    #[error("{kind}/{name} waits")]
+    Waits { kind: String, name: String },
+    #[error("the server has no kind of object named '{0}'")]
+    Kind(String),
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Api(kube::Error),
+    #[error("an object of the server cannot be read")]
+    Unreadable(#[from] serde_json::Error),
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    #[error(transparent)]
+    Life(#[from] LifeError),
+}
+
+impl From<kube::Error> for WhyError {
+    /// A refusal speaks for itself: its code and reason tell people nothing more.
+    fn from(err: kube::Error) -> WhyError {
+        match err {
+            kube::Error::Api(status) => WhyError::Refused(status.message),
+            err => WhyError::Api(err),
+        }
+    }
+}
+
 /// Looks and prints; fails if the object waits for something, so that scripts can ask.
-pub(crate) fn main(args: &WhyArgs) -> Result<(), String> {
-    let wrong = || "want KIND/NAME or KIND NAME, such as pod/web-0".to_owned();
+pub(crate) fn main(args: &WhyArgs) -> Result<(), WhyError> {
+    let wrong = || WhyError::Object;
     let (kind, name) = match args.object.as_slice() {
         [both] => both.split_once('/').ok_or_else(wrong)?,
         [kind, name] => (kind.as_str(), name.as_str()),
         _ => return Err(wrong()),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|err| err.to_string())?;
-    let findings = runtime.block_on(look::findings(&args.admin.kubeconfig, kind, name, &args.namespace))?;
+    let findings = life::ask(look::findings(&args.admin.kubeconfig, kind, name, &args.namespace))??;
     print!("{}", to_text(&format!("{kind}/{name}"), &findings));
-    if findings.is_empty() { Ok(()) } else { Err(format!("{kind}/{name} waits")) }
+    if findings.is_empty() { Ok(()) } else { Err(WhyError::Waits { kind: kind.to_owned(), name: name.to_owned() }) }
 }
 
 fn to_text(object: &str, findings: &[Finding]) -> String {
