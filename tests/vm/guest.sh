@@ -142,6 +142,10 @@ small() {
 }
 
 has_room() { [ "$(df --output=avail / | tail -n 1)" -gt 300000 ]; }
+import_image() {
+    ctr --address /run/kedge/containerd/containerd.sock -n k8s.io images import /test/busybox.tar >/dev/null || fail "cannot import the image"
+}
+
 # A pod that fills the disk has to go, and nothing else; a disk that somebody else fills stops writes and ends nothing.
 disk() {
     run volume 'cat /dev/zero >/fill/f; sleep 3600' '"volumes":[{"name":"fill","emptyDir":{}}],' ',"volumeMounts":[{"name":"fill","mountPath":"/fill"}]'
@@ -172,6 +176,8 @@ disk() {
     # The machine's own file was no pod's fault, and still pods had to go for it, as with upstream.
     api DELETE $pods/web >/dev/null 2>&1
     wait_for $limit "the pod is gone" gone web
+    # The image that no pod used any more made room, too.
+    import_image
     kubectl apply -f /test/web.yaml >/dev/null || fail "cannot apply after the full disk"
     wait_for $limit "the pod is Ready after the full disk" pod_ready
     wait_for $limit "the page after the full disk" answers
@@ -292,7 +298,7 @@ for step in $steps; do
         INSTALL_KEDGE_BINARY=/test/kedge sh /test/install.sh --node-name=vm >$report 2>&1 || fail "install.sh failed"
         [ -f /sys/fs/cgroup/cgroup.controllers ] || fail "this is not cgroup v2"
         wait_for $limit "the node is Ready" node_ready
-        ctr --address /run/kedge/containerd/containerd.sock -n k8s.io images import /test/busybox.tar >/dev/null || fail "cannot import the image"
+        import_image
         kubectl apply -f /test/web.yaml >/dev/null || fail "cannot apply"
         wait_for $limit "the pod is Ready" pod_ready
         wait_for $limit "the page" answers
