@@ -54,8 +54,9 @@ pub fn rfc3339_micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// A monotonic instant for measuring how long something took. Never compared across processes.
-#[derive(Clone, Copy, Debug)]
+/// A monotonic instant for measuring how long something took; the one that was started first is the least. Never compared across
+/// processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stopwatch(std::time::Instant);
 
 impl Stopwatch {

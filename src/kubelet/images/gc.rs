@@ -1,6 +1,5 @@
 //! What is deleted of images when the disk fills: what nobody uses, the least recently used first.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -174,7 +173,8 @@ fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, age_min: Duration) -> V
     let old = |age: &Age| age.found.elapsed() >= age_min;
     let may_go = |here: &Here| !here.in_use && !here.image.pinned && old(&here.age) && !here.image.repo_tags.iter().any(|tag| stays(tag));
     let mut unused: Vec<Here> = here.into_iter().filter(may_go).collect();
-    unused.sort_by_cached_key(|Here { age, .. }| Reverse((age.used.map_or(Duration::MAX, |used| used.elapsed()), age.found.elapsed())));
+    // By moments and not by ages, which grow while images are compared: what was never used comes first.
+    unused.sort_by_key(|Here { age, .. }| (age.used, age.found));
     unused.into_iter().map(|here| here.image).collect()
 }
 
