@@ -16,6 +16,12 @@ requests() { kubectl get --raw /metrics | awk '/^apiserver_request_total/ {n += 
 runs() { kubectl get jobs -o name | grep -c 'job.batch/tick-'; }
 ran_again() { [ "$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTime}')" != "$1" ]; }
 
+# What the status says of the boot before would count as a pod that was touched.
+runs_since_boot() {
+    at=$(kubectl get pod web -o jsonpath='{.status.containerStatuses[0].state.running.startedAt}')
+    [ -n "$at" ] && [ "$(date -d "$at" +%s)" -ge "$(date -d "$(uptime -s)" +%s)" ]
+}
+
 jump() { # jump SECONDS WHAT
     held=$(leases) same=$(containers) jobs=$(runs) ticked=$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTime}')
     began=$(cut -d. -f1 /proc/uptime) pid=$(systemctl show -p MainPID --value kedge) asked=$(requests)
@@ -44,6 +50,8 @@ jump() { # jump SECONDS WHAT
 }
 
 clocks() {
+    wait_for "$limit" "the pod runs again" runs_since_boot
+    wait_for "$limit" "the pod is Ready again" pod_ready
     kubectl create cronjob tick --image=kedge.local/busybox:1 --schedule='* * * * *' -- true >/dev/null || fail "cannot make a schedule"
     kubectl patch cronjob tick --type=merge -p '{"spec":{"concurrencyPolicy":"Forbid","successfulJobsHistoryLimit":100,"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"name":"tick","image":"kedge.local/busybox:1","imagePullPolicy":"Never","command":["true"]}],"restartPolicy":"Never"}}}}}}' >/dev/null ||
         fail "cannot change a schedule"
