@@ -205,9 +205,9 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
     }
 }
 
-/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole (init containers that end
-/// it does not).
-const DECLARED: [&str; 1] = ["InPlacePodLevelResourcesVerticalScaling"];
+/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole, and init containers that
+/// end.
+const DECLARED: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
 
 async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let capacity = quantities(node.capacity());
