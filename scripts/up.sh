@@ -11,8 +11,7 @@ socket=/run/kedge/containerd/containerd.sock
 busybox=$(command -v busybox || echo /bin/busybox)
 
 say "building kedge, which takes some minutes the first time ('make release' takes longer and makes the small one)"
-# What a compiler keeps for the next edit is only made by who edits.
-CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0} sh "$root/scripts/build.sh" fast
+sh "$root/scripts/build.sh" fast
 install -m 0755 "$(sh "$root/scripts/bin-path.sh" fast)" /usr/local/bin/kedge.new
 mv /usr/local/bin/kedge.new /usr/local/bin/kedge
 
