@@ -309,6 +309,7 @@ impl Worker {
         self.hold_to(old.widest(new), &pod).await;
         let error = self.carry_out(&pod, updates).await;
         if self.resizing.restart.is_empty() && error.is_none() {
+            self.hold_to(new, &pod).await;
             return self.complete_resize(&pod).await;
         }
         match error {
@@ -388,7 +389,9 @@ impl Worker {
         }
         if self.resizing.progress.is_some() {
             let limits = Limits::of(pod);
-            self.hold_to(limits, pod).await;
+            if self.resizing.group != Some(limits) {
+                self.hold_to(limits, pod).await;
+            }
             if self.resizing.group != Some(limits) {
                 self.fail_resize(pod, "the pod's control group did not take its new limits".to_owned());
                 return true;
