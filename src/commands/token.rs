@@ -1,7 +1,6 @@
 //! `kedge token`: bootstrap tokens, with which agents join, as Secrets of the cluster.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 
 use base::files::FileError;
@@ -20,6 +19,7 @@ use serde_json::json;
 
 use crate::commands::admin::{Admin, AdminError};
 use crate::flags::shared::{AdminArgs, StateArgs};
+use crate::process::life::{self, LifeError};
 use crate::server::rotation::{self, Held, Rotated};
 
 type HiddenText = base::secret::Secret<String>;
@@ -116,8 +116,8 @@ pub(crate) enum TokenError {
     NoServer(#[source] FileError),
     #[error("the new tokens cannot be sealed")]
     Seal,
-    #[error("cannot start the async runtime")]
-    Runtime(#[source] io::Error),
+    #[error(transparent)]
+    Life(#[from] LifeError),
 }
 
 /// `24h`, `30m`, `90s`, `7d`, `1h30m`, `0`.
@@ -152,8 +152,7 @@ pub(crate) fn main(args: &TokenArgs) -> Result<(), TokenError> {
         println!("{}", BootstrapToken::generate(&Rng::from_os()).expose());
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(TokenError::Runtime)?;
-    runtime.block_on(run(args))
+    life::ask(run(args))?
 }
 
 async fn run(args: &TokenArgs) -> Result<(), TokenError> {
